@@ -1,0 +1,80 @@
+"""``make bench``: measure Quorumbook beside the peer and the floor, in one alternating run."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import endurance
+import report
+from scenarios import Systems, catalogue
+from systems import HERE, Floor, Java, Missing, Mixed, Own, Peer
+
+
+def start(work: Path) -> tuple[Systems, list[str]]:
+    notes: list[str] = []
+    own, floor = Own(work / "own"), Floor(work / "floor")
+    own.start()
+    floor.start()
+    systems = Systems(own, floor, None, None, None)
+    try:
+        systems.java = Java(work / "java")
+    except Missing as missing:
+        notes.append(f"the peer is not measured: {missing}")
+        return systems, notes
+    systems.peer = Peer(systems.java)
+    systems.peer.start()
+    systems.mixed = Mixed(systems.java, own)
+    systems.mixed.start()
+    return systems, notes
+
+
+def stop(systems: Systems) -> None:
+    for system in (systems.mixed, systems.peer, systems.floor, systems.own):
+        if system is not None:
+            system.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="scenario names, comma-separated")
+    parser.add_argument("--skip-endurance", action="store_true")
+    parser.add_argument("--minutes", type=float, default=2.0, help="length of the open loop")
+    parser.add_argument("--target", type=Path, default=HERE.parent / "docs" / "reports")
+    arguments = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="quorumbook-bench-"))
+    systems, notes = start(work)
+    scenarios, figures = [], []
+    try:
+        chosen = {
+            name: item
+            for name, item in catalogue(systems).items()
+            if not arguments.only or name in arguments.only.split(",")
+        }
+        for round_number in range(arguments.rounds):
+            for name, (scenario, measure) in chosen.items():
+                began = time.monotonic()
+                measure(scenario)
+                print(
+                    f"round {round_number + 1}: {name} {time.monotonic() - began:.0f} s "
+                    f"{ {system: round(values[-1], 3) for system, values in scenario.values.items()} }",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        scenarios = [scenario for scenario, _ in chosen.values()]
+        if not arguments.skip_endurance:
+            figures = endurance.measure(systems, work, arguments.minutes)
+    finally:
+        stop(systems)
+        shutil.rmtree(work, ignore_errors=True)
+    report.write(scenarios, figures, notes, arguments.rounds, arguments.target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

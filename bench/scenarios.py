@@ -1,0 +1,288 @@
+"""What is measured on each system, one call for each round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from report import Goal, Scenario
+from systems import Floor, Java, Mixed, Own, Peer
+
+IN_FLIGHT = 1000
+
+
+@dataclass
+class Systems:
+    """Everything that runs; the peer's parts are None where the machine lacks them."""
+
+    own: Own
+    floor: Floor
+    java: Java | None
+    peer: Peer | None
+    mixed: Mixed | None
+
+    def peer_load(self, uri: str, v2: bool, **arguments: object) -> dict[str, float]:
+        assert self.java is not None
+        return self.java.load(uri, v2=str(v2).lower(), **arguments)
+
+
+def shape(quorum: tuple[int, int, int]) -> str:
+    return f"E{quorum[0]}/Qw{quorum[1]}/Qa{quorum[2]}"
+
+
+def own_append(own: Own, quorum: tuple[int, int, int], size: int, count: int) -> dict[str, float]:
+    return own.load(
+        "write",
+        "--ensemble-size",
+        str(quorum[0]),
+        "--write-quorum",
+        str(quorum[1]),
+        "--ack-quorum",
+        str(quorum[2]),
+        "--entry-size",
+        str(size),
+        "--count",
+        str(count),
+        "--in-flight",
+        str(IN_FLIGHT),
+    )
+
+
+def append(systems: Systems, quorum: tuple[int, int, int], size: int) -> Callable[[Scenario], None]:
+    count = 200_000 if size <= 100 else 120_000
+
+    def measure(scenario: Scenario) -> None:
+        scenario.add("own", own_append(systems.own, quorum, size, count)["entries_per_s"])
+        scenario.add(
+            "floor", systems.floor.load(*quorum, size, count // 2, IN_FLIGHT)["entries_per_s"]
+        )
+        if systems.peer is None or systems.mixed is None:
+            return
+        load = {
+            "mode": "append",
+            "ensemble": quorum[0],
+            "write": quorum[1],
+            "ack": quorum[2],
+            "size": size,
+            "count": count // 2,
+            "inflight": IN_FLIGHT,
+        }
+        best = max(
+            systems.peer_load(systems.peer.uri, v2, **load)["entries_per_s"] for v2 in (True, False)
+        )
+        scenario.add("peer", best)
+
+    return measure
+
+
+def mixed_append(systems: Systems, v2: bool) -> Callable[[Scenario], None]:
+    load = {"mode": "append", "size": 1024, "count": 60_000, "inflight": IN_FLIGHT}
+
+    def measure(scenario: Scenario) -> None:
+        if systems.peer is None or systems.mixed is None:
+            return
+        name = "mixed v2" if v2 else "mixed v3"
+        scenario.add(name, systems.peer_load(systems.mixed.uri, v2, **load)["entries_per_s"])
+        scenario.add("peer", systems.peer_load(systems.peer.uri, v2, **load)["entries_per_s"])
+
+    return measure
+
+
+def single(systems: Systems, quorum: tuple[int, int, int]) -> Callable[[Scenario], None]:
+    def measure(scenario: Scenario) -> None:
+        result = systems.own.load(
+            "write",
+            "--ensemble-size",
+            str(quorum[0]),
+            "--write-quorum",
+            str(quorum[1]),
+            "--ack-quorum",
+            str(quorum[2]),
+            "--entry-size",
+            "1024",
+            "--count",
+            "3000",
+            "--in-flight",
+            "1",
+        )
+        scenario.add("own", result["p50_ms"])
+        scenario.add("floor", systems.floor.load(*quorum, 1024, 5000, 100)["single_p50_ms"])
+        if systems.peer is not None:
+            load = systems.peer_load(
+                systems.peer.uri,
+                True,
+                mode="single",
+                count=2000,
+                ensemble=quorum[0],
+                write=quorum[1],
+                ack=quorum[2],
+            )
+            scenario.add("peer", load["p50_ms"])
+
+    return measure
+
+
+def scan(systems: Systems, name: str, v2: bool) -> Callable[[Scenario], None]:
+    """Sequential reads right after the writes, from the caches."""
+    count = 60_000
+
+    def measure(scenario: Scenario) -> None:
+        if name == "own":
+            written = own_append(systems.own, (3, 3, 2), 1024, count * 2)
+            ledger = str(int(written["ledger_id"]))
+            scenario.add("own", systems.own.load("read", "--ledger", ledger)["entries_per_s"])
+        if systems.peer is None or systems.mixed is None:
+            return
+        runs = [("peer", systems.peer.uri)]
+        if name == "mixed":
+            runs.append(("mixed v2" if v2 else "mixed v3", systems.mixed.uri))
+        for system, uri in runs:
+            ledger = int(
+                systems.peer_load(uri, True, mode="append", count=count, rounds=1)["ledger"]
+            )
+            wires = (True, False) if name == "own" else (v2,)
+            scenario.add(
+                system,
+                max(
+                    systems.peer_load(uri, wire, mode="scan", ledger=ledger)["entries_per_s"]
+                    for wire in wires
+                ),
+            )
+
+    return measure
+
+
+def cold_scan(systems: Systems) -> Callable[[Scenario], None]:
+    """Sequential reads after a restart of the bookies with the page cache dropped."""
+    count = 60_000
+
+    def measure(scenario: Scenario) -> None:
+        own = systems.own
+        written = own_append(own, (3, 3, 2), 1024, count * 2)
+        own.stop_bookies()
+        drop_page_cache()
+        own.start_bookies()
+        ledger = str(int(written["ledger_id"]))
+        scenario.add("own", own.load("read", "--ledger", ledger)["entries_per_s"])
+        if systems.peer is None:
+            return
+        peer = systems.peer
+        ledger_id = int(
+            systems.peer_load(peer.uri, True, mode="append", count=count, rounds=1)["ledger"]
+        )
+        peer.stop_bookies()
+        drop_page_cache()
+        peer.start_bookies()
+        scenario.add(
+            "peer",
+            systems.peer_load(peer.uri, True, mode="scan", ledger=ledger_id, rounds=1)[
+                "entries_per_s"
+            ],
+        )
+
+    return measure
+
+
+def drop_page_cache() -> None:
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def random_read(systems: Systems) -> Callable[[Scenario], None]:
+    def measure(scenario: Scenario) -> None:
+        written = own_append(systems.own, (3, 3, 2), 1024, 100_000)
+        result = systems.own.load(
+            "read",
+            "--ledger",
+            str(int(written["ledger_id"])),
+            "--random",
+            "--count",
+            "5000",
+            "--in-flight",
+            "1",
+        )
+        scenario.add("own", result["entries_per_s"])
+        if systems.peer is None:
+            return
+        ledger = int(
+            systems.peer_load(systems.peer.uri, True, mode="append", count=100_000, rounds=1)[
+                "ledger"
+            ]
+        )
+        scenario.add(
+            "peer",
+            systems.peer_load(systems.peer.uri, True, mode="random", ledger=ledger)[
+                "entries_per_s"
+            ],
+        )
+
+    return measure
+
+
+def catalogue(systems: Systems) -> dict[str, tuple[Scenario, Callable[[Scenario], None]]]:
+    """Return every scenario by its short name."""
+    three, one = (3, 3, 2), (1, 1, 1)
+    rate = "entries/s"
+    against_both = [Goal("own", "peer", 2.0), Goal("own", "floor", 0.6)]
+    one_bookie = [Goal("own", "peer", 1.2), Goal("own", "floor", 0.6)]
+    quarter = [Goal("own", "peer", 0.25, at_most=True)]
+    return {
+        "append-e3-1k": (
+            Scenario(f"append {shape(three)}, 1 KB", rate, against_both),
+            append(systems, three, 1024),
+        ),
+        "append-e1-1k": (
+            Scenario(f"append {shape(one)}, 1 KB", rate, one_bookie),
+            append(systems, one, 1024),
+        ),
+        "append-e3-100": (
+            Scenario(f"append {shape(three)}, 100 bytes", rate, against_both),
+            append(systems, three, 100),
+        ),
+        "append-e1-100": (
+            Scenario(f"append {shape(one)}, 100 bytes", rate, one_bookie),
+            append(systems, one, 100),
+        ),
+        "single-e3": (
+            Scenario(f"one add at a time {shape(three)}, p50", "ms", quarter),
+            single(systems, three),
+        ),
+        "single-e1": (
+            Scenario(f"one add at a time {shape(one)}, p50", "ms", quarter),
+            single(systems, one),
+        ),
+        "mixed-append-v2": (
+            Scenario("append by the peer's client, v2", rate, [Goal("mixed v2", "peer", 1.0)]),
+            mixed_append(systems, True),
+        ),
+        "mixed-append-v3": (
+            Scenario("append by the peer's client, v3", rate, [Goal("mixed v3", "peer", 1.0)]),
+            mixed_append(systems, False),
+        ),
+        "scan": (
+            Scenario("sequential read, cached", rate, [Goal("own", "peer", 1.5)]),
+            scan(systems, "own", True),
+        ),
+        "cold-scan": (
+            Scenario(
+                "sequential read, restarted, page cache dropped", rate, [Goal("own", "peer", 1.5)]
+            ),
+            cold_scan(systems),
+        ),
+        "random": (
+            Scenario("random read, one at a time", rate, [Goal("own", "peer", 1.0)]),
+            random_read(systems),
+        ),
+        "mixed-scan-v2": (
+            Scenario(
+                "sequential read by the peer's client, v2", rate, [Goal("mixed v2", "peer", 1.5)]
+            ),
+            scan(systems, "mixed", True),
+        ),
+        "mixed-scan-v3": (
+            Scenario(
+                "sequential read by the peer's client, v3", rate, [Goal("mixed v3", "peer", 1.0)]
+            ),
+            scan(systems, "mixed", False),
+        ),
+    }

@@ -1,0 +1,383 @@
+"""The systems under measurement: how each is started, loaded and stopped.
+
+Every system keeps its data below one working directory and listens on loopback.  A system that
+cannot run here raises ``Missing`` with the command that would mend it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PASSWORD = ""
+
+
+class Missing(Exception):
+    """Something that this system needs is not on this machine."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not ready after {timeout_s:.0f} s")
+        time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+class Processes:
+    """Child processes of one system, with their output in files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, command: list[str], env: dict[str, str] | None = None) -> int:
+        with (self.directory / f"{name}.out").open("ab") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, env={**os.environ, **(env or {})}
+            )
+        self.running[name] = process
+        return process.pid
+
+    def stop(self, name: str, with_signal: int = signal.SIGTERM) -> None:
+        process = self.running.pop(name)
+        process.send_signal(with_signal)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop_all(self) -> None:
+        for name in list(self.running)[::-1]:
+            self.stop(name)
+
+
+def quorumbook(*words: str) -> list[str]:
+    return [sys.executable, "-m", "quorumbook.cli.main", *words]
+
+
+class Own:
+    """Quorumbook's bookies as processes over sqlite metadata."""
+
+    name = "own"
+
+    def __init__(self, directory: Path, bookies: int = 3) -> None:
+        self.directory = directory
+        self.processes = Processes(directory)
+        self.uri = f"sqlite:///{directory}/metadata.db"
+        self.ports = [free_port() for _ in range(bookies)]
+
+    def start(self) -> None:
+        subprocess.run(
+            quorumbook("cluster", "init", "--metadata", self.uri),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        self.start_bookies()
+
+    def start_bookies(self) -> None:
+        for index, port in enumerate(self.ports):
+            self.processes.start(
+                f"bookie{index}",
+                quorumbook(
+                    "bookie",
+                    "run",
+                    "--metadata",
+                    self.uri,
+                    "--port",
+                    str(port),
+                    "--data-dir",
+                    str(self.directory / f"bookie{index}"),
+                    "--advertised-address",
+                    "127.0.0.1",
+                ),
+            )
+        for port in self.ports:
+            wait_until(lambda port=port: answers(port), f"bookie on port {port}")
+
+    def stop_bookies(self) -> None:
+        self.processes.stop_all()
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes.running.values()]
+
+    def load(self, *words: str) -> dict[str, float]:
+        """Run a ``quorumbook bench`` command and return its JSON object."""
+        done = subprocess.run(
+            quorumbook("bench", *words, "--metadata", self.uri, "-o", "json"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"quorumbook bench {' '.join(words)}: {done.stderr[-500:]}")
+        result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+        return result
+
+    def stop(self) -> None:
+        self.processes.stop_all()
+
+
+class Floor:
+    """The hot path alone."""
+
+    name = "floor"
+
+    def __init__(self, directory: Path, bookies: int = 3) -> None:
+        self.processes = Processes(directory)
+        self.directory = directory
+        self.ports = [free_port() for _ in range(bookies)]
+
+    def start(self) -> None:
+        for index, port in enumerate(self.ports):
+            self.processes.start(
+                f"bookie{index}",
+                [
+                    sys.executable,
+                    str(HERE / "floor" / "bookie.py"),
+                    str(port),
+                    str(self.directory / f"journal{index}"),
+                ],
+            )
+        for port in self.ports:
+            wait_until(lambda port=port: answers(port), f"floor bookie on port {port}")
+
+    def load(
+        self, ensemble: int, write: int, ack: int, size: int, count: int, in_flight: int
+    ) -> dict[str, float]:
+        """Return the last round's rate and the p50 of one add at a time."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(HERE / "floor" / "client.py"),
+                ",".join(map(str, self.ports)),
+                *map(str, (ensemble, write, ack, size, count, in_flight)),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = done.stdout.strip().splitlines()
+        rates = [float(line.split(": ")[1].split()[0]) for line in lines if "entries/s" in line]
+        single = float(lines[-1].split("p50 ")[1].split()[0])
+        return {"entries_per_s": rates[-1], "single_p50_ms": single}
+
+    def stop(self) -> None:
+        self.processes.stop_all()
+
+
+class Java:
+    """What the peer's processes share: class path, ZooKeeper, the load generator."""
+
+    def __init__(self, directory: Path) -> None:
+        for tool, package in (
+            ("java", "openjdk-17-jdk-headless"),
+            ("javac", "openjdk-17-jdk-headless"),
+            ("mvn", "maven"),
+        ):
+            if shutil.which(tool) is None:
+                raise Missing(f"{tool} is missing: apt-get install {package}")
+        self.directory = directory
+        self.processes = Processes(directory)
+        self.zookeeper_port = free_port()
+        path = directory / "classpath"
+        if not path.exists():
+            subprocess.run(
+                [
+                    "mvn",
+                    "-q",
+                    "-f",
+                    str(HERE / "peer" / "pom.xml"),
+                    "dependency:build-classpath",
+                    f"-Dmdep.outputFile={path}",
+                ],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                cwd=directory,
+            )
+        self.classpath = f"{path.read_text().strip()}:{directory}"
+        subprocess.run(
+            [
+                "javac",
+                "-nowarn",
+                "-cp",
+                self.classpath,
+                "-d",
+                str(directory),
+                str(HERE / "peer" / "PeerLoad.java"),
+            ],
+            check=True,
+        )
+
+    @property
+    def uri(self) -> str:
+        return f"zk+hierarchical://127.0.0.1:{self.zookeeper_port}/ledgers"
+
+    def java(self, *words: str) -> list[str]:
+        return [
+            "java",
+            "-Dlog4j2.level=error",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            *words[:-1],
+            "-cp",
+            self.classpath,
+            *words[-1].split(),
+        ]
+
+    def start_zookeeper(self) -> None:
+        config = self.directory / "zoo.cfg"
+        config.write_text(
+            f"tickTime=2000\ndataDir={self.directory}/zk\nclientPort={self.zookeeper_port}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            "4lw.commands.whitelist=*\n"
+        )
+        self.processes.start(
+            "zookeeper",
+            self.java("-Xmx512m", f"org.apache.zookeeper.server.ZooKeeperServerMain {config}"),
+        )
+        wait_until(self._zookeeper_answers, "ZooKeeper")
+        self.write_config(self.directory / "init.conf", self.directory / "init", 0)
+        subprocess.run(
+            self.java(
+                "org.apache.bookkeeper.bookie.BookieShell -conf "
+                f"{self.directory}/init.conf initnewcluster"
+            ),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _zookeeper_answers(self) -> bool:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.zookeeper_port), timeout=1) as connection,
+        ):
+            connection.sendall(b"ruok")
+            return connection.recv(16) == b"imok"
+        return False
+
+    def write_config(self, path: Path, data: Path, port: int) -> None:
+        path.write_text(
+            f"bookiePort={port}\nallowLoopback=true\nadvertisedAddress=127.0.0.1\n"
+            f"metadataServiceUri={self.uri}\njournalDirectories={data}/journal\n"
+            f"ledgerDirectories={data}/ledgers\n"
+            "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
+            "dbStorage_writeCacheMaxSizeMb=256\ndbStorage_readAheadCacheMaxSizeMb=128\n"
+            "httpServerEnabled=false\ndiskUsageThreshold=0.99\ndiskUsageWarnThreshold=0.98\n"
+        )
+
+    def load(self, uri: str, rounds: int = 3, **arguments: object) -> dict[str, float]:
+        """Run the load generator and return its last round: the JVM warms up in the others."""
+        words = " ".join(f"{key}={value}" for key, value in arguments.items())
+        done = subprocess.run(
+            self.java(
+                "-Xmx1g",
+                "-XX:MaxDirectMemorySize=2g",
+                f"PeerLoad uri={uri} rounds={rounds} {words}",
+            ),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if len(lines) < rounds:
+            raise RuntimeError(f"peer load {words}: {done.stdout[-300:]}{done.stderr[-300:]}")
+        result: dict[str, float] = json.loads(lines[-1])
+        if result["failed"]:
+            raise RuntimeError(f"peer load {words}: {result['failed']:.0f} operations failed")
+        return result
+
+
+class Peer:
+    """The peer's bookies in its own ZooKeeper."""
+
+    name = "peer"
+
+    def __init__(self, java: Java, bookies: int = 3) -> None:
+        self.java = java
+        self.ports = [free_port() for _ in range(bookies)]
+        self.uri = java.uri
+
+    def start(self) -> None:
+        self.java.start_zookeeper()
+        self.start_bookies()
+
+    def start_bookies(self) -> None:
+        for index, port in enumerate(self.ports):
+            config = self.java.directory / f"bookie{index}.conf"
+            self.java.write_config(config, self.java.directory / f"bookie{index}", port)
+            self.java.processes.start(
+                f"bookie{index}",
+                self.java.java(
+                    "-Xms512m",
+                    "-Xmx1g",
+                    "-XX:MaxDirectMemorySize=1g",
+                    f"org.apache.bookkeeper.server.Main --conf {config}",
+                ),
+            )
+        for port in self.ports:
+            wait_until(lambda port=port: answers(port), f"peer bookie on port {port}")
+
+    def stop_bookies(self) -> None:
+        for index in range(len(self.ports)):
+            self.java.processes.stop(f"bookie{index}")
+
+    def stop(self) -> None:
+        self.java.processes.stop_all()
+
+
+class Mixed:
+    """Quorumbook's bookies, registered under a second root of the peer's ZooKeeper."""
+
+    name = "mixed"
+
+    def __init__(self, java: Java, own: Own) -> None:
+        self.java = java
+        self.own = own
+        self.uri = java.uri.replace("/ledgers", "/mixed")
+
+    def start(self) -> None:
+        from kazoo.client import KazooClient
+        from quorumbook.metadata.registration import BookieServiceInfo
+
+        self.zookeeper = KazooClient(f"127.0.0.1:{self.java.zookeeper_port}")
+        self.zookeeper.start()
+        for path in ("/mixed/available/readonly", "/mixed/cookies"):
+            self.zookeeper.ensure_path(path)
+        for name in ("LAYOUT", "INSTANCEID"):
+            data, _ = self.zookeeper.get(f"/ledgers/{name}")
+            self.zookeeper.create(f"/mixed/{name}", data)
+        for port in self.own.ports:
+            info = BookieServiceInfo.for_address("127.0.0.1", port)
+            self.zookeeper.create(
+                f"/mixed/available/127.0.0.1:{port}", info.encode(), ephemeral=True
+            )
+
+    def stop(self) -> None:
+        self.zookeeper.stop()
