@@ -1,0 +1,211 @@
+"""Where the values come from: defaults, a TOML file, the environment, ``--set``.
+
+Later sources win over earlier ones:
+
+    default               schema.py
+    file                  ``--config FILE``, or ``quorumbook.toml`` in the working directory
+    environment           ``QUORUMBOOK_<SECTION>_<NAME>``; ``QUORUMBOOK_METADATA`` is short for
+                          ``QUORUMBOOK_METADATA_URI``
+    --set KEY=VALUE       ``section.name``, or the peer's key
+
+A file has one table for a section.  The peer's key is accepted wherever our name is, with its
+value in the peer's unit.  A key that no option has is an error that names the nearest one, since
+a misspelt option that is silently ignored is found only when it is needed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from quorumbook.config.options import Option, Value
+from quorumbook.config.schema import OPTIONS
+from quorumbook.errors import ConfigError
+
+DEFAULT_FILE = "quorumbook.toml"
+FILE_VARIABLE = "QUORUMBOOK_CONFIG"
+METADATA_VARIABLE = "QUORUMBOOK_METADATA"
+
+_PREFIX = "QUORUMBOOK_"
+_BY_KEY = {option.key: option for option in OPTIONS}
+_BY_PEER_KEY = {option.peer_key: option for option in OPTIONS if option.peer_key}
+_BY_VARIABLE = {option.variable: option for option in OPTIONS}
+_SECTIONS = tuple(dict.fromkeys(option.section for option in OPTIONS))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option's value and where it was given."""
+
+    option: Option
+    value: Value
+    #: ``default``, ``file PATH``, ``environment VARIABLE`` or ``--set``, or the command's option.
+    source: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has set it."""
+        return self.source == "default"
+
+
+class Settings:
+    """Every option with its value."""
+
+    def __init__(self, settings: Mapping[str, Setting]) -> None:
+        self._settings = dict(settings)
+
+    def __iter__(self) -> Iterator[Setting]:
+        return iter(self._settings.values())
+
+    def __getitem__(self, key: str) -> Setting:
+        return self._settings[key]
+
+    def section(self, name: str) -> dict[str, Value]:
+        """Return the values of a section by their short names."""
+        return {
+            setting.option.name: setting.value for setting in self if setting.option.section == name
+        }
+
+    def text(self, key: str) -> str:
+        """Return the value of a text option."""
+        value = self._settings[key].value
+        assert isinstance(value, str), key
+        return value
+
+    def integer(self, key: str) -> int:
+        """Return the value of an integer or size option."""
+        value = self._settings[key].value
+        assert isinstance(value, int), key
+        return value
+
+    def number(self, key: str) -> float:
+        """Return the value of a number or duration option."""
+        value = self._settings[key].value
+        assert isinstance(value, int | float), key
+        return float(value)
+
+    def replaced(self, key: str, raw: object, source: str) -> Settings:
+        """Return a copy in which one option has another value, as a command's own option asks."""
+        option = _BY_KEY[key]
+        setting = Setting(option, option.parse(raw, source=source), source)
+        return Settings({**self._settings, key: setting})
+
+
+def load(
+    *,
+    file: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Iterable[str] = (),
+) -> Settings:
+    """Gather every option's value from all sources.
+
+    Args:
+        file: a TOML file that must exist; without it ``quorumbook.toml`` is read if it is there.
+        environment: the variables; without it those of the process.
+        overrides: texts of the form ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, an unreadable file, or options that contradict
+            each other.
+    """
+    variables = os.environ if environment is None else environment
+    settings = {option.key: Setting(option, option.default, "default") for option in OPTIONS}
+    path = file or variables.get(FILE_VARIABLE)
+    if path is not None or os.path.exists(DEFAULT_FILE):
+        _read_file(settings, path or DEFAULT_FILE)
+    _read_environment(settings, variables)
+    for override in overrides:
+        key, equals, raw = override.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {override}: write KEY=VALUE, such as bookie.port=3182")
+        _store(settings, key.strip(), raw, source="--set")
+    result = Settings(settings)
+    check(result)
+    return result
+
+
+def check(settings: Settings) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ConfigError: names both options.
+    """
+    ensemble = settings.integer("client.ensemble_size")
+    write_quorum = settings.integer("client.write_quorum_size")
+    ack_quorum = settings.integer("client.ack_quorum_size")
+    if not ack_quorum <= write_quorum <= ensemble:
+        raise ConfigError(
+            f"client.ack_quorum_size ({ack_quorum}) <= client.write_quorum_size ({write_quorum})"
+            f" <= client.ensemble_size ({ensemble}) does not hold"
+        )
+
+
+def _read_file(settings: dict[str, Setting], path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            tables = tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not valid TOML: it is not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    source = f"file {path}"
+    for name, content in tables.items():
+        if not isinstance(content, dict):
+            _store(settings, name, content, source=source)
+            continue
+        if name not in _SECTIONS:
+            raise ConfigError(f"{name} ({source}) is no section{_nearest(name, _SECTIONS)}")
+        for key, raw in content.items():
+            # The peer's keys are unique, so they need no section of their own.
+            full = key if key in _BY_PEER_KEY else f"{name}.{key}"
+            _store(settings, full, raw, source=source)
+
+
+def _read_environment(settings: dict[str, Setting], variables: Mapping[str, str]) -> None:
+    # The long spelling is read after the short one and wins.
+    for variable in sorted(variables):
+        if not variable.startswith(_PREFIX) or variable == FILE_VARIABLE:
+            continue
+        name = "QUORUMBOOK_METADATA_URI" if variable == METADATA_VARIABLE else variable
+        option = _BY_VARIABLE.get(name)
+        if option is None:
+            known = (*_BY_VARIABLE, METADATA_VARIABLE, FILE_VARIABLE)
+            raise ConfigError(
+                f"environment variable {variable} is unknown{_nearest(variable, known)}"
+            )
+        source = f"environment {variable}"
+        value = option.parse(variables[variable], source=source)
+        settings[option.key] = Setting(option, value, source)
+
+
+def _store(settings: dict[str, Setting], key: str, raw: object, *, source: str) -> None:
+    option = _BY_KEY.get(key)
+    is_peer_unit = False
+    if option is None:
+        option = _BY_PEER_KEY.get(key)
+        is_peer_unit = option is not None
+    if option is None:
+        raise ConfigError(
+            f"{key} ({source}) is no option{_nearest(key, (*_BY_KEY, *_BY_PEER_KEY))}"
+        )
+    value = option.parse(raw, source=source, is_peer_unit=is_peer_unit)
+    settings[option.key] = Setting(option, value, source)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest a name: one that is spelt alike, or has the same last part."""
+    names = list(known)
+    lowered = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {lowered[close[0]]}?"
+    short = {candidate.lower().rpartition(".")[2]: candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower().rpartition(".")[2], short, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {short[close[0]]}?"
+    return "; `quorumbook config show` lists all options"
