@@ -1,0 +1,279 @@
+"""What a bookie knows about each ledger besides its entries.
+
+A ``LedgerHandle`` is the one serialisation point of a ledger (R11): fence flag, master key, last
+add confirmed and the readers that wait for it.  There is never more than one handle object of a
+ledger: the table finds a handle again as long as anybody holds it, even after it was dropped
+from the list of recently used ones.
+
+A handle leaves the table's own list only while it is clean (its state is in the index) and idle
+(nothing of it is in the journal's hands, nobody waits); a fence therefore cannot be forgotten
+by eviction (S07).  Loading a handle from disk is the store's affair (``loader``).
+"""
+
+from __future__ import annotations
+
+import hmac
+import weakref
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+
+_LAC = Struct(">q")
+
+
+class LedgerState(NamedTuple):
+    """The part of a handle that only the index and the side files keep (it cannot be rebuilt)."""
+
+    ledger_id: LedgerId
+    master_key: bytes
+    is_fenced: bool = False
+    is_in_limbo: bool = False
+    explicit_lac: bytes | None = None
+    #: Floor of the known last add confirmed, where the stored entries alone would say less.
+    last_add_confirmed: EntryId = INVALID_ENTRY_ID
+
+
+def lac_of_packet(packet: bytes) -> EntryId:
+    """Return the last add confirmed that an explicit LAC packet carries."""
+    if len(packet) < 16:
+        return INVALID_ENTRY_ID
+    lac: int = _LAC.unpack_from(packet, 8)[0]
+    return lac
+
+
+class LedgerHandle:
+    """A ledger as this bookie knows it; used on the event loop only.
+
+    Attributes that other rooms read: ``ledger_id``, ``is_fenced`` (true from the moment a fence
+    arrives, durable or not), ``is_in_limbo``, ``explicit_lac`` (the durable packet, verbatim),
+    ``last_add_confirmed`` (highest value a reader may hear), ``last_entry_id`` (highest visible
+    entry), ``lac_update_ms`` (wall time of the last rise, 0 if none in this process).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_waiters",
+        "explicit_lac",
+        "fence_waiters",
+        "in_flight",
+        "is_deleted",
+        "is_dirty",
+        "is_fence_durable",
+        "is_fenced",
+        "is_in_limbo",
+        "is_stored",
+        "key_needed",
+        "lac_update_ms",
+        "last_add_confirmed",
+        "last_entry_id",
+        "lac_floor",
+        "ledger_id",
+        "master_key",
+        "next_read_entry_id",
+    )
+
+    def __init__(self, ledger_id: LedgerId, master_key: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.is_fenced = False
+        self.is_fence_durable = False
+        self.is_in_limbo = False
+        self.explicit_lac: bytes | None = None
+        self.last_add_confirmed: EntryId = INVALID_ENTRY_ID
+        self.last_entry_id: EntryId = INVALID_ENTRY_ID
+        self.lac_update_ms = 0
+        #: The key record must still be written in front of the next record (R13).
+        self.key_needed = True
+        #: At least one record of the ledger is durable, so the bookie may speak of it.
+        self.is_stored = False
+        self.is_deleted = False
+        #: Index and side files do not have this state yet.
+        self.is_dirty = False
+        #: Records handed to the journal and not answered yet.
+        self.in_flight = 0
+        #: Fences that wait for the first one to be durable; None while none is on its way.
+        self.fence_waiters: list[Callable[[BaseException | None], None]] | None = None
+        self.lac_floor: EntryId = INVALID_ENTRY_ID
+        #: A read of this entry continues the previous one: worth reading ahead.
+        self.next_read_entry_id: EntryId = INVALID_ENTRY_ID
+        self._waiters: list[tuple[EntryId, Callable[[], None]]] = []
+
+    def __repr__(self) -> str:
+        fenced = ", fenced" if self.is_fenced else ""
+        return f"LedgerHandle(ledger {self.ledger_id}, LAC {self.last_add_confirmed}{fenced})"
+
+    def accepts_key(self, master_key: bytes) -> bool:
+        """Compare in constant time; a ledger without a known key takes the first one offered.
+
+        A key is unknown where the peer left a fence without one, or after the index was rebuilt
+        from entry logs alone; the new key is journaled in front of the next record.
+        """
+        if self.master_key and any(self.master_key):
+            return hmac.compare_digest(self.master_key, master_key)
+        if master_key != self.master_key:
+            self.master_key = master_key
+            self.key_needed = True
+        return True
+
+    def watch_lac(self, above: EntryId, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once, on the loop, when the last add confirmed is above ``above``.
+
+        Also called when the ledger is deleted.  The caller checks first whether it already is.
+
+        Returns:
+            A function that cancels the watch.
+        """
+        waiter = (above, callback)
+        self._waiters.append(waiter)
+
+        def cancel() -> None:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+        return cancel
+
+    @property
+    def has_waiters(self) -> bool:
+        """Tell whether somebody waits for the last add confirmed."""
+        return bool(self._waiters)
+
+    def take_woken(self) -> list[Callable[[], None]]:
+        """Take the callbacks of all readers whose wait is over."""
+        lac = self.last_add_confirmed
+        if self.is_deleted:
+            woken, self._waiters = self._waiters, []
+            return [callback for _, callback in woken]
+        woken = [waiter for waiter in self._waiters if waiter[0] < lac]
+        if woken:
+            self._waiters = [waiter for waiter in self._waiters if waiter[0] >= lac]
+        return [callback for _, callback in woken]
+
+    def state(self) -> LedgerState:
+        """Return what has to be stored."""
+        return LedgerState(
+            self.ledger_id,
+            self.master_key,
+            self.is_fenced,
+            self.is_in_limbo,
+            self.explicit_lac,
+            self.lac_floor,
+        )
+
+    def load(self, state: LedgerState) -> None:
+        """Take over a stored state."""
+        self.master_key = state.master_key
+        self.is_fenced = self.is_fence_durable = state.is_fenced
+        self.is_in_limbo = state.is_in_limbo
+        self.explicit_lac = state.explicit_lac
+        self.lac_floor = state.last_add_confirmed
+        self.raise_lac(state.last_add_confirmed)
+        if state.explicit_lac is not None:
+            self.raise_lac(lac_of_packet(state.explicit_lac))
+        self.key_needed = False
+        self.is_stored = True
+
+    def raise_lac(self, lac: EntryId) -> bool:
+        """Raise the last add confirmed; it never falls."""
+        if lac <= self.last_add_confirmed:
+            return False
+        self.last_add_confirmed = lac
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether the table may forget the handle."""
+        return not (
+            self.is_dirty or self.in_flight or self._waiters or self.fence_waiters is not None
+        )
+
+
+class LedgerTable:
+    """Handles by ledger id: recently used ones, and every one that somebody still holds."""
+
+    def __init__(self, *, limit: int, loader: Callable[[LedgerId], LedgerHandle | None]) -> None:
+        self._limit = limit
+        self._loader = loader
+        self._recent: dict[LedgerId, LedgerHandle] = {}
+        self._alive: weakref.WeakValueDictionary[LedgerId, LedgerHandle] = (
+            weakref.WeakValueDictionary()
+        )
+        #: Handles whose state the next checkpoint has to store.
+        self.dirty: dict[LedgerId, LedgerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def __iter__(self) -> Iterator[LedgerHandle]:
+        return iter(list(self._recent.values()))
+
+    def get(self, ledger_id: LedgerId) -> LedgerHandle | None:
+        """Return the one handle of a ledger, loading it if need be; None if unknown."""
+        handle = self._recent.pop(ledger_id, None)
+        if handle is None:
+            handle = self._alive.get(ledger_id)
+            if handle is None:
+                handle = self._loader(ledger_id)
+                if handle is None:
+                    return None
+                self._alive[ledger_id] = handle
+        self._recent[ledger_id] = handle
+        return handle
+
+    def peek(self, ledger_id: LedgerId) -> LedgerHandle | None:
+        """Return the handle if it is in memory."""
+        return self._recent.get(ledger_id) or self._alive.get(ledger_id)
+
+    def add(self, handle: LedgerHandle) -> None:
+        """Take in the handle of a new ledger."""
+        assert handle.ledger_id not in self._alive
+        self._alive[handle.ledger_id] = handle
+        self._recent[handle.ledger_id] = handle
+
+    def mark_dirty(self, handle: LedgerHandle) -> None:
+        """Have the next checkpoint store the handle's state."""
+        handle.is_dirty = True
+        self.dirty[handle.ledger_id] = handle
+        self._recent[handle.ledger_id] = handle
+
+    def take_dirty(self) -> list[LedgerHandle]:
+        """Hand the dirty handles over to a checkpoint; ``settle`` follows when it succeeded."""
+        dirty, self.dirty = self.dirty, {}
+        return list(dirty.values())
+
+    def settle(self, handles: list[LedgerHandle]) -> None:
+        """A checkpoint stored these states; what changed since is dirty again by itself."""
+        for handle in handles:
+            if handle.ledger_id not in self.dirty:
+                handle.is_dirty = False
+
+    def remove(self, ledger_id: LedgerId) -> LedgerHandle | None:
+        """Forget a deleted ledger."""
+        handle = self.peek(ledger_id)
+        self._recent.pop(ledger_id, None)
+        self._alive.pop(ledger_id, None)
+        self.dirty.pop(ledger_id, None)
+        return handle
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Tell whether ``evict`` has work."""
+        return len(self._recent) > self._limit
+
+    def evict(self) -> int:
+        """Forget the longest unused clean, idle handles down to the limit.
+
+        Called between loop steps, never while a caller works with handles it just got.
+        """
+        over = len(self._recent) - self._limit
+        evicted = 0
+        if over <= 0:
+            return 0
+        for ledger_id, handle in list(self._recent.items()):
+            if handle.is_idle:
+                del self._recent[ledger_id]
+                evicted += 1
+                if evicted == over:
+                    break
+        return evicted
