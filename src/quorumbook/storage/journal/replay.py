@@ -1,0 +1,159 @@
+"""Replay: everything the journal holds behind a mark, in order, as runs.
+
+Which files there must be, and what their ends may look like:
+
+    from the mark's file on, ids without a gap    a missing file is damage
+    every file but the last ends cleanly          its successor's header says where
+    the last file may end in a torn group         reported as ``damaged_tail``
+
+A start after such a tail writes the next file's header with the place where the replay ended;
+so the torn group is known when it is met again, although it is not in the last file any more.
+
+Replaying twice, or from an earlier mark, ends in the same state: entries are last-wins, keys,
+fences and LACs are kept by the visitor as they come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorumbook.env import Env, File, logger
+from quorumbook.errors import CorruptJournalError
+from quorumbook.storage.journal.format import (
+    HEADER_SIZE,
+    JournalHeader,
+    journal_id_of,
+    journal_name,
+)
+from quorumbook.storage.journal.runs import JournalVisitor, RunCollector
+from quorumbook.storage.journal.scan import FileEnd, read_header, scan_checked, scan_plain
+from quorumbook.storage.marks import NO_MARK, LogMark
+
+__all__ = ["JournalVisitor", "ReplayReport", "replay"]
+
+_log = logger("storage.journal")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What a replay found.
+
+    Attributes:
+        records: Entries and other records handed over.
+        end: The end of everything in the newest file; the mark after a full flush.
+        damaged_tail: The end could not be read: what this bookie says about its open ledgers
+            is not to be trusted until it has been checked (limbo).
+        damage: Where, as pairs of path and offset.
+        files: Journals read.
+    """
+
+    records: int
+    end: LogMark
+    damaged_tail: bool
+    damage: tuple[tuple[str, int], ...] = field(default=())
+    files: tuple[str, ...] = field(default=())
+
+
+def journal_ids(env: Env, directory: str) -> list[int]:
+    """Return the ids of all journals in a directory, ascending."""
+    ids = (journal_id_of(name) for name in env.disk.list_directory(directory))
+    return sorted(journal_id for journal_id in ids if journal_id is not None)
+
+
+def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> ReplayReport:
+    """Hand every record behind the mark to a visitor.  Blocks; belongs into a worker's job.
+
+    Raises:
+        CorruptJournalError: A file is missing, or damaged where no crash can explain it; the
+            message says where.
+    """
+    ids = [found for found in journal_ids(env, directory) if found >= mark.journal_id]
+    _check_complete(directory, ids, mark)
+    collect = RunCollector(visitor)
+    damage: list[tuple[str, int]] = []
+    end = mark
+    journals: list[_Journal] = []
+    try:
+        for journal_id in ids:
+            journals.append(_open(env, directory, journal_id))
+        for journal, successor in zip(journals, [*journals[1:], None], strict=True):
+            start = mark.offset if journal.id == mark.journal_id else 0
+            found = _read(journal, start, collect, is_last=successor is None)
+            if successor is not None:
+                _check_end(journal, found, successor.header, start)
+            if found.is_damaged:
+                _log.error("%s is damaged at byte %d", journal.file.path, found.valid_end)
+                damage.append((journal.file.path, found.valid_end))
+            end = max(end, LogMark(journal.id, found.end))
+        collect.flush()
+    finally:
+        for journal in journals:
+            journal.file.close()
+    files = tuple(journal.file.path for journal in journals)
+    return ReplayReport(collect.records, end, bool(damage), tuple(damage), files)
+
+
+@dataclass(slots=True)
+class _Journal:
+    """An open journal; ``header`` is None if nothing was ever written to it."""
+
+    id: int
+    file: File
+    header: JournalHeader | None
+
+
+def _open(env: Env, directory: str, journal_id: int) -> _Journal:
+    file = env.disk.open(f"{directory}/{journal_name(journal_id)}", read_only=True)
+    try:
+        return _Journal(journal_id, file, read_header(file, journal_id))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _check_complete(directory: str, ids: list[int], mark: LogMark) -> None:
+    """Refuse a gap: whoever deletes journals deletes the oldest."""
+    if mark == NO_MARK:
+        expected = ids[0] if ids else 0
+    else:
+        expected = mark.journal_id
+    for journal_id in ids or ([] if mark == NO_MARK else [-1]):
+        if journal_id != expected:
+            raise CorruptJournalError(
+                "the journal is missing", path=f"{directory}/{journal_name(expected)}"
+            )
+        expected += 1
+
+
+def _read(journal: _Journal, start: int, collect: RunCollector, *, is_last: bool) -> FileEnd:
+    header = journal.header
+    if header is None:
+        # Made, and not written to: the crash came before the first group.
+        return FileEnd(max(start, HEADER_SIZE), max(start, HEADER_SIZE))
+    if header.is_checksummed:
+        return scan_checked(journal.file, journal.id, start, collect)
+    return scan_plain(journal.file, header, start, collect, is_last=is_last)
+
+
+def _check_end(
+    journal: _Journal, found: FileEnd, successor: JournalHeader | None, start: int
+) -> None:
+    """Refuse a journal that is not the last and does not end where its successor says."""
+    if successor is None or successor.previous_id != journal.id:
+        allowed_end, known_end = -1, -1
+    else:
+        # A roll follows a good group; only a start can have met a torn one.
+        allowed_end = successor.previous_end if successor.is_start else -1
+        known_end = successor.previous_end
+    if found.is_damaged and found.end > allowed_end:
+        raise CorruptJournalError(
+            "the end of a journal that is not the last is damaged",
+            path=journal.file.path,
+            offset=found.valid_end,
+        )
+    if max(found.end, start) < known_end:
+        raise CorruptJournalError(
+            f"the journal ends early, it went up to {known_end}",
+            path=journal.file.path,
+            offset=found.end,
+        )

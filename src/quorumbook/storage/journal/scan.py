@@ -1,0 +1,413 @@
+"""Reading one journal file: which bytes count, and what to believe at its end.
+
+A file with checks (``format.py``) is read group by group.  A group's check is searched on its
+block borders and verified before a single record of the group is looked at, so a damaged length
+never leads anywhere.  Only one group is in flight at a time, hence
+
+    a good group                        its records are replayed
+    zeros up to the end of the file     the end of the data
+    a bad group, only zeros behind it   a torn tail, or damage of the last group: the caller
+                                        gets its provable prefix and must distrust the bookie's
+                                        open ledgers
+    a bad group, anything behind it     damage; refused, with file and offset
+
+A file of the peer has no checks and is read as the peer reads it: a length of 0, or one that
+reaches beyond the end of the file, ends the data.  Where that hides bytes, the caller is told
+that the tail is damaged.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from struct import Struct
+
+from google_crc32c import value
+
+from quorumbook.env import File
+from quorumbook.errors import CorruptJournalError
+from quorumbook.storage.journal.format import (
+    ALIGNMENT,
+    CHECK_SIZE,
+    FENCE_ENTRY_ID,
+    GROUP_MAGIC,
+    GROUP_SIZE_LIMIT_BYTES,
+    HEADER_SIZE,
+    KEY_ENTRY_ID,
+    LAC_ENTRY_ID,
+    PADDING,
+    VERSION,
+    JournalHeader,
+    decode_header,
+    group_check_prefix,
+    is_group,
+    is_version_mark,
+)
+from quorumbook.storage.journal.runs import RunCollector
+
+#: How much of a file is read at once.
+WINDOW_BYTES = 8 * 1024 * 1024
+#: A record of the peer that claims to be larger is damaged; far above any frame limit in use.
+RECORD_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+
+_HEAD = Struct(">iqq")
+_TWO_INT32 = Struct(">ii")
+_INT32 = Struct(">i")
+_UINT32 = Struct(">I")
+_INT64 = Struct(">q")
+_IDS_SIZE = 16
+_ENTRY_HEADER_SIZE = 32
+
+
+@dataclass(slots=True)
+class FileEnd:
+    """Where the data of a journal file ends.
+
+    Attributes:
+        valid_end: The end of what is believed.
+        end: The end of everything that is not zero, on a block border.
+        is_damaged: Something between the two could not be read.
+    """
+
+    valid_end: int
+    end: int
+    is_damaged: bool = False
+
+
+class _Window:
+    """A file, read forward in large pieces."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.size = file.size_bytes()
+        self.base = 0
+        self.data = b""
+
+    def at(self, position: int, size_bytes: int) -> int:
+        """Make ``size_bytes`` from ``position`` available if the file has them.
+
+        Returns the index of the position in ``data``.
+        """
+        end = min(position + size_bytes, self.size)
+        if position < self.base or end > self.base + len(self.data):
+            self.base = position
+            self.data = self.file.read(position, max(size_bytes, WINDOW_BYTES))
+        return position - self.base
+
+
+def read_header(file: File, journal_id: int) -> JournalHeader | None:
+    """Read a journal's header; None if the file is empty or was never written to."""
+    data = file.read(0, HEADER_SIZE)
+    if not any(data) and last_byte(file, 0) == 0:
+        return None
+    return decode_header(data, journal_id, file.path)
+
+
+def last_byte(file: File, position: int) -> int:
+    """Return the end of the last byte behind ``position`` that is not zero, or ``position``."""
+    size = file.size_bytes()
+    end = position
+    for start in range(position, size, WINDOW_BYTES):
+        data = file.read(start, WINDOW_BYTES)
+        if len(data) != data.count(0):
+            end = start + len(data.rstrip(b"\0"))
+    return end
+
+
+def _up(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT
+
+
+# --- files with checks ---------------------------------------------------------------------
+
+
+def scan_checked(file: File, journal_id: int, start: int, collect: RunCollector) -> FileEnd:
+    """Read a file with checks from a group border on.
+
+    Raises:
+        CorruptJournalError: Something is damaged that no crash can explain.
+    """
+    if start % ALIGNMENT:
+        # The peer leaves such a mark, four zeros behind the end of what it has read.
+        start = _up(start)
+    window = _Window(file)
+    position = max(start, HEADER_SIZE)
+    while position < window.size:
+        end = _group_end(window, journal_id, position)
+        if end is None:
+            return _bad_group(window, position, collect)
+        begin = position - window.base
+        _replay_group(window, begin, end - window.base, collect)
+        position = end
+    return FileEnd(position, position)
+
+
+def _group_end(window: _Window, journal_id: int, position: int) -> int | None:
+    """Return the end of the good group that starts here, or None."""
+    wanted = group_check_prefix(position)
+    size = WINDOW_BYTES
+    start = window.at(position, ALIGNMENT)
+    data = window.data
+    if not any(data[start : start + ALIGNMENT]):
+        return None
+    searched = start
+    while True:
+        found = data.find(wanted, searched)
+        if found >= 0:
+            end = found + CHECK_SIZE
+            searched = found + 1
+            aligned = (window.base + end) % ALIGNMENT == 0 and end <= len(data)
+            if aligned and is_group(journal_id, position, data[start:end]):
+                return window.base + end
+            continue
+        if window.base + len(data) >= window.size or size > GROUP_SIZE_LIMIT_BYTES:
+            return None
+        # The group may go on behind the window: read again from its start, more than before.
+        searched = max(len(data) - start - len(wanted), 0)
+        if start == 0:
+            size *= 4
+        window.base, window.data = position, window.file.read(position, size)
+        data, start = window.data, 0
+
+
+def _replay_group(window: _Window, position: int, end: int, collect: RunCollector) -> None:
+    """Hand over the records of a group whose check was good."""
+    data = window.data
+    unpack = _HEAD.unpack_from
+    collect.begin(data)
+    while position < end:
+        size, ledger_id, entry_id = unpack(data, position)
+        if size == PADDING:
+            position += 8 + (ledger_id >> 32)
+            continue
+        if size < _IDS_SIZE or position + 4 + size > end:
+            raise CorruptJournalError(
+                f"a record of {size} bytes in a group whose check is good",
+                path=window.file.path,
+                offset=window.base + position,
+            )
+        if entry_id >= 0:
+            position = collect.entries(position, size, ledger_id, entry_id, end)
+        else:
+            _special(window, position, collect)
+            position += 4 + size
+    collect.end()
+
+
+def _bad_group(window: _Window, position: int, collect: RunCollector) -> FileEnd:
+    """Decide what a group is that cannot be proven: no group, a torn tail, or damage."""
+    file = window.file
+    end = last_byte(file, position)
+    if end == position:
+        return FileEnd(position, position)
+    later = _check_behind(file, position, end)
+    if later is not None:
+        raise CorruptJournalError(
+            f"a group is damaged, and there is more data behind it (at {later})",
+            path=file.path,
+            offset=position,
+        )
+    _provable_prefix(window, position, end, collect)
+    return FileEnd(position, _up(end), is_damaged=True)
+
+
+def _check_behind(file: File, position: int, end: int) -> int | None:
+    """Look for a sign that the group at ``position`` is not the last; return where."""
+    overlap = CHECK_SIZE
+    for start in range(position, end, WINDOW_BYTES):
+        data = file.read(start, WINDOW_BYTES + overlap)
+        found = data.find(GROUP_MAGIC)
+        while found >= 0:
+            block_end = start + found + CHECK_SIZE
+            if block_end % ALIGNMENT == 0 and found + 12 <= len(data):
+                group = _INT64.unpack_from(data, found + 4)[0]
+                if group == position and block_end < end:
+                    return block_end
+                if position < group < block_end and group % ALIGNMENT == 0:
+                    return int(group)
+            found = data.find(GROUP_MAGIC, found + 1)
+    return None
+
+
+def _provable_prefix(window: _Window, position: int, end: int, collect: RunCollector) -> None:
+    """Hand over the first records of a bad group as far as they prove themselves.
+
+    An entry or LAC does by the digest it carries (CRC-32C or CRC-32; a MAC cannot be checked
+    without the password).  A fence needs no proof: one too many stops a writer, one too few
+    lets two write.  A key has no proof and ends the prefix.
+    """
+    size_limit = min(end - position, GROUP_SIZE_LIMIT_BYTES)
+    data = window.file.read(position, size_limit)
+    window.base, window.data = position, data
+    collect.begin(data)
+    at = 0
+    while at + _HEAD.size <= len(data):
+        size, ledger_id, entry_id = _HEAD.unpack_from(data, at)
+        stop = at + 4 + size
+        if size < _IDS_SIZE or stop > len(data) or ledger_id < 0:
+            break
+        if entry_id >= 0:
+            if not has_valid_digest(data[at + 4 : stop], _ENTRY_HEADER_SIZE):
+                break
+            collect.entries(at, size, ledger_id, entry_id, stop)
+        elif entry_id == LAC_ENTRY_ID:
+            packet = data[at + 24 : stop]
+            if packet[:8] != data[at + 4 : at + 12] or not has_valid_digest(packet, _IDS_SIZE):
+                break
+            _special(window, at, collect)
+        elif entry_id == FENCE_ENTRY_ID and size == _IDS_SIZE:
+            collect.visitor_fence(ledger_id)
+        else:
+            break
+        at = stop
+    collect.end()
+
+
+def has_valid_digest(data: bytes, header_size: int) -> bool:
+    """Tell whether a CRC-32C or CRC-32 behind the header fits header and payload."""
+    if len(data) >= header_size + 4:
+        covered = data[:header_size] + data[header_size + 4 :]
+        if _UINT32.unpack_from(data, header_size)[0] == value(covered):
+            return True
+    if len(data) >= header_size + 8:
+        covered = data[:header_size] + data[header_size + 8 :]
+        return bool(_INT64.unpack_from(data, header_size)[0] == zlib.crc32(covered))
+    return False
+
+
+# --- records -------------------------------------------------------------------------------
+
+
+def _special(window: _Window, position: int, collect: RunCollector, version: int = VERSION) -> None:
+    """Hand over a record that is no entry."""
+    size, ledger_id, entry_id = _HEAD.unpack_from(window.data, position)
+    needed = {KEY_ENTRY_ID: 3, FENCE_ENTRY_ID: 4, LAC_ENTRY_ID: 6}.get(entry_id)
+    if needed is None:
+        collect.skipped()
+        return
+
+    def corrupt(reason: str) -> CorruptJournalError:
+        return CorruptJournalError(reason, path=window.file.path, offset=window.base + position)
+
+    if version < needed:
+        raise corrupt(f"a record of version {needed} in a journal of version {version}")
+    if entry_id == FENCE_ENTRY_ID:
+        collect.visitor_fence(ledger_id)
+        return
+    if size < _IDS_SIZE + 4:
+        raise corrupt(f"a key or LAC record of {size} bytes")
+    length = _INT32.unpack_from(window.data, position + 20)[0]
+    if not 0 <= length <= size - 20:
+        raise corrupt(f"a key or LAC record of {size} bytes claims {length} bytes of content")
+    content = window.data[position + 24 : position + 24 + length]
+    if entry_id == KEY_ENTRY_ID:
+        collect.visitor_key(ledger_id, content)
+    else:
+        collect.visitor_lac(ledger_id, content)
+
+
+# --- files of the peer ---------------------------------------------------------------------
+
+
+def scan_plain(
+    file: File, header: JournalHeader, start: int, collect: RunCollector, *, is_last: bool
+) -> FileEnd:
+    """Read a journal without checks, as the peer does.
+
+    Raises:
+        CorruptJournalError: A length is impossible and more data follows.
+    """
+    window = _Window(file)
+    position = max(start, header.size_bytes)
+    while True:
+        index = window.at(position, _HEAD.size)
+        data = window.data
+        limit = len(data)
+        collect.begin(data)
+        before = position
+        index, problem = _plain_records(window, index, header, collect)
+        collect.end()
+        position = window.base + index
+        if problem is None:
+            break
+        if problem == "window" and position + 4 <= window.size:
+            if position == before and window.base + limit >= window.size:
+                return _plain_end(file, position, is_last=is_last, beyond_end=True)
+            needed = _plain_needed(window.file, position)
+            window.at(position, needed)
+            if position + needed > window.size:
+                return _plain_end(file, position, is_last=is_last, beyond_end=True)
+            continue
+        if problem == "window":
+            break
+        return _plain_end(file, position, is_last=is_last, beyond_end=False)
+    hidden = last_byte(file, position)
+    if hidden > position:
+        return _plain_end(file, position, is_last=is_last, beyond_end=True)
+    return FileEnd(position, position)
+
+
+def _plain_needed(file: File, position: int) -> int:
+    """Return how many bytes the record at ``position`` takes."""
+    length, content = _TWO_INT32.unpack(file.read(position, 8).ljust(8, b"\0"))
+    if length == PADDING:
+        return 8 + max(content, 0)
+    return 4 + max(int(length), 0)
+
+
+def _plain_records(
+    window: _Window, position: int, header: JournalHeader, collect: RunCollector
+) -> tuple[int, str | None]:
+    """Hand over the records in the window.
+
+    Returns where it stopped, and why: None at a length of 0, "window" where the record reaches
+    beyond the window, else what is wrong.
+    """
+    data = window.data
+    limit = len(data)
+    has_padding = header.version >= 5
+    while position + 8 <= limit:
+        size, content = _TWO_INT32.unpack_from(data, position)
+        if size == 0:
+            return position, None
+        if size == PADDING and has_padding:
+            stop = position + 8 + content
+            if content < 0:
+                return position, "negative padding"
+            if stop > limit:
+                return position, "window"
+            if is_version_mark(data[stop - CHECK_SIZE : stop]) and content >= CHECK_SIZE:
+                raise CorruptJournalError(
+                    "the journal has checks, but its header does not say so",
+                    path=window.file.path,
+                    offset=8,
+                )
+            position = stop
+            continue
+        if size < _IDS_SIZE or size > RECORD_SIZE_LIMIT_BYTES:
+            return position, "size"
+        if position + 4 + size > limit:
+            return position, "window"
+        _, ledger_id, entry_id = _HEAD.unpack_from(data, position)
+        if entry_id >= 0:
+            position = collect.entries(position, size, ledger_id, entry_id, limit)
+        else:
+            _special(window, position, collect, header.version)
+            position += 4 + size
+    return position, "window"
+
+
+def _plain_end(file: File, position: int, *, is_last: bool, beyond_end: bool) -> FileEnd:
+    """Decide what unreadable bytes behind ``position`` mean."""
+    end = last_byte(file, position)
+    if end - position < 8 or beyond_end:
+        harmless = is_last
+    else:
+        harmless = is_last and last_byte(file, position + 4) == position + 4
+    if not harmless:
+        raise CorruptJournalError(
+            "a record's length is damaged, and there is more data behind it",
+            path=file.path,
+            offset=position,
+        )
+    return FileEnd(position, max(position, end), is_damaged=end > position)
