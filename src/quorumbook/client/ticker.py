@@ -1,0 +1,58 @@
+"""One coarse timer for all time-outs of a client.
+
+A time-out per request would cost a timer per request; instead whoever waits for answers is asked
+a few times a second whether something is overdue, and the timer stops while nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quorumbook.env import Env
+
+#: Gets the time; returns whether it wants to be asked again.
+Check = Callable[[int], bool]
+
+
+class Ticker:
+    """Calls every registered check each ``interval_s`` until it has nothing left to wait for."""
+
+    def __init__(self, env: Env, interval_s: float) -> None:
+        self._env = env
+        self._interval_s = interval_s
+        self._checks: dict[Check, None] = {}
+        self._handle: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether somebody waits."""
+        return self._handle is not None
+
+    def watch(self, check: Check) -> None:
+        """Begin to ask ``check``; it may be asked already."""
+        self._checks[check] = None
+        if self._handle is None and not self._is_closed:
+            self._schedule()
+
+    def close(self) -> None:
+        """Stop for good."""
+        self._is_closed = True
+        self._checks.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_later(self._interval_s, self._tick)
+
+    def _tick(self) -> None:
+        self._handle = None
+        now_ns = self._env.clock.now_ns()
+        for check in list(self._checks):
+            if not check(now_ns):
+                self._checks.pop(check, None)
+        if self._checks and not self._is_closed:
+            self._schedule()
