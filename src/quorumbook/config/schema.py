@@ -167,8 +167,58 @@ _STORAGE = (
     ),
     Option(
         "storage", "ledger_directories", Kind.LIST, ("quorumbook-data/bookie/ledgers",),
-        "Where entry logs and the index are.",
+        "Where entry logs are; the index is in the first one.",
         peer_key="ledgerDirectories",
+    ),
+    Option(
+        "storage", "write_cache_size_bytes", Kind.SIZE, 64 * _MB,
+        "One write cache; there are two, one that fills and one that a flush writes out.",
+        minimum=64 * _KB,
+    ),
+    Option(
+        "storage", "read_cache_size_bytes", Kind.SIZE, 32 * _MB,
+        "Entries read from entry logs and kept for the next reader.",
+        peer_key="dbStorage_readAheadCacheMaxSizeMb", peer_unit=_MB, minimum=0,
+    ),
+    Option(
+        "storage", "read_ahead_size_bytes", Kind.SIZE, 4 * _MB,
+        "Most that may be on its way from the disk ahead of the reader.",
+        peer_key="dbStorage_readAheadCacheBatchBytesSize", minimum=0,
+    ),
+    Option(
+        "storage", "flush_interval_s", Kind.DURATION, 60.0,
+        "Anything unflushed is flushed after this time.",
+        peer_key="flushInterval", peer_unit=_MS, minimum=0.01,
+    ),
+    Option(
+        "storage", "retry_interval_s", Kind.DURATION, 1.0,
+        "Pause before a failed flush is tried again.",
+        minimum=0.01,
+    ),
+    Option(
+        "storage", "reserve_size_bytes", Kind.SIZE, 8 * _MB,
+        "Room beyond the limits for recovery adds and writes of the last add confirmed.",
+        minimum=0,
+    ),
+    Option(
+        "storage", "handle_limit", Kind.INTEGER, 20_000,
+        "Idle ledgers remembered in memory.",
+        peer_key="openFileLimit", minimum=1,
+    ),
+    Option(
+        "storage", "journal_file_size_bytes", Kind.SIZE, 256 * _MB,
+        "A new journal file begins at this size.",
+        peer_key="journalMaxSizeMB", peer_unit=_MB, minimum=_MB, maximum=2 * _GB,
+    ),
+    Option(
+        "storage", "journal_group_size_bytes", Kind.SIZE, 8 * _MB,
+        "Most that one write and sync of the journal takes.",
+        minimum=64 * _KB, maximum=_GB,
+    ),
+    Option(
+        "storage", "entry_log_size_bytes", Kind.SIZE, _GB,
+        "A new entry log begins at this size.",
+        peer_key="logSizeLimit", minimum=_MB, maximum=2 * _GB,
     ),
 )  # fmt: skip
 
@@ -302,7 +352,7 @@ _HTTP = (
     ),
     Option(
         "http", "port", Kind.INTEGER, 8080,
-        "The port they are served on; 0 takes any free port.",
+        "The port they are served on; 0 takes a free one, and so does a taken default.",
         peer_key="httpServerPort", minimum=0, maximum=65535,
     ),
 )  # fmt: skip
