@@ -154,7 +154,7 @@ class LedgerStorage:
         requests: Sequence[tuple[LedgerId, EntryId]],
         done: Callable[[list[bytes | BaseException]], None],
     ) -> None:
-        """Read entries, one job for all; an entry id of −1 means the ledger's last entry.
+        """Read entries, one job for all; an entry id of -1 means the ledger's last entry.
 
         ``done`` gets an entry or an error for each request, in order: ``NoSuchLedgerError`` and
         ``NoSuchEntryError`` only where absence is proven, ``UnknownLedgerStateError`` instead
@@ -181,7 +181,7 @@ class LedgerStorage:
         raise NotImplementedError
 
     def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
-        """Return the highest readable entry id, −1 if there is none."""
+        """Return the highest readable entry id, -1 if there is none."""
         raise NotImplementedError
 
     def entry_ids(

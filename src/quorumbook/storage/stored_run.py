@@ -1,0 +1,132 @@
+"""Where a run of entries lies in an entry log: one row of the index, as a value.
+
+``sizes`` is as in ``EntryRun``: one integer where all entries are alike, else one number for each
+id from first to last, 0 for an id that is not here.  ``position`` is where the size field of the
+first entry lies.  A run that was cut keeps no checksum, because the whole of it is not there any
+more to be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from quorumbook.ids import EntryId, LedgerId
+
+
+class StoredRun(NamedTuple):
+    """Entries ``first_entry_id`` to ``last_entry_id``, both of them here, side by side on disk."""
+
+    ledger_id: LedgerId
+    first_entry_id: EntryId
+    last_entry_id: EntryId
+    entry_log_id: int
+    position: int
+    sizes: int | Sequence[int]
+    #: CRC32C of the whole run's bytes, None after a cut.
+    checksum: int | None = None
+    #: The last add confirmed that the last entry carries, None if unknown.
+    last_add_confirmed: EntryId | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk, size fields included."""
+        sizes = self.sizes
+        if isinstance(sizes, int):
+            return (self.last_entry_id - self.first_entry_id + 1) * (sizes + 4)
+        return sum(sizes) + 4 * self.entry_count
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries are here."""
+        span = self.last_entry_id - self.first_entry_id + 1
+        return span if isinstance(self.sizes, int) else span - _zeros(self.sizes)
+
+    @property
+    def has_holes(self) -> bool:
+        """Tell whether an id between first and last is missing."""
+        return not isinstance(self.sizes, int) and 0 in self.sizes
+
+    def size_of(self, entry_id: EntryId) -> int:
+        """Return the entry's size, 0 for a hole."""
+        sizes = self.sizes
+        return sizes if isinstance(sizes, int) else sizes[entry_id - self.first_entry_id]
+
+    def position_of(self, entry_id: EntryId) -> int:
+        """Return where the entry's size field lies."""
+        index = entry_id - self.first_entry_id
+        sizes = self.sizes
+        if isinstance(sizes, int):
+            return self.position + index * (sizes + 4)
+        before = sizes[:index]
+        return self.position + sum(before) + 4 * (index - _zeros(before))
+
+    def entry_after(self, entry_id: EntryId) -> EntryId | None:
+        """Return the first id here that is above ``entry_id``."""
+        if entry_id < self.first_entry_id:
+            return self.first_entry_id
+        if entry_id >= self.last_entry_id:
+            return None
+        entry_id += 1
+        if not isinstance(self.sizes, int):
+            while not self.sizes[entry_id - self.first_entry_id]:
+                entry_id += 1
+        return entry_id
+
+    def entry_before(self, entry_id: EntryId) -> EntryId | None:
+        """Return the last id here that is below ``entry_id``."""
+        if entry_id > self.last_entry_id:
+            return self.last_entry_id
+        if entry_id <= self.first_entry_id:
+            return None
+        entry_id -= 1
+        if not isinstance(self.sizes, int):
+            while not self.sizes[entry_id - self.first_entry_id]:
+                entry_id -= 1
+        return entry_id
+
+    def part(self, first_entry_id: EntryId, last_entry_id: EntryId) -> StoredRun:
+        """Return the part between two ids that are both here."""
+        if first_entry_id == self.first_entry_id and last_entry_id == self.last_entry_id:
+            return self
+        sizes = self.sizes
+        if not isinstance(sizes, int):
+            base = self.first_entry_id
+            sizes = sizes[first_entry_id - base : last_entry_id - base + 1]
+        is_end = last_entry_id == self.last_entry_id
+        return StoredRun(
+            self.ledger_id,
+            first_entry_id,
+            last_entry_id,
+            self.entry_log_id,
+            self.position_of(first_entry_id),
+            sizes,
+            None,
+            self.last_add_confirmed if is_end else None,
+        )
+
+    def without_holes(self) -> Iterator[StoredRun]:
+        """Yield the maximal parts in which every id is here."""
+        for ids in self.ranges():
+            yield self.part(ids.start, ids.stop - 1)
+
+    def ranges(self) -> list[range]:
+        """Return the ids that are here as ascending ranges."""
+        first, last, sizes = self.first_entry_id, self.last_entry_id, self.sizes
+        if isinstance(sizes, int) or 0 not in sizes:
+            return [range(first, last + 1)]
+        ranges, start = [], None
+        for entry_id, size in enumerate(sizes, first):
+            if size and start is None:
+                start = entry_id
+            elif not size and start is not None:
+                ranges.append(range(start, entry_id))
+                start = None
+        if start is not None:
+            ranges.append(range(start, last + 1))
+        return ranges
+
+
+def _zeros(sizes: Sequence[int]) -> int:
+    """Count the zeros at C speed; ``array.count`` exists, the protocol's is for sequences."""
+    return sizes.count(0)
