@@ -1,0 +1,392 @@
+"""A metadata store in memory, shared by everybody in the process who names it.
+
+For tests, simulations and clusters that end with their process.  A ``MemoryTree`` holds nodes and
+sessions; each ``MemoryStore`` is one session on it, from whichever event loop or thread it was
+opened on.  Leases work as on disk: a session whose lease ran out is ended by the first operation
+of anybody that sees it, so a paused part of a simulated world loses its session too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar, cast
+
+from quorumbook.env import Env, logger
+from quorumbook.errors import (
+    LocalProtocolError,
+    NoSuchNodeError,
+    SessionExpiredError,
+)
+from quorumbook.metadata.store import (
+    ANY_VERSION,
+    DEFAULT_LEDGERS_ROOT,
+    DEFAULT_SESSION_TIMEOUT_S,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    Set,
+    Watch,
+    split,
+)
+from quorumbook.metadata.tree import Row, Stamp, Tree, WatchKind, WatchTable
+
+T = TypeVar("T")
+_log = logger("metadata")
+MULTI_LIMIT = 10_000
+
+
+class _MemoryRows:
+    """Rows in a dictionary, with an undo list for the transaction under way."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {"/": Row(b"")}
+        self._children: dict[str, set[str]] = {"/": set()}
+        self._owned: dict[int, set[str]] = {}
+        self._last_creation_id = 0
+        self._undo: list[tuple[str, Row | None]] = []
+
+    def find(self, path: str) -> Row | None:
+        row = self._rows.get(path)
+        return None if row is None else replace(row)
+
+    def stamp(self, path: str) -> Stamp | None:
+        row = self._rows.get(path)
+        return None if row is None else row.stamp
+
+    def insert(self, path: str, row: Row) -> None:
+        self._last_creation_id += 1
+        row.creation_id = self._last_creation_id
+        self._put(path, row)
+
+    def save_data(self, path: str, row: Row) -> None:
+        self._put(path, row)
+
+    def save_counts(self, path: str, row: Row) -> None:
+        self._put(path, row)
+
+    def remove(self, path: str) -> None:
+        self._put(path, None)
+
+    def child_names(self, path: str) -> list[str]:
+        return sorted(self._children.get(path, ()))
+
+    def paths_owned_by(self, session_id: int) -> list[str]:
+        return sorted(self._owned.get(session_id, ()))
+
+    def commit(self) -> None:
+        self._undo.clear()
+
+    def roll_back(self) -> None:
+        for path, row in reversed(self._undo):
+            self._write(path, row)
+        self._undo.clear()
+
+    def _put(self, path: str, row: Row | None) -> None:
+        self._undo.append((path, self._rows.get(path)))
+        self._write(path, None if row is None else replace(row))
+
+    def _write(self, path: str, row: Row | None) -> None:
+        before = self._rows.get(path)
+        if before is not None and before.owner:
+            self._owned[before.owner].discard(path)
+        if row is None:
+            self._rows.pop(path, None)
+            self._children.pop(path, None)
+        else:
+            self._rows[path] = row
+            self._children.setdefault(path, set())
+            if row.owner:
+                self._owned.setdefault(row.owner, set()).add(path)
+        if path != "/":
+            parent_path, name = split(path)
+            names = self._children.get(parent_path, set())
+            names.discard(name) if row is None else names.add(name)
+
+
+@dataclass(slots=True)
+class _Session:
+    store: MemoryStore
+    lease_end_ns: int
+
+
+class MemoryTree:
+    """Nodes and sessions of one tree; usable from several threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._rows = _MemoryRows()
+        self.tree = Tree(self._rows)
+        self._sessions: dict[int, _Session] = {}
+        self._last_session_id = 0
+        self._stores: list[MemoryStore] = []
+
+    @contextlib.contextmanager
+    def transaction(self, now_ns: int) -> Iterator[Tree]:
+        """Hold the tree: all that happens inside is one step, or none if it raises."""
+        with self.lock:
+            self._end_over_sessions(now_ns)
+            try:
+                yield self.tree
+            except BaseException:
+                self._rows.roll_back()
+                self.tree.touched.clear()
+                raise
+            finally:
+                self._finish()
+
+    def stamp(self, path: str) -> Stamp | None:
+        """Return what changes when the node does."""
+        return self._rows.stamp(path)
+
+    def attach(self, store: MemoryStore) -> None:
+        """Let a store's watches hear of changes."""
+        with self.lock:
+            self._stores.append(store)
+
+    def detach(self, store: MemoryStore) -> None:
+        """Forget a store."""
+        with self.lock, contextlib.suppress(ValueError):
+            self._stores.remove(store)
+
+    def begin_session(self, store: MemoryStore, lease_end_ns: int) -> int:
+        """Begin a session and return its id."""
+        with self.lock:
+            self._last_session_id += 1
+            self._sessions[self._last_session_id] = _Session(store, lease_end_ns)
+            return self._last_session_id
+
+    def is_living(self, session_id: int) -> bool:
+        """Tell whether the session goes on."""
+        return session_id in self._sessions
+
+    def extend(self, session_id: int, lease_end_ns: int) -> None:
+        """Extend the lease of a session, if it goes on; nothing revives one that is over."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.lease_end_ns = lease_end_ns
+
+    def end_session(self, session_id: int, *, tell: bool = True) -> None:
+        """End a session and remove its ephemeral nodes; the owner is told unless it asked."""
+        with self.lock:
+            session = self._sessions.pop(session_id, None)
+            if session is None:
+                return
+            self.tree.end_session(session_id)
+            self._finish()
+            if tell:
+                session.store.tell_expired()
+
+    def _end_over_sessions(self, now_ns: int) -> None:
+        over = [key for key, value in self._sessions.items() if value.lease_end_ns <= now_ns]
+        for session_id in over:
+            self.end_session(session_id)
+
+    def _finish(self) -> None:
+        self._rows.commit()
+        if self.tree.touched:
+            touched = set(self.tree.touched)
+            self.tree.touched.clear()
+            for store in self._stores:
+                store.tell_touched(touched)
+
+
+_trees: dict[str, MemoryTree] = {}
+_trees_lock = threading.Lock()
+
+
+def memory_tree(name: str) -> MemoryTree:
+    """Return the tree of this name, the same for everybody in the process."""
+    with _trees_lock:
+        return _trees.setdefault(name, MemoryTree())
+
+
+def forget_memory_tree(name: str) -> None:
+    """Drop the tree of this name; stores that are open keep what they have."""
+    with _trees_lock:
+        _trees.pop(name, None)
+
+
+class MemoryStore:
+    """One session on a ``MemoryTree``; implements ``store.MetadataStore``."""
+
+    def __init__(
+        self,
+        tree: MemoryTree,
+        env: Env,
+        *,
+        uri: str = "memory://",
+        session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_S,
+        ledgers_root: str = DEFAULT_LEDGERS_ROOT,
+    ) -> None:
+        self.uri = uri
+        self.env = env
+        self.ledgers_root = ledgers_root
+        self.multi_limit = MULTI_LIMIT
+        self.session_timeout_s = session_timeout_s
+        self._shared = tree
+        self._loop = asyncio.get_running_loop()
+        self._timeout_ns = int(session_timeout_s * 1e9)
+        self._watches = WatchTable()
+        self._on_expired: dict[object, Callable[[], None]] = {}
+        self._is_closed = False
+        tree.attach(self)
+        self.session_id = tree.begin_session(self, self._lease_end_ns())
+        self._heartbeat = self._loop.call_later(session_timeout_s / 3, self._beat)
+
+    async def renew_session(self) -> int:
+        """Begin another session if the present one is over."""
+        await self._travel()
+        with self._shared.transaction(self.env.clock.now_ns()):
+            if not self._shared.is_living(self.session_id):
+                self.session_id = self._shared.begin_session(self, self._lease_end_ns())
+            return self.session_id
+
+    def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have a callback run whenever a session ends; return its removal."""
+        key = object()
+        self._on_expired[key] = callback
+        return lambda: self._on_expired.pop(key, None) and None
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Create a node and return its path."""
+        operation = Create(path, data, ephemeral, sequential)
+        return await self._write(lambda tree: tree.create(operation, self.session_id, self._ms()))
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node:
+        """Return a node."""
+        node = await self._read(lambda tree: tree.find(path), path, watch, is_existing=True)
+        assert node is not None
+        return node.node
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Node | None:
+        """Return a node or None."""
+        row = await self._read(lambda tree: tree.find(path), path, watch, is_existing=False)
+        return None if row is None else row.node
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Replace the data of a node; return the new version."""
+        return await self._write(lambda tree: tree.set(Set(path, data, version), self._ms()))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node."""
+        await self._write(lambda tree: tree.delete(Delete(path, version)))
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Return the names of the children, sorted."""
+        await self._travel()
+        with self._shared.transaction(self.env.clock.now_ns()) as tree:
+            names = tree.children(path)
+            if watch is not None:
+                stamp = self._shared.stamp(path)
+                self._watches.add(WatchKind.CHILDREN, path, watch, stamp)
+        await asyncio.sleep(0)
+        return names
+
+    async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
+        """Delete the node, if there is one, and create it anew."""
+        await self._write(
+            lambda tree: tree.replace(path, data, ephemeral, self.session_id, self._ms())
+        )
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
+        """Carry out all operations or none."""
+        if len(operations) > MULTI_LIMIT:
+            raise LocalProtocolError(f"more than {MULTI_LIMIT} operations in one multi")
+        return await self._write(
+            lambda tree: [tree.apply(each, self.session_id, self._ms()) for each in operations]
+        )
+
+    def unwatch(self, watch: Watch) -> None:
+        """Forget a callback wherever it waits."""
+        with self._shared.lock:
+            self._watches.remove(watch)
+
+    async def close(self) -> None:
+        """End the session."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._heartbeat.cancel()
+        self._on_expired.clear()
+        self._shared.detach(self)
+        self._shared.end_session(self.session_id, tell=False)
+
+    def tell_expired(self) -> None:
+        """From any thread: the session is over."""
+        self._on_loop(self._call, list(self._on_expired.values()))
+
+    def tell_touched(self, paths: Collection[str]) -> None:
+        """From any thread, the tree being held: nodes changed."""
+        changed = self._watches.take_changed(self._shared.stamp, paths)
+        if changed:
+            self._on_loop(self._call, changed)
+
+    async def _read(
+        self,
+        find: Callable[[Tree], Row | None],
+        path: str,
+        watch: Watch | None,
+        *,
+        is_existing: bool,
+    ) -> Row | None:
+        await self._travel()
+        with self._shared.transaction(self.env.clock.now_ns()) as tree:
+            row = find(tree)
+            if row is None and is_existing:
+                raise NoSuchNodeError(f"metadata node {path} does not exist")
+            if watch is not None:
+                self._watches.add(WatchKind.NODE, path, watch, None if row is None else row.stamp)
+        await asyncio.sleep(0)
+        return row
+
+    async def _write(self, change: Callable[[Tree], T]) -> T:
+        await self._travel()
+        with self._shared.transaction(self.env.clock.now_ns()) as tree:
+            is_living = self._shared.is_living(self.session_id)
+            result = change(tree) if is_living else None
+        # The answer travels too, behind the news of a session that ended.
+        await asyncio.sleep(0)
+        if not is_living:
+            raise SessionExpiredError(f"metadata session {self.session_id} is over")
+        return cast(T, result)
+
+    async def _travel(self) -> None:
+        if self._is_closed:
+            raise LocalProtocolError(f"metadata store {self.uri} is closed")
+        # As with any store that is elsewhere, nothing happens in the loop step that asks for it.
+        await asyncio.sleep(0)
+
+    def _beat(self) -> None:
+        with self._shared.transaction(self.env.clock.now_ns()):
+            self._shared.extend(self.session_id, self._lease_end_ns())
+        self._heartbeat = self._loop.call_later(self.session_timeout_s / 3, self._beat)
+
+    def _lease_end_ns(self) -> int:
+        return self.env.clock.now_ns() + self._timeout_ns
+
+    def _ms(self) -> int:
+        return self.env.clock.wall_ms()
+
+    def _on_loop(
+        self, callback: Callable[[Sequence[Watch]], None], watches: Sequence[Watch]
+    ) -> None:
+        # A loop that is gone has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, watches)
+
+    def _call(self, callbacks: Sequence[Watch]) -> None:
+        if self._is_closed:
+            return
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                # One watcher's mistake must not keep the news from the others.
+                _log.exception("a metadata watch failed")

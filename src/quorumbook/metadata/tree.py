@@ -1,0 +1,297 @@
+"""The rules of the tree, once for every driver that keeps its own rows.
+
+``Tree`` turns the operations of ``store.MetadataStore`` into reads and writes of rows and checks
+what they demand.  Where the rows are (a dictionary, a database), what makes a transaction of them
+and who calls the watches is the driver's affair; ``WatchTable`` helps it to know which to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from quorumbook.errors import (
+    LocalProtocolError,
+    MetadataVersionConflict,
+    NodeExistsError,
+    NodeNotEmptyError,
+    NoSuchNodeError,
+)
+from quorumbook.metadata.store import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    Set,
+    Watch,
+    check_data,
+    check_path,
+    split,
+)
+
+
+class Stamp(NamedTuple):
+    """What changes when a node does."""
+
+    creation_id: int
+    version: int
+    created_count: int
+    children_count: int
+
+
+@dataclass(slots=True)
+class Row:
+    """One node as a driver keeps it."""
+
+    data: bytes
+    version: int = 0
+    #: How many children were ever created; the next sequential child gets this number.
+    created_count: int = 0
+    children_count: int = 0
+    #: Given by the driver when the row is inserted.
+    creation_id: int = 0
+    owner: int = 0
+    ctime_ms: int = 0
+    mtime_ms: int = 0
+
+    @property
+    def stamp(self) -> Stamp:
+        """What changes when the node does."""
+        return Stamp(self.creation_id, self.version, self.created_count, self.children_count)
+
+    @property
+    def node(self) -> Node:
+        """The node as readers see it."""
+        return Node(
+            data=self.data,
+            version=self.version,
+            # Every child still there was created and not deleted, any other was both.
+            child_version=2 * self.created_count - self.children_count,
+            creation_id=self.creation_id,
+            owner=self.owner,
+            ctime_ms=self.ctime_ms,
+            mtime_ms=self.mtime_ms,
+            children_count=self.children_count,
+        )
+
+
+class Rows(Protocol):
+    """Where a driver keeps its rows; calls happen inside the driver's transaction."""
+
+    def find(self, path: str) -> Row | None:
+        """Return a copy of the row, or None."""
+        ...
+
+    def insert(self, path: str, row: Row) -> None:
+        """Add a row and give it the next creation id."""
+        ...
+
+    def save_data(self, path: str, row: Row) -> None:
+        """Write back data, version and mtime."""
+        ...
+
+    def save_counts(self, path: str, row: Row) -> None:
+        """Write back the counts of children."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a row that has no children."""
+        ...
+
+    def child_names(self, path: str) -> list[str]:
+        """Return the names of the children, sorted."""
+        ...
+
+    def paths_owned_by(self, session_id: int) -> list[str]:
+        """Return the paths of a session's ephemeral nodes."""
+        ...
+
+
+def sequence_suffix(created_count: int) -> str:
+    """Return the ten digits of a sequential name: a signed 32-bit number that wraps around.
+
+    >>> sequence_suffix(7), sequence_suffix(2**31)
+    ('0000000007', '-2147483648')
+    """
+    number = (created_count + 2**31) % 2**32 - 2**31
+    return f"{number:010d}"
+
+
+class Tree:
+    """The operations on one driver's rows; remembers in ``touched`` which paths changed."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.touched: set[str] = set()
+
+    def get(self, path: str) -> Row:
+        """Return the row of a node that must exist."""
+        row = self.find(path)
+        if row is None:
+            raise NoSuchNodeError(f"metadata node {path} does not exist")
+        return row
+
+    def find(self, path: str) -> Row | None:
+        """Return the row of a node, or None."""
+        check_path(path)
+        return self._rows.find(path)
+
+    def children(self, path: str) -> list[str]:
+        """Return the sorted names of the children of a node that must exist."""
+        self.get(path)
+        return self._rows.child_names(path)
+
+    def create(self, operation: Create, session_id: int, now_ms: int) -> str:
+        """Create a node and return its path."""
+        path = operation.path
+        # A sequential name may be digits only: "/queue/" makes "/queue/0000000000".
+        check_path(f"{path}0" if operation.sequential else path)
+        check_data(path, operation.data)
+        if path == "/":
+            raise NodeExistsError("metadata node / exists already")
+        parent_path, _ = split(path)
+        parent = self._rows.find(parent_path)
+        if parent is None:
+            raise NoSuchNodeError(f"metadata node {parent_path}, parent of {path}, does not exist")
+        if parent.owner:
+            raise LocalProtocolError(f"metadata node {parent_path} is ephemeral: no children")
+        if operation.sequential:
+            path += sequence_suffix(parent.created_count)
+        if self._rows.find(path) is not None:
+            raise NodeExistsError(f"metadata node {path} exists already")
+        owner = session_id if operation.ephemeral else 0
+        self._rows.insert(path, Row(operation.data, owner=owner, ctime_ms=now_ms, mtime_ms=now_ms))
+        parent.created_count += 1
+        parent.children_count += 1
+        self._rows.save_counts(parent_path, parent)
+        self.touched.update((path, parent_path))
+        return path
+
+    def set(self, operation: Set, now_ms: int) -> int:
+        """Replace the data of a node; return its new version."""
+        check_data(operation.path, operation.data)
+        row = self._at_version(operation.path, operation.version)
+        row.data = operation.data
+        row.version += 1
+        row.mtime_ms = now_ms
+        self._rows.save_data(operation.path, row)
+        self.touched.add(operation.path)
+        return row.version
+
+    def delete(self, operation: Delete) -> None:
+        """Delete a node without children."""
+        path = operation.path
+        row = self._at_version(path, operation.version)
+        if path == "/":
+            raise LocalProtocolError("metadata node / cannot be deleted")
+        if row.children_count:
+            raise NodeNotEmptyError(f"metadata node {path} has {row.children_count} children")
+        self._rows.remove(path)
+        parent_path, _ = split(path)
+        parent = self.get(parent_path)
+        parent.children_count -= 1
+        self._rows.save_counts(parent_path, parent)
+        self.touched.update((path, parent_path))
+
+    def check(self, operation: Check) -> None:
+        """Demand that a node exists and has a version."""
+        self._at_version(operation.path, operation.version)
+
+    def replace(self, path: str, data: bytes, ephemeral: bool, session: int, now_ms: int) -> None:
+        """Delete a node, if it is there, and create it anew."""
+        if self.find(path) is not None:
+            self.delete(Delete(path))
+        self.create(Create(path, data, ephemeral), session, now_ms)
+
+    def apply(self, operation: Operation, session_id: int, now_ms: int) -> str | int | None:
+        """Carry out one operation of a ``multi``."""
+        match operation:
+            case Create():
+                return self.create(operation, session_id, now_ms)
+            case Set():
+                return self.set(operation, now_ms)
+            case Delete():
+                self.delete(operation)
+            case Check():
+                self.check(operation)
+        return None
+
+    def end_session(self, session_id: int) -> None:
+        """Remove the ephemeral nodes of a session."""
+        for path in self._rows.paths_owned_by(session_id):
+            self.delete(Delete(path))
+
+    def _at_version(self, path: str, version: int) -> Row:
+        row = self.get(path)
+        if version not in (ANY_VERSION, row.version):
+            raise MetadataVersionConflict(
+                f"metadata node {path}: version {row.version}, not {version}"
+            )
+        return row
+
+
+class WatchKind(Enum):
+    """What a watch is about."""
+
+    NODE = "node"
+    CHILDREN = "children"
+
+
+_State = tuple[int, ...] | None
+
+
+def _state(kind: WatchKind, stamp: Stamp | None) -> _State:
+    if stamp is None:
+        return None
+    if kind is WatchKind.NODE:
+        return (stamp.creation_id, stamp.version)
+    return (stamp.creation_id, stamp.created_count, stamp.children_count)
+
+
+@dataclass(slots=True)
+class WatchTable:
+    """Watches with the state each of them last saw; not thread-safe."""
+
+    _by_path: dict[str, dict[tuple[WatchKind, Watch], _State]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_path)
+
+    def add(self, kind: WatchKind, path: str, watch: Watch, stamp: Stamp | None) -> None:
+        """Remember a watch with the state that the read it came with returned."""
+        # A watch that waits already keeps the older state: what changed since must reach it.
+        self._by_path.setdefault(path, {}).setdefault((kind, watch), _state(kind, stamp))
+
+    def remove(self, watch: Watch) -> None:
+        """Forget a callback wherever it waits."""
+        for path in list(self._by_path):
+            waiting = self._by_path[path]
+            for key in [key for key in waiting if key[1] == watch]:
+                del waiting[key]
+            if not waiting:
+                del self._by_path[path]
+
+    def clear(self) -> None:
+        """Forget all watches."""
+        self._by_path.clear()
+
+    def take_changed(
+        self, stamp_of: Callable[[str], Stamp | None], paths: Iterable[str] | None = None
+    ) -> Sequence[Watch]:
+        """Remove and return the watches whose state differs, at these paths or at all."""
+        changed: dict[Watch, None] = {}
+        for path in list(self._by_path) if paths is None else paths:
+            waiting = self._by_path.get(path)
+            if waiting is None:
+                continue
+            stamp = stamp_of(path)
+            for key in [key for key, state in waiting.items() if state != _state(key[0], stamp)]:
+                del waiting[key]
+                changed[key[1]] = None
+            if not waiting:
+                del self._by_path[path]
+        return list(changed)
