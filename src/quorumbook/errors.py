@@ -25,7 +25,8 @@
     │   └── ClusterNotInitializedError  ClusterExistsError
     ├── StorageError                   a bookie's own disk, with path and offset
     │   ├── CorruptJournalError  CorruptEntryLogError  CorruptIndexError  CorruptStateError
-    │   ├── ShortReadError  DiskFullError  NoWritableDirectoryError  DirectoryLockedError
+    │   ├── MissingEntryLogError  ShortReadError  DiskFullError
+    │   ├── NoWritableDirectoryError  DirectoryLockedError
     │   └── CookieError ── CookieMismatchError  CookieMissingError
     └── InternalError                  an invariant of ours does not hold: a bug
 
@@ -355,6 +356,10 @@ class CorruptIndexError(StorageError):
 
 class CorruptStateError(StorageError):
     """A mark, state or cookie file is damaged."""
+
+
+class MissingEntryLogError(StorageError):
+    """No ledger directory has the entry log: it was compacted away, or is lost."""
 
 
 class ShortReadError(StorageError):

@@ -75,7 +75,7 @@ def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> 
     journals: list[_Journal] = []
     try:
         for journal_id in ids:
-            journals.append(_open(env, directory, journal_id))
+            journals.append(_open(env, directory, journal_id))  # noqa: PERF401 - closed on error
         for journal, successor in zip(journals, [*journals[1:], None], strict=True):
             start = mark.offset if journal.id == mark.journal_id else 0
             found = _read(journal, start, collect, is_last=successor is None)
@@ -113,11 +113,10 @@ def _open(env: Env, directory: str, journal_id: int) -> _Journal:
 
 def _check_complete(directory: str, ids: list[int], mark: LogMark) -> None:
     """Refuse a gap: whoever deletes journals deletes the oldest."""
-    if mark == NO_MARK:
-        expected = ids[0] if ids else 0
-    else:
-        expected = mark.journal_id
-    for journal_id in ids or ([] if mark == NO_MARK else [-1]):
+    if mark == NO_MARK and not ids:
+        return
+    expected = ids[0] if mark == NO_MARK else mark.journal_id
+    for journal_id in ids or [-1]:
         if journal_id != expected:
             raise CorruptJournalError(
                 "the journal is missing", path=f"{directory}/{journal_name(expected)}"

@@ -218,13 +218,12 @@ def _check_behind(file: File, position: int, end: int) -> int | None:
         data = file.read(start, WINDOW_BYTES + overlap)
         found = data.find(GROUP_MAGIC)
         while found >= 0:
-            block_end = start + found + CHECK_SIZE
+            block_end: int = start + found + CHECK_SIZE
             if block_end % ALIGNMENT == 0 and found + 12 <= len(data):
-                group = _INT64.unpack_from(data, found + 4)[0]
-                if group == position and block_end < end:
+                group: int = _INT64.unpack_from(data, found + 4)[0]
+                is_ours = group == position and block_end < end
+                if is_ours or (position < group < block_end and group % ALIGNMENT == 0):
                     return block_end
-                if position < group < block_end and group % ALIGNMENT == 0:
-                    return int(group)
             found = data.find(GROUP_MAGIC, found + 1)
     return None
 

@@ -1,0 +1,251 @@
+"""ledger-states: the copy of what cannot be rebuilt, in every ledger directory.
+
+Runs can be found again in the entry logs; master keys, fences, explicit LACs and limbo cannot.
+A checkpoint that changed them appends the changed ledgers here, before the index commits:
+
+    block       "QBST", int32 our version (1), int32 bytes of the records, records,
+                CRC32C of the block before it (0 for the first) and of this block
+    record      int64 ledger id, int32 flags (1 fenced, 2 limbo, 4 has explicit LAC, 8 deleted),
+                int32 length, master key, int32 length, explicit LAC packet
+
+The newest record of a ledger counts.  A file that holds twice what it needs is written anew as a
+whole.  The chain of checksums makes a lost block in the middle visible; a torn last block is the
+end of a crashed checkpoint and is cut off.  All calls block and come from one worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from google_crc32c import extend
+
+from quorumbook.env import Disk, Env
+from quorumbook.errors import CorruptStateError, StorageError
+from quorumbook.ids import LedgerId
+
+NAME = "ledger-states"
+MAGIC = b"QBST"
+VERSION = 1
+
+_FENCED, _LIMBO, _HAS_LAC, _DELETED = 1, 2, 4, 8
+_BLOCK = Struct(">4sii")
+_RECORD = Struct(">qii")
+_INT32 = Struct(">i")
+_UINT32 = Struct(">I")
+#: Small files are never worth writing anew.
+_REWRITE_FROM_BYTES = 64 * 1024
+_BLOCK_LIMIT_BYTES = 16 * 1024 * 1024
+
+
+class LedgerState(NamedTuple):
+    """What a bookie knows of a ledger besides its entries."""
+
+    ledger_id: LedgerId
+    master_key: bytes
+    is_fenced: bool = False
+    is_in_limbo: bool = False
+    explicit_lac: bytes | None = None
+
+
+def encode_record(state: LedgerState) -> bytes:
+    """Return one ledger's record."""
+    flags = (_FENCED if state.is_fenced else 0) | (_LIMBO if state.is_in_limbo else 0)
+    lac = b""
+    if state.explicit_lac is not None:
+        flags |= _HAS_LAC
+        lac = state.explicit_lac
+    key = state.master_key
+    return _RECORD.pack(state.ledger_id, flags, len(key)) + key + _INT32.pack(len(lac)) + lac
+
+
+def encode_deletion(ledger_id: LedgerId) -> bytes:
+    """Return the record of a ledger that is gone."""
+    return _RECORD.pack(ledger_id, _DELETED, 0) + _INT32.pack(0)
+
+
+def encode_blocks(records: Iterable[bytes], chain: int = 0) -> tuple[bytes, int]:
+    """Return blocks of these records and the checksum that the next block starts from."""
+    blocks: list[bytes] = []
+    batch: list[bytes] = []
+    size = 0
+
+    def close(chain: int) -> int:
+        block = _BLOCK.pack(MAGIC, VERSION, size) + b"".join(batch)
+        chain = extend(chain, block)
+        blocks.append(block + _UINT32.pack(chain))
+        return chain
+
+    for record in records:
+        if batch and size + len(record) > _BLOCK_LIMIT_BYTES:
+            chain = close(chain)
+            batch, size = [], 0
+        batch.append(record)
+        size += len(record)
+    if batch:
+        chain = close(chain)
+    return b"".join(blocks), chain
+
+
+class StateFileContent(NamedTuple):
+    """What a copy holds; ``end`` is where its good blocks end, ``chain`` their checksum."""
+
+    states: dict[LedgerId, LedgerState]
+    end: int
+    chain: int
+    is_torn: bool
+
+
+def decode_states(data: bytes, path: str = "") -> StateFileContent:
+    """Parse a copy.
+
+    Raises:
+        CorruptStateError: A block is damaged and others follow it, or a newer release wrote it.
+    """
+    states: dict[LedgerId, LedgerState] = {}
+    position, chain = 0, 0
+    while position < len(data):
+        problem = _block_problem(data, position, chain, path)
+        if problem is not None:
+            if data.find(MAGIC, position + 1) >= 0:
+                raise CorruptStateError(problem, path=path, offset=position)
+            return StateFileContent(states, position, chain, is_torn=True)
+        size = _BLOCK.unpack_from(data, position)[2]
+        start = position + _BLOCK.size
+        _decode_records(data[start : start + size], states, path, start)
+        position = start + size + 4
+        chain = _UINT32.unpack_from(data, position - 4)[0]
+    return StateFileContent(states, position, chain, is_torn=False)
+
+
+def _block_problem(data: bytes, position: int, chain: int, path: str) -> str | None:
+    """Say what is wrong with a block, or None."""
+    if len(data) - position < _BLOCK.size + 4:
+        return "a block is cut"
+    magic, version, size = _BLOCK.unpack_from(data, position)
+    end = position + _BLOCK.size + size
+    if magic != MAGIC or size < 0:
+        return "a block is damaged"
+    if end + 4 > len(data):
+        return "a block is cut"
+    if extend(chain, data[position:end]) != _UINT32.unpack_from(data, end)[0]:
+        return "a block is damaged"
+    if version > VERSION:
+        raise CorruptStateError(
+            f"the file was written by a newer release (version {version}, ours {VERSION})",
+            path=path,
+            offset=position,
+        )
+    return None
+
+
+def _decode_records(
+    data: bytes, states: dict[LedgerId, LedgerState], path: str, offset: int
+) -> None:
+    position = 0
+    while position < len(data):
+        if len(data) - position < _RECORD.size + 4:
+            raise CorruptStateError("a record is cut", path=path, offset=offset + position)
+        ledger_id, flags, key_size = _RECORD.unpack_from(data, position)
+        key_end = position + _RECORD.size + key_size
+        if key_size < 0 or key_end + 4 > len(data):
+            raise CorruptStateError("a record is cut", path=path, offset=offset + position)
+        lac_size = _INT32.unpack_from(data, key_end)[0]
+        end = key_end + 4 + lac_size
+        if lac_size < 0 or end > len(data):
+            raise CorruptStateError("a record is cut", path=path, offset=offset + position)
+        if flags & _DELETED:
+            states.pop(ledger_id, None)
+        else:
+            states[ledger_id] = LedgerState(
+                ledger_id,
+                data[position + _RECORD.size : key_end],
+                bool(flags & _FENCED),
+                bool(flags & _LIMBO),
+                data[key_end + 4 : end] if flags & _HAS_LAC else None,
+            )
+        position = end
+
+
+def read_states(disk: Disk, directory: str) -> StateFileContent | None:
+    """Read a directory's copy; None if it has none."""
+    path = f"{directory}/{NAME}"
+    return decode_states(disk.read_file(path), path) if disk.exists(path) else None
+
+
+@dataclass(slots=True)
+class _Copy:
+    """One directory's file; ``end`` of -1 means it must be written as a whole."""
+
+    directory: str
+    end: int = -1
+    chain: int = 0
+    least_bytes: int = 0
+
+
+class StateCopies:
+    """The copies in all ledger directories."""
+
+    def __init__(self, env: Env, directories: Sequence[str]) -> None:
+        self._disk = env.disk
+        self._copies = [_Copy(directory) for directory in directories]
+
+    def load(self) -> list[StateFileContent | StorageError | None]:
+        """Read all copies, in the order of the directories; a damaged one gives its error."""
+        found: list[StateFileContent | StorageError | None] = []
+        for copy in self._copies:
+            try:
+                content = read_states(self._disk, copy.directory)
+            except StorageError as error:
+                found.append(error)
+                continue
+            found.append(content)
+            if content is not None:
+                copy.end, copy.chain = content.end, content.chain
+                copy.least_bytes = content.end
+        return found
+
+    def write(
+        self,
+        changed: Iterable[LedgerState],
+        deleted: Iterable[LedgerId],
+        everything: Callable[[], Iterable[LedgerState]],
+    ) -> None:
+        """Bring every copy up to date, durably.
+
+        Args:
+            changed: Ledgers that are new or differ since the last call.
+            deleted: Ledgers that are gone since then.
+            everything: Gives all ledgers, changes included; called only for a copy that is
+                missing, damaged or has grown to twice its need.
+        """
+        records = [*map(encode_record, changed), *map(encode_deletion, deleted)]
+        size = sum(map(len, records))
+        for copy in self._copies:
+            grown = copy.end + size > max(2 * copy.least_bytes, _REWRITE_FROM_BYTES)
+            if copy.end < 0 or grown:
+                self._rewrite(copy, everything())
+            elif records:
+                self._append(copy, records)
+
+    def _rewrite(self, copy: _Copy, states: Iterable[LedgerState]) -> None:
+        data, chain = encode_blocks(map(encode_record, states))
+        copy.end = -1
+        self._disk.write_file(f"{copy.directory}/{NAME}", data)
+        copy.end = copy.least_bytes = len(data)
+        copy.chain = chain
+
+    def _append(self, copy: _Copy, records: list[bytes]) -> None:
+        data, chain = encode_blocks(records, copy.chain)
+        end, copy.end = copy.end, -1
+        file = self._disk.open(f"{copy.directory}/{NAME}")
+        try:
+            if file.size_bytes() != end:
+                file.truncate(end)
+            file.write([data], end)
+            file.sync()
+        finally:
+            file.close()
+        copy.end, copy.chain = end + len(data), chain
