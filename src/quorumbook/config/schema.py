@@ -203,7 +203,7 @@ _STORAGE = (
     Option(
         "storage", "handle_limit", Kind.INTEGER, 20_000,
         "Idle ledgers remembered in memory.",
-        peer_key="openFileLimit", minimum=1,
+        minimum=1,
     ),
     Option(
         "storage", "journal_file_size_bytes", Kind.SIZE, 256 * _MB,

@@ -59,10 +59,8 @@ def test_the_metadata_uri_has_a_short_variable():
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_every_default_is_a_legal_value_of_its_option(option):
     assert option.parse(option.default, source="test") == option.default
-    if isinstance(option.default, tuple):
-        text = ",".join(option.default)
-    else:
-        text = str(option.default)
+    default = option.default
+    text = ",".join(default) if isinstance(default, tuple) else str(default)
     assert option.parse(text, source="test") == option.default
 
 
@@ -156,7 +154,7 @@ def test_a_value_of_the_wrong_toml_type_is_refused(tmp_path):
 
 
 def test_quorums_that_contradict_each_other_are_refused():
-    with pytest.raises(ConfigError, match="client.ack_quorum_size"):
+    with pytest.raises(ConfigError, match=r"client\.ack_quorum_size"):
         load(environment={}, overrides=["client.ack_quorum_size=4"])
 
 

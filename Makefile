@@ -1,0 +1,53 @@
+# Everything works on a fresh machine with Python 3.11 or later and pip; `make` prints this list.
+
+# The first interpreter that is new enough; `make PYTHON=...` takes another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+ROUNDS ?= 5
+ONLY ?=
+TESTS ?= tests
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help:  ## Print this list.
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+setup: .venv/.ready  ## Make .venv with the package and the development tools.
+
+# A system Python without ensurepip makes a venv only without pip, which its own pip then fills.
+.venv/.ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later found; try make PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv >/dev/null 2>&1 \
+		|| { rm -rf .venv && $(PYTHON) -m venv --without-pip .venv \
+			&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@
+
+demo: setup  ## Write 336,776 real events, kill a bookie meanwhile, read everything back.
+	$(BIN)/quorumbook demo
+
+test: setup  ## Run all tests; TESTS=tests/unit runs some.
+	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
+
+check: setup  ## Lint, types, import directions, tidiness.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/tidy
+
+format: setup  ## Format and mend what can be mended mechanically.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## Measure beside the peer and the floor (about an hour; ROUNDS=, ONLY=).
+	$(BIN)/python bench/run.py --rounds $(ROUNDS) --only '$(ONLY)'
+
+clean:  ## Remove .venv and everything generated.
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

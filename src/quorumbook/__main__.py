@@ -1,0 +1,8 @@
+"""``python -m quorumbook`` is the command ``quorumbook``."""
+
+import sys
+
+from quorumbook.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""``quorumbook bookie``: run one bookie, list all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumbook.cli.common import Call, Command, configure_logging
+from quorumbook.cli.output import FORMATS
+
+if TYPE_CHECKING:
+    from quorumbook.bookie.options import BookieOptions
+    from quorumbook.config import Settings
+
+
+@click.group()
+def bookie() -> None:
+    """Run bookies and list them."""
+
+
+@bookie.command(cls=Command, forms=FORMATS)
+@click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 is a free port.")
+@click.option("--data-dir", metavar="DIR", help="Where journal and ledgers are kept.")
+@click.option("--advertised-address", metavar="A", help="What clients connect to.")
+@click.option("--stop-with-parent", is_flag=True, hidden=True)
+@click.pass_obj
+def run(
+    call: Call,
+    port: int | None,
+    data_dir: str | None,
+    advertised_address: str | None,
+    stop_with_parent: bool,
+) -> None:
+    """Run a bookie until Ctrl-C or SIGTERM."""
+    settings = call.settings
+    if port is not None:
+        settings = settings.replaced("bookie.port", port, "--port")
+    if advertised_address is not None:
+        settings = settings.replaced(
+            "bookie.advertised_host", advertised_address, "--advertised-address"
+        )
+    if data_dir is not None:
+        settings = in_directory(settings, data_dir)
+    configure_logging(is_verbose=call.is_verbose)
+    call.run(_serve(call, settings, is_child=stop_with_parent))
+
+
+def in_directory(settings: Settings, data_dir: str) -> Settings:
+    """Put journal and ledgers below one directory, except where ``--set`` puts them elsewhere."""
+    for key, name in (
+        ("storage.journal_directory", "journal"),
+        ("storage.ledger_directories", "ledgers"),
+    ):
+        if settings[key].source != "--set":
+            settings = settings.replaced(key, os.path.join(data_dir, name), "--data-dir")
+    return settings
+
+
+def bookie_options(settings: Settings) -> BookieOptions:
+    """Make a bookie's options of the configuration."""
+    from quorumbook.bookie.options import BookieOptions
+
+    values: dict[str, Any] = settings.section("bookie")
+    storage: dict[str, Any] = settings.section("storage")
+    return BookieOptions(
+        **{
+            **values,
+            "advertised_host": values["advertised_host"] or None,
+            "bookie_id": values["bookie_id"] or None,
+        },
+        journal_directory=storage.pop("journal_directory"),
+        ledger_directories=storage.pop("ledger_directories"),
+        storage=storage,
+        http_host=settings.text("http.host"),
+        http_port=_http_port(settings),
+    )
+
+
+def _http_port(settings: Settings) -> int | None:
+    """Return the port for metrics and health in the bookie's terms: None is off, -1 a free one."""
+    if not settings["http.enabled"].value:
+        return None
+    port = settings.integer("http.port")
+    # Several bookies on one host would otherwise fail over a port nobody chose.
+    if settings["http.port"].is_default and not _is_free(settings.text("http.host"), port):
+        return -1
+    return port or -1
+
+
+def _is_free(host: str, port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
+    from quorumbook.bookie.server import Bookie
+    from quorumbook.env import Env
+    from quorumbook.metadata.uri import open_store
+
+    options = bookie_options(settings)
+    env = Env()
+    store = await open_store(
+        call.metadata_uri, env, session_timeout_s=settings.number("metadata.session_timeout_s")
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        server = Bookie(env, options, store)
+        await server.start()
+        try:
+            _announce(call, server)
+            if is_child:
+                await _watch_parent(stop)
+            stopped = asyncio.create_task(server.wait_stopped())
+            asked = asyncio.create_task(stop.wait())
+            await asyncio.wait({stopped, asked}, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            if stopped.done():
+                stopped.result()
+            else:
+                stopped.cancel()
+        finally:
+            await server.stop()
+    finally:
+        await store.close()
+
+
+def _announce(call: Call, server: Any) -> None:
+    call.output.record({"bookie_id": server.bookie_id, "address": server.address})
+    sys.stdout.flush()
+
+
+async def _watch_parent(stop: asyncio.Event) -> None:
+    """Stop when standard input ends: the process at its other end is gone, however it went."""
+
+    class Pipe(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            stop.set()
+
+    await asyncio.get_running_loop().connect_read_pipe(Pipe, sys.stdin)
+
+
+@bookie.command(cls=Command)
+@click.pass_obj
+def ls(call: Call) -> None:
+    """List the registered bookies."""
+    rows = call.run(_list(call))
+    call.output.rows(
+        rows,
+        ["bookie_id", "state", "address", "http"],
+        empty="no bookie is registered; `quorumbook bookie run` starts one",
+    )
+
+
+async def _list(call: Call) -> list[dict[str, object]]:
+    from quorumbook.env import Env
+    from quorumbook.metadata.registration import BookieRegistration
+    from quorumbook.metadata.uri import open_store
+
+    store = await open_store(call.metadata_uri, Env())
+    try:
+        registration = BookieRegistration(store)
+        writable, read_only = await registration.bookies()
+        rows: list[dict[str, object]] = []
+        for state, bookie_ids in (("writable", writable), ("read-only", read_only)):
+            for bookie_id in sorted(bookie_ids):
+                host, port = await registration.resolve(bookie_id)
+                rows.append({"bookie_id": bookie_id, "state": state, "address": f"{host}:{port}"})
+        return rows
+    finally:
+        await store.close()

@@ -1,0 +1,193 @@
+"""What every command takes, and what it gets for it.
+
+A command is declared with ``cls=Command`` and receives a ``Call`` as its first argument
+(``click.pass_obj``): the configuration with the source of each value, the metadata URI, the
+output form, and an event loop to run a coroutine on.  Errors end as one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from quorumbook.cli.errors import verdict
+from quorumbook.cli.output import FORMATS, TABLE, Output
+
+if TYPE_CHECKING:
+    from quorumbook.client import BookKeeper
+    from quorumbook.config import Settings
+
+T = TypeVar("T")
+
+_OWN = ("metadata", "config_file", "overrides", "is_verbose", "output_form")
+
+
+class Call:
+    """One invocation of a command."""
+
+    def __init__(
+        self,
+        *,
+        metadata: str | None,
+        config_file: str | None,
+        overrides: Sequence[str],
+        is_verbose: bool,
+        output_form: str = TABLE,
+    ) -> None:
+        self._metadata = metadata
+        self._config_file = config_file
+        self._overrides = overrides
+        self.is_verbose = is_verbose
+        self.output = Output(output_form)
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """Every option's value; read when first asked for."""
+        from quorumbook.config import load
+
+        settings = load(file=self._config_file, overrides=self._overrides)
+        if self._metadata is not None:
+            settings = settings.replaced("metadata.uri", self._metadata, "--metadata")
+        return settings
+
+    @property
+    def metadata_uri(self) -> str:
+        """Where the cluster's metadata is."""
+        return self.settings.text("metadata.uri")
+
+    def connect(self) -> BookKeeper:
+        """Return a client of the cluster; use it with ``async with``."""
+        import quorumbook
+
+        return quorumbook.connect(self.metadata_uri, **client_options(self.settings))
+
+    def use_metadata(self, uri: str) -> None:
+        """Point this call at a cluster that the command itself has made."""
+        self.settings = self.settings.replaced("metadata.uri", uri, "the command")
+
+    def forwarded(self) -> list[str]:
+        """Return the options by which a child process finds the same configuration."""
+        words = ["--config", self._config_file] if self._config_file else []
+        for override in self._overrides:
+            words += ["--set", override]
+        return [*words, "-v"] if self.is_verbose else words
+
+    def note(self, text: str) -> None:
+        """Tell people something beside the result."""
+        print(text, file=sys.stderr, flush=True)
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, on uvloop where it exists."""
+        with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
+            return runner.run(main)
+
+
+def client_options(settings: Settings) -> dict[str, Any]:
+    """Return the client section as keyword arguments of ``quorumbook.connect``."""
+    values: dict[str, Any] = settings.section("client")
+    for name in _NEW_LEDGER:
+        values.pop(name)
+    values["max_ensemble_changes"] = values["max_ensemble_changes"] or None
+    values["session_timeout_s"] = settings.number("metadata.session_timeout_s")
+    return values
+
+
+#: Options of the client section that belong to ``create_ledger``.
+_NEW_LEDGER = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type")
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+class Command(click.Command):
+    """A command with the common options; its errors are one line and an exit code."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        forms: Sequence[str] = FORMATS,
+        form: str = TABLE,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.params += [
+            click.Option(
+                ["--metadata"], metavar="URI",
+                help="Where the cluster's metadata is (also QUORUMBOOK_METADATA).",
+            ),
+            click.Option(
+                ["--config", "config_file"], metavar="FILE",
+                help="Configuration file (default: quorumbook.toml if it is here).",
+            ),
+            click.Option(
+                ["--set", "overrides"], metavar="KEY=VALUE", multiple=True,
+                help="Set an option; `quorumbook config show` lists them.",
+            ),
+            click.Option(["-v", "--verbose", "is_verbose"], is_flag=True,
+                         help="Log more, and show the trace of an error."),
+        ]  # fmt: skip
+        if forms:
+            self.params.append(
+                click.Option(
+                    ["-o", "--output", "output_form"],
+                    type=click.Choice(forms),
+                    default=form,
+                    show_default=True,
+                    help="Form of the output.",
+                )
+            )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an exception becomes a line on standard error."""
+        own = {name: ctx.params.pop(name) for name in _OWN if name in ctx.params}
+        ctx.obj = Call(**own)
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except BaseExceptionGroup as group:
+            return self._failed(_leaf(group), group, is_verbose=ctx.obj.is_verbose)
+        except (Exception, KeyboardInterrupt) as error:
+            return self._failed(error, error, is_verbose=ctx.obj.is_verbose)
+        return result
+
+    def _failed(self, error: BaseException, whole: BaseException, *, is_verbose: bool) -> int:
+        result = verdict(error)
+        if is_verbose and not isinstance(error, KeyboardInterrupt | BrokenPipeError):
+            traceback.print_exception(whole)
+        if result.message:
+            print(f"quorumbook: {result.line()}", file=sys.stderr)
+        if isinstance(error, BrokenPipeError):
+            # The interpreter flushes once more at its end and would complain then.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return result.code
+
+
+def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def configure_logging(*, is_verbose: bool) -> None:
+    """Send the library's log to standard error, for commands that run for long."""
+    import logging
+
+    logging.basicConfig(
+        level=logging.DEBUG if is_verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )

@@ -1,0 +1,40 @@
+"""``quorumbook config``: every option, its value and where the value comes from."""
+
+from __future__ import annotations
+
+import click
+
+from quorumbook.cli.common import Call, Command
+
+
+@click.group()
+def config() -> None:
+    """Show every option and where its value comes from."""
+
+
+@config.command(cls=Command)
+@click.option("--changed", is_flag=True, help="Only options that somebody set.")
+@click.option("--explain", is_flag=True, help="Say what each option is for.")
+@click.argument("pattern", default="")
+@click.pass_obj
+def show(call: Call, changed: bool, explain: bool, pattern: str) -> None:
+    """Show the options whose name contains PATTERN."""
+    columns = ["option", "value", "source"]
+    if explain:
+        columns += ["peer_key", "help"]
+    rows = [
+        {
+            "option": setting.option.key,
+            "value": setting.value,
+            "source": setting.source,
+            "peer_key": setting.option.peer_key,
+            "help": setting.option.help,
+        }
+        for setting in call.settings
+        if pattern in setting.option.key and not (changed and setting.is_default)
+    ]
+    call.output.rows(
+        [{column: row[column] for column in columns} for row in rows],
+        columns,
+        empty="no option matches; `quorumbook config show` lists all",
+    )

@@ -1,0 +1,102 @@
+"""From an exception to one line, what to do about it, and an exit code.
+
+0    done
+1    the operation failed
+2    wrong use: an unknown option, a bad value, a contradiction in the configuration
+3    not there: the ledger, the entry, the cluster
+4    not possible for now: the same command may succeed later
+5    refused: wrong password, fenced, closed, in use by somebody else
+70   a bug of ours
+130  interrupted with Ctrl-C
+141  whoever read the output went away
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import NamedTuple
+
+from quorumbook import errors as e
+
+FAILED, WRONG_USE, NOT_THERE, NOT_NOW, REFUSED, BUG, INTERRUPTED, OUTPUT_GONE = (
+    1, 2, 3, 4, 5, 70, 130, 141,
+)  # fmt: skip
+
+
+class Verdict(NamedTuple):
+    """How a command ends: exit code, what happened, what to do."""
+
+    code: int
+    message: str
+    fix: str = ""
+
+    def line(self) -> str:
+        """Return both sentences as one line."""
+        text = " ".join(self.message.split())
+        return f"{text}; {self.fix}" if self.fix and self.fix not in text else text
+
+
+_BOOKIES = "`quorumbook bookie ls` shows which bookies are there"
+
+#: The first class that fits decides.
+_FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
+    (e.ConfigError, WRONG_USE, ""),
+    (e.ClusterNotInitializedError, NOT_THERE, ""),
+    (e.ClusterExistsError, REFUSED, "it can be used as it is"),
+    (e.NoSuchLedgerInMetadataError, NOT_THERE, "`quorumbook ledger ls` lists the ledgers"),
+    (e.NoSuchEntryError, NOT_THERE, "`quorumbook ledger show ID` says what the ledger holds"),
+    (e.NoSuchLedgerError, NOT_THERE, "`quorumbook ledger show ID` says who should hold it"),
+    (e.NoSuchNodeError, NOT_THERE, ""),
+    (
+        e.NotEnoughBookiesError,
+        NOT_NOW,
+        f"{_BOOKIES}; start more, or ask for fewer with --ensemble-size, --write-quorum"
+        " and --ack-quorum",
+    ),
+    (e.MetadataUnavailableError, NOT_NOW, "check --metadata, and that the store is running"),
+    (e.SessionExpiredError, NOT_NOW, "this process was paused for too long; run it again"),
+    (e.UnauthorizedError, REFUSED, "give the ledger's password with --password"),
+    (e.LedgerFencedError, REFUSED, "somebody opened the ledger with recovery; write a new one"),
+    (e.LedgerClosedError, REFUSED, "a closed ledger never changes; write a new one"),
+    (
+        e.DirectoryLockedError,
+        REFUSED,
+        "stop that bookie, or use another --data-dir",
+    ),
+    (e.CookieError, REFUSED, ""),
+    (e.ReadOnlyBookieError, NOT_NOW, _BOOKIES),
+    (e.BookieUnavailableError, NOT_NOW, _BOOKIES),
+    (e.ReadFailedError, NOT_NOW, _BOOKIES),
+    (e.LedgerRecoveryError, NOT_NOW, _BOOKIES),
+    (e.DiskFullError, NOT_NOW, "free some space"),
+    (e.InternalError, BUG, "run it again with -v and report the trace"),
+)
+
+
+def verdict(error: BaseException) -> Verdict:
+    """Judge an exception."""
+    if isinstance(error, KeyboardInterrupt):
+        return Verdict(INTERRUPTED, "interrupted")
+    for kind, code, fix in _FIXES:
+        if isinstance(error, kind):
+            return Verdict(code, str(error), fix)
+    if isinstance(error, e.QuorumbookError):
+        return Verdict(NOT_NOW if error.retriable else FAILED, str(error))
+    if isinstance(error, BrokenPipeError):
+        return Verdict(OUTPUT_GONE, "")
+    if isinstance(error, OSError):
+        return _system_error(error)
+    return Verdict(
+        BUG,
+        f"{type(error).__name__}: {error}",
+        "this is a bug; run it again with -v and report the trace",
+    )
+
+
+def _system_error(error: OSError) -> Verdict:
+    reason = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return Verdict(REFUSED, reason, "choose another port with --port")
+    if error.filename:
+        return Verdict(FAILED, f"{error.filename}: {reason}")
+    return Verdict(FAILED, reason)

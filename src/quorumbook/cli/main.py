@@ -1,0 +1,102 @@
+"""The root of the command line: which groups there are, and how the process ends.
+
+Results go to standard output, everything else to standard error.  Exit codes stand in
+``errors.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+#: Name, where it is, one sentence for ``--help``; nothing is imported to print the list.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "standalone": ("standalone:standalone", "Run a whole cluster on this machine."),
+    "demo": ("demo:demo", "Write real events, kill a bookie meanwhile, read everything back."),
+    "cluster": ("cluster:cluster", "Set up and describe a cluster."),
+    "bookie": ("bookie:bookie", "Run bookies and list them."),
+    "ledger": ("ledger:ledger", "Create, write, read, list and delete ledgers."),
+    "config": ("config:config", "Show every option and where its value comes from."),
+    "bench": ("bench:bench", "Measure a cluster."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"quorumbook.cli.{module}"), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the table without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        click.echo(f"quorumbook {version('quorumbook')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version and exit.",
+)  # fmt: skip
+def root() -> None:
+    """A replicated log store, compatible with Apache BookKeeper.
+
+    First steps: `quorumbook standalone` runs a cluster in ./quorumbook-data;
+    `echo hello | quorumbook ledger write` stores a line and prints the ledger's id;
+    `quorumbook ledger read ID` prints it again.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    if not __debug__:
+        # Our invariants are asserts; without them damage could be written instead of reported.
+        print("quorumbook does not run under python -O", file=sys.stderr)
+        return 2
+    try:
+        result: Any = root.main(args=arguments, prog_name="quorumbook", standalone_mode=False)
+    except click.ClickException as error:
+        _show(error)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def _show(error: click.ClickException) -> None:
+    """Print a usage error as one line with the way to the help."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        print(f"quorumbook: {text}", file=sys.stderr)
+    else:
+        path = context.command_path
+        print(f"{path}: {text}; `{path} --help` says what there is", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""``quorumbook standalone``: a whole cluster on one machine, one process for each bookie.
+
+The data directory holds the metadata file, one directory for each bookie, and
+``standalone.json`` with the ports: a bookie is known by its address, so a second start must use
+the ports of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+
+import click
+
+from quorumbook.cli.cluster import init_cluster
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.supervisor import BookieProcess, Supervisor
+from quorumbook.errors import ConfigError
+
+_HOST = "127.0.0.1"
+
+
+@click.command(cls=Command, forms=("table", "json"))
+@click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True)
+@click.option(
+    "--data-dir",
+    default="quorumbook-data",
+    show_default=True,
+    metavar="DIR",
+    help="Where everything is kept.",
+)
+@click.option("--ephemeral", is_flag=True, help="Keep nothing: a temporary directory is used.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port of the first bookie [default: 3181]."
+)
+@click.pass_obj
+def standalone(call: Call, bookies: int, data_dir: str, ephemeral: bool, port: int | None) -> None:
+    """Run a whole cluster on this machine until Ctrl-C."""
+    if not ephemeral:
+        directory = os.path.abspath(data_dir)
+        call.run(_run(call, directory, _kept_ports(directory, bookies, port)))
+        return
+    directory = tempfile.mkdtemp(prefix="quorumbook-")
+    try:
+        ports = [port + n for n in range(bookies)] if port else free_ports(bookies)
+        call.run(_run(call, directory, ports))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _run(call: Call, directory: str, ports: list[int]) -> None:
+    for port in ports:
+        _refuse_used(port)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    uri = f"sqlite:///{directory}/metadata.db"
+    call.use_metadata(uri)
+    await init_cluster(call, is_existing_fine=True)
+    supervisor = Supervisor(
+        [
+            BookieProcess(
+                f"bookie-{number}", uri, port, os.path.join(directory, f"bookie-{number}"),
+                call.forwarded(),
+            )
+            for number, port in enumerate(ports, 1)
+        ],
+        call.note,
+    )  # fmt: skip
+    try:
+        await supervisor.start()
+        _greet(call, uri, directory, supervisor)
+        await stop.wait()
+        call.note("stopping ...")
+    finally:
+        await supervisor.stop()
+
+
+def _greet(call: Call, uri: str, directory: str, supervisor: Supervisor) -> None:
+    ids = [bookie.bookie_id for bookie in supervisor.bookies]
+    if call.output.form == "json":
+        call.output.record({"metadata": uri, "directory": directory, "bookies": ids})
+        return
+    print(
+        f"{len(ids)} bookies are ready: {', '.join(ids)}\n"
+        f"data and logs: {directory}\n"
+        f"metadata: {uri}\n\n"
+        "Ctrl-C stops them.  To try, in another terminal:\n\n"
+        f"  export QUORUMBOOK_METADATA={uri}\n"
+        "  echo hello | quorumbook ledger write\n"
+        "  quorumbook ledger ls\n"
+        "  quorumbook ledger read 0\n",
+        flush=True,
+    )
+
+
+def _kept_ports(directory: str, count: int, first_port: int | None) -> list[int]:
+    """Return the ports of earlier starts, and new ones for new bookies."""
+    path = os.path.join(directory, "standalone.json")
+    ports: list[int] = []
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            with open(path, encoding="utf-8") as file:
+                ports = [int(port) for port in json.load(file)["ports"]]
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(f"{path} is damaged; it holds {{'ports': [3181, ...]}}") from None
+    if ports and first_port is not None and ports[0] != first_port:
+        raise ConfigError(
+            f"the bookies in {directory} have been using the ports from {ports[0]} on and are known"
+            " by them; leave out --port, or use another --data-dir"
+        )
+    while len(ports) < count:
+        ports.append(ports[-1] + 1 if ports else first_port or 3181)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump({"ports": ports}, file)
+    os.replace(temporary, path)
+    return ports[:count]
+
+
+def _refuse_used(port: int) -> None:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            raise ConfigError(
+                f"port {port} is in use; stop what uses it (another standalone?), or choose"
+                " others with --port and another --data-dir"
+            ) from None
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on; whoever wants them should be quick."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(count)]
+        for probe in probes:
+            probe.bind((_HOST, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

@@ -1,0 +1,190 @@
+"""Bookies as child processes: started, awaited, restarted when they die, stopped.
+
+A child reports on its standard output that it serves, and stops by itself when its standard
+input ends, so that no bookie outlives a supervisor that was killed.  A detached child
+(``demo --keep``) lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from quorumbook.errors import QuorumbookError
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 15.0
+#: A child that dies again and again is restarted after ever longer pauses.
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 10.0
+#: A child that served for so long had a good start; its next pause is the first one again.
+_GOOD_START_S = 30.0
+
+
+class ChildFailedError(QuorumbookError):
+    """A child process did not come up; the message is its own last word."""
+
+    code = -1
+
+
+@dataclass(slots=True)
+class BookieProcess:
+    """One bookie in a process of its own."""
+
+    name: str
+    metadata_uri: str
+    port: int
+    directory: str
+    #: Further words for ``bookie run``.
+    words: Sequence[str] = ()
+    is_detached: bool = False
+    #: What the child said when it was ready: its id and address.
+    report: dict[str, str] = field(default_factory=dict)
+    _process: asyncio.subprocess.Process | None = None
+
+    @property
+    def log_path(self) -> str:
+        """Where the child's log goes."""
+        return os.path.join(self.directory, "bookie.log")
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running child."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def bookie_id(self) -> str:
+        """The name it registered."""
+        return self.report["bookie_id"]
+
+    def command(self) -> list[str]:
+        """Return the command line of the child."""
+        words = [sys.executable, "-m", "quorumbook", "bookie", "run"]
+        words += ["--metadata", self.metadata_uri, "--port", str(self.port)]
+        words += ["--data-dir", self.directory, "-o", "jsonl", *self.words]
+        return words if self.is_detached else [*words, "--stop-with-parent"]
+
+    async def start(self) -> None:
+        """Start the child and wait until it serves.
+
+        Raises:
+            ChildFailedError: it ended, or said nothing for a minute.
+        """
+        with self._open_log() as log:
+            log_start = log.tell()
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command(),
+                stdin=asyncio.subprocess.DEVNULL if self.is_detached else asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                # A Ctrl-C goes to the supervisor alone, which stops the children in order.
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            await self.stop()
+            raise ChildFailedError(f"{self.name} did not start in {_START_TIMEOUT_S:g} s") from None
+        if not line:
+            await self._process.wait()
+            raise ChildFailedError(f"{self.name} did not start: {self._last_word(log_start)}")
+        self.report = json.loads(line)
+
+    async def wait(self) -> int:
+        """Wait until the child ends, and return its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Ask the child to stop, and kill it if it takes too long."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the child as a crash would."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+
+    def _open_log(self) -> IO[bytes]:
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        return open(self.log_path, "ab")
+
+    def _last_word(self, log_start: int) -> str:
+        with open(self.log_path, "rb") as log:
+            log.seek(log_start)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        if not lines:
+            return f"it ended without a word (exit code {self._exit_code()})"
+        return lines[-1].removeprefix("quorumbook: ")
+
+    def _exit_code(self) -> int | None:
+        return self._process.returncode if self._process is not None else None
+
+
+class Supervisor:
+    """Keeps several bookie processes alive until it is stopped."""
+
+    def __init__(self, bookies: Sequence[BookieProcess], note: Callable[[str], None]) -> None:
+        self.bookies = bookies
+        self._note = note
+        self._guards: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start all at once; if one fails, none is left behind.
+
+        Raises:
+            ChildFailedError: from the first that failed.
+        """
+        results = await asyncio.gather(
+            *(bookie.start() for bookie in self.bookies), return_exceptions=True
+        )
+        failed = [result for result in results if isinstance(result, BaseException)]
+        if failed:
+            await self.stop()
+            raise failed[0]
+        self._guards = [asyncio.create_task(self._guard(bookie)) for bookie in self.bookies]
+
+    async def stop(self) -> None:
+        """Stop all; returns when every child is gone."""
+        for guard in self._guards:
+            guard.cancel()
+        await asyncio.gather(*self._guards, return_exceptions=True)
+        await asyncio.gather(*(bookie.stop() for bookie in self.bookies))
+
+    async def _guard(self, bookie: BookieProcess) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            began = loop.time()
+            code = await bookie.wait()
+            if loop.time() - began > _GOOD_START_S:
+                pause_s = _FIRST_PAUSE_S
+            why = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            self._note(f"{bookie.name} {why}; it is started again in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            try:
+                await bookie.start()
+                self._note(f"{bookie.name} serves again")
+            except ChildFailedError as error:
+                self._note(str(error))
