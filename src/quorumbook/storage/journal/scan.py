@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from enum import Enum
 from struct import Struct
 
 from google_crc32c import value
@@ -318,95 +319,94 @@ def scan_plain(
     """
     window = _Window(file)
     position = max(start, header.size_bytes)
-    while True:
-        index = window.at(position, _HEAD.size)
-        data = window.data
-        limit = len(data)
-        collect.begin(data)
-        before = position
-        index, problem = _plain_records(window, index, header, collect)
+    needed = 8
+    stop = _Stop.BEYOND
+    while position + 8 <= window.size:
+        index = window.at(position, needed)
+        collect.begin(window.data)
+        index, stop = _plain_records(window, index, header, collect)
         collect.end()
         position = window.base + index
-        if problem is None:
+        if stop is not _Stop.BEYOND:
             break
-        if problem == "window" and position + 4 <= window.size:
-            if position == before and window.base + limit >= window.size:
-                return _plain_end(file, position, is_last=is_last, beyond_end=True)
-            needed = _plain_needed(window.file, position)
-            window.at(position, needed)
-            if position + needed > window.size:
-                return _plain_end(file, position, is_last=is_last, beyond_end=True)
-            continue
-        if problem == "window":
+        # The record reaches beyond the window: into the next, or beyond the file.
+        needed = _plain_needed(window.file, position)
+        if position + needed > window.size:
             break
-        return _plain_end(file, position, is_last=is_last, beyond_end=False)
-    hidden = last_byte(file, position)
-    if hidden > position:
-        return _plain_end(file, position, is_last=is_last, beyond_end=True)
-    return FileEnd(position, position)
+    return _plain_end(file, position, stop, is_last=is_last)
+
+
+class _Stop(Enum):
+    """Why reading the peer's records stopped."""
+
+    ZERO = 1
+    BEYOND = 2
+    IMPOSSIBLE = 3
 
 
 def _plain_needed(file: File, position: int) -> int:
     """Return how many bytes the record at ``position`` takes."""
+    length: int
+    content: int
     length, content = _TWO_INT32.unpack(file.read(position, 8).ljust(8, b"\0"))
-    if length == PADDING:
-        return 8 + max(content, 0)
-    return 4 + max(int(length), 0)
+    return 8 + content if length == PADDING else max(4 + length, 8)
 
 
 def _plain_records(
     window: _Window, position: int, header: JournalHeader, collect: RunCollector
-) -> tuple[int, str | None]:
-    """Hand over the records in the window.
-
-    Returns where it stopped, and why: None at a length of 0, "window" where the record reaches
-    beyond the window, else what is wrong.
-    """
+) -> tuple[int, _Stop]:
+    """Hand over the whole records in the window; return where it stopped, and why."""
     data = window.data
     limit = len(data)
     has_padding = header.version >= 5
     while position + 8 <= limit:
         size, content = _TWO_INT32.unpack_from(data, position)
         if size == 0:
-            return position, None
+            return position, _Stop.ZERO
         if size == PADDING and has_padding:
-            stop = position + 8 + content
-            if content < 0:
-                return position, "negative padding"
-            if stop > limit:
-                return position, "window"
-            if is_version_mark(data[stop - CHECK_SIZE : stop]) and content >= CHECK_SIZE:
+            end = position + 8 + content
+            if not 0 <= content <= RECORD_SIZE_LIMIT_BYTES:
+                return position, _Stop.IMPOSSIBLE
+            if end > limit:
+                return position, _Stop.BEYOND
+            if content >= CHECK_SIZE and is_version_mark(data[end - CHECK_SIZE : end]):
                 raise CorruptJournalError(
                     "the journal has checks, but its header does not say so",
                     path=window.file.path,
                     offset=8,
                 )
-            position = stop
+            position = end
             continue
         if size < _IDS_SIZE or size > RECORD_SIZE_LIMIT_BYTES:
-            return position, "size"
+            return position, _Stop.IMPOSSIBLE
         if position + 4 + size > limit:
-            return position, "window"
+            return position, _Stop.BEYOND
         _, ledger_id, entry_id = _HEAD.unpack_from(data, position)
         if entry_id >= 0:
             position = collect.entries(position, size, ledger_id, entry_id, limit)
         else:
             _special(window, position, collect, header.version)
             position += 4 + size
-    return position, "window"
+    return position, _Stop.BEYOND
 
 
-def _plain_end(file: File, position: int, *, is_last: bool, beyond_end: bool) -> FileEnd:
-    """Decide what unreadable bytes behind ``position`` mean."""
+def _plain_end(file: File, position: int, stop: _Stop, *, is_last: bool) -> FileEnd:
+    """Decide what lies behind the last whole record.
+
+    In the newest file a crash explains bytes behind a length of 0 (writes of the peer reach the
+    disk in any order), a record that the file cuts, and an impossible length with nothing
+    behind it.  Whether it was a crash nobody can tell, so the tail counts as damaged.
+    """
     end = last_byte(file, position)
-    if end - position < 8 or beyond_end:
-        harmless = is_last
-    else:
-        harmless = is_last and last_byte(file, position + 4) == position + 4
-    if not harmless:
+    if end == position:
+        return FileEnd(position, position)
+    explained = is_last and (stop is not _Stop.IMPOSSIBLE or end <= position + 4)
+    if not explained:
         raise CorruptJournalError(
-            "a record's length is damaged, and there is more data behind it",
+            "a record's length is damaged, and there is more data behind it"
+            if stop is not _Stop.ZERO
+            else "there is more data behind the end of the records",
             path=file.path,
             offset=position,
         )
-    return FileEnd(position, max(position, end), is_damaged=end > position)
+    return FileEnd(position, end, is_damaged=True)
