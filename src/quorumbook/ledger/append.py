@@ -11,17 +11,16 @@
       .on_no_replacement()                                 no bookie is left to choose from
       .on_bookie_back(bookie_index, bookie_id)             a failed member works again
       .retry_replacement()                                 a bookie appeared: try to replace again
-      .on_forced(last_entry_id)                            deferred sync: all bookies synced up to it
+      .on_forced(last_entry_id)                            deferred sync: all bookies have synced
       .close_point() -> (last_entry_id, length)            what to close the ledger with
-      .close() / .abort(error)                             no more pushes / and nothing is waited for
+      .close() / .abort(error)                             no more pushes / nothing is waited for
       .targets() -> list[(bookie_index, bookie_id)]        whom to send a pushed batch
       .check()                                             InternalError if an invariant is broken
       .metadata .ensemble .failed .is_open .error .is_changing .is_degraded .has_unknown_tail
       .last_add_pushed .last_add_confirmed .last_add_succeeded .length .pending_count
     Effects: Confirmed(last_entry_id), ChangeEnsemble(failed, first_entry_id, attempt),
       Send(bookie_index, bookie_id, entry_ids), DegradedWarning(failed), Failed(error)
-    changed_metadata(current, change, chosen) -> (LedgerMetadata, replaced_indexes)
-    closed_metadata(current, last_entry_id, length) -> LedgerMetadata | None (closed so already)
+    The writes of the metadata are in ``transitions``.
 
 For speed nothing here walks over entries.  There is one integer for each ensemble position; bit i
 says that the bookie recorded there has acknowledged entry ``base + i``, base being the first entry
@@ -46,97 +45,44 @@ reaches its replacement by ``Send``.  Payloads, timers, frames and futures are t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from quorumbook.errors import (
     InternalError,
     LedgerClosedError,
     LedgerFencedError,
     LocalProtocolError,
-    MetadataVersionConflict,
     NotEnoughBookiesError,
     QuorumbookError,
     UnauthorizedError,
     WriteFailedError,
 )
 from quorumbook.ids import BookieId, EntryId
+from quorumbook.ledger.append_effects import (
+    ChangeEnsemble,
+    Confirmed,
+    DegradedWarning,
+    Effect,
+    Failed,
+    Send,
+)
+from quorumbook.ledger.lengths import Lengths
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.placement.schedule import can_reach_quorum, entries_at, stripe_mask
 
+__all__ = [
+    "FATAL_ERRORS",
+    "AppendState",
+    "ChangeEnsemble",
+    "Confirmed",
+    "DegradedWarning",
+    "Effect",
+    "Failed",
+    "Send",
+]
+
 #: Refusals that no other bookie can heal: the writer must stop.
 FATAL_ERRORS = (LedgerFencedError, UnauthorizedError, LocalProtocolError)
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """All entries up to this one have succeeded; resolve their futures in order."""
-
-    last_entry_id: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeEnsemble:
-    """Record new bookies for the failed positions, from ``first_entry_id`` on, then report back."""
-
-    failed: Mapping[int, BookieId]
-    first_entry_id: EntryId
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send these entries (again) to one bookie."""
-
-    bookie_index: int
-    bookie_id: BookieId
-    entry_ids: Sequence[EntryId]
-
-
-@dataclass(frozen=True, slots=True)
-class DegradedWarning:
-    """Writing goes on with fewer bookies than wanted; said once until all are back."""
-
-    failed: Mapping[int, BookieId]
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The writer is done for; the outcome of all pending entries is unknown."""
-
-    error: QuorumbookError
-
-
-Effect: TypeAlias = Confirmed | ChangeEnsemble | Send | DegradedWarning | Failed
-
-
-class _Chunk:
-    """One pushed batch, kept until all of it is confirmed: what its entries add to the length."""
-
-    __slots__ = ("count", "first_entry_id", "length_before", "sizes", "total_size_bytes")
-
-    def __init__(
-        self,
-        first_entry_id: EntryId,
-        count: int,
-        length_before: int,
-        total_size_bytes: int,
-        sizes: Sequence[int] | None,
-    ) -> None:
-        self.first_entry_id = first_entry_id
-        self.count = count
-        self.length_before = length_before
-        self.total_size_bytes = total_size_bytes
-        self.sizes = sizes
-
-    def length_after(self, entry_id: EntryId) -> int:
-        """Return the ledger's length with this entry as the last."""
-        taken = entry_id - self.first_entry_id + 1
-        if self.sizes is not None:
-            return self.length_before + sum(self.sizes[:taken])
-        return self.length_before + self.total_size_bytes * taken // self.count
 
 
 class AppendState:
@@ -172,7 +118,6 @@ class AppendState:
         self.metadata = metadata
         self.ensemble = metadata.ensemble
         self.error: QuorumbookError | None = None
-        self.length = 0
         self._ensemble_size = metadata.ensemble_size
         self._write_quorum_size = metadata.write_quorum_size
         self._ack_quorum_size = metadata.ack_quorum_size
@@ -187,9 +132,8 @@ class AppendState:
         self._base: EntryId = metadata.last_fragment.first_entry_id
         self._next: EntryId = self._base
         self.last_add_confirmed: EntryId = self._base - 1
-        self._length_confirmed = 0
         self._acks = [0] * metadata.ensemble_size
-        self._chunks: deque[_Chunk] = deque()
+        self._lengths = Lengths()
         self._effects: list[Effect] = []
 
         self._failed: dict[int, BookieId] = {}
@@ -206,6 +150,11 @@ class AppendState:
     def is_open(self) -> bool:
         """Tell whether entries can be pushed."""
         return self.error is None and not self._is_closed
+
+    @property
+    def length(self) -> int:
+        """Return the size of all payloads pushed."""
+        return self._lengths.length
 
     @property
     def last_add_pushed(self) -> EntryId:
@@ -274,10 +223,9 @@ class AppendState:
         if count < 1 or (sizes is None and total_size_bytes % count):
             raise LocalProtocolError("entries of different sizes need their sizes")
         first = self._next
-        length = self.length
-        self._chunks.append(_Chunk(first, count, length, total_size_bytes, sizes))
+        length = self._lengths.length
+        self._lengths.push(first, count, total_size_bytes, sizes)
         self._next = first + count
-        self.length = length + total_size_bytes
         return first, self.last_add_confirmed, length
 
     def on_acks(
@@ -331,12 +279,12 @@ class AppendState:
 
     def poll(self) -> list[Effect]:
         """Return what there is to do now; each effect is returned once."""
-        if self.error is None:
-            if self._change is None:
-                self._advance()
-                if self._is_change_wanted and (self._is_change_urgent or self._next > self._base):
-                    # A failure behind the last pending entry waits for the next push.
-                    self._start_change()
+        if self.error is None and self._change is None:
+            self._advance()
+            # A failure behind the last pending entry waits for the next push.
+            is_due = self._is_change_urgent or self._next > self._base
+            if self._is_change_wanted and is_due:
+                self._start_change()
         if not self._effects:
             return []
         effects, self._effects = self._effects, []
@@ -364,10 +312,7 @@ class AppendState:
 
     def _confirm(self, last_entry_id: EntryId) -> None:
         self.last_add_confirmed = last_entry_id
-        chunks = self._chunks
-        while chunks and chunks[0].first_entry_id + chunks[0].count - 1 <= last_entry_id:
-            chunk = chunks.popleft()
-            self._length_confirmed = chunk.length_before + chunk.total_size_bytes
+        self._lengths.confirm(last_entry_id)
 
     def on_forced(self, last_entry_id: EntryId) -> None:
         """Note that every bookie of the ensemble has synced the entries up to this one.
@@ -509,27 +454,17 @@ class AppendState:
     def close_point(self) -> tuple[EntryId, int]:
         """Return the last entry and the length to close the ledger with (R5)."""
         last = self.last_add_confirmed
-        if self._chunks and self._chunks[0].first_entry_id <= last:
-            return last, self._chunks[0].length_after(last)
-        return last, self._length_confirmed
+        return last, self._lengths.length_after(last)
 
     # Invariants ----------------------------------------------------------------------------
 
     def check(self) -> None:
         """Derive again what the fields claim; for tests and the simulation."""
         pending = self._next - self._base
-        expected_next = self.last_add_confirmed + 1
-        length = self._length_confirmed
-        for chunk in self._chunks:
-            if chunk.length_before != length or chunk.first_entry_id > expected_next:
-                raise InternalError(f"chunk at {chunk.first_entry_id} does not fit")
-            length += chunk.total_size_bytes
-            expected_next = chunk.first_entry_id + chunk.count
+        self._lengths.check(self.last_add_confirmed, self._next)
         problems = {
             "last add confirmed beyond succeeded": self.last_add_confirmed > self._base - 1,
             "negative pending count": pending < 0,
-            "entries without a chunk": expected_next != self._next,
-            "length": length != self.length,
             "acks of what was not pushed": any(bits >> pending for bits in self._acks),
             "failed bookie is no member": any(
                 self.ensemble[index] != bookie_id for index, bookie_id in self._failed.items()
@@ -559,57 +494,3 @@ class AppendState:
                 for phase in range(size)
             ]
         return self._stripes[(index - self._base) % self._ensemble_size]
-
-
-def changed_metadata(
-    current: LedgerMetadata, change: ChangeEnsemble, chosen: Mapping[int, BookieId]
-) -> tuple[LedgerMetadata, set[int]]:
-    """Apply a writer's ensemble change to the metadata as it stands now (R3, R4).
-
-    To be called again with fresh metadata after each version conflict: what somebody else wrote
-    (auto-recovery copies older fragments) is kept.
-
-    Args:
-        current: what was read, or written, last.
-        change: what the machine asked for.
-        chosen: a new bookie for each failed position for which one was found.
-
-    Returns:
-        The metadata to write and the positions it replaces; ``current`` itself and no position
-        if nothing is left to write.
-    """
-    if current.state is LedgerState.IN_RECOVERY:
-        raise LedgerFencedError("another client recovers the ledger", ledger_id=current.ledger_id)
-    if current.is_closed:
-        raise LedgerClosedError("another client closed the ledger", ledger_id=current.ledger_id)
-    ensemble = list(current.ensemble)
-    replaced = set()
-    for index, bookie_id in chosen.items():
-        if ensemble[index] == change.failed.get(index):
-            ensemble[index] = bookie_id
-            replaced.add(index)
-    if not replaced:
-        return current, replaced
-    return current.with_fragment(change.first_entry_id, ensemble), replaced
-
-
-def closed_metadata(
-    current: LedgerMetadata, last_entry_id: EntryId, length: int
-) -> LedgerMetadata | None:
-    """Apply a writer's close to the metadata as it stands now (R5).
-
-    Returns:
-        The metadata to write; None if the ledger is closed there already, by an earlier attempt
-        whose answer got lost or by a recovery that came to the same end.
-    """
-    if current.state is LedgerState.IN_RECOVERY:
-        raise LedgerFencedError("another client recovers the ledger", ledger_id=current.ledger_id)
-    if not current.is_closed:
-        return current.closed(last_entry_id, length)
-    if (current.last_entry_id, current.length) == (last_entry_id, length):
-        return None
-    raise MetadataVersionConflict(
-        f"ledger {current.ledger_id} was closed at entry {current.last_entry_id} with length "
-        f"{current.length}, not at {last_entry_id} with {length}",
-        ledger_id=current.ledger_id,
-    )

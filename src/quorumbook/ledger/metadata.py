@@ -207,23 +207,21 @@ class LedgerMetadata:
         Only a fragment that takes no more entries may change: any of a closed ledger, and all
         but the last of another one.
         """
-        fragments = list(self.fragments)
-        for index, fragment in enumerate(fragments):
-            if fragment.first_entry_id == fragment_first_entry_id:
-                break
-        else:
+        fragment = self.fragment_of(fragment_first_entry_id)
+        if fragment.first_entry_id != fragment_first_entry_id:
             raise LocalProtocolError(
                 f"no fragment starts at entry {fragment_first_entry_id}", ledger_id=self.ledger_id
             )
-        if index == len(fragments) - 1 and not self.is_closed:
+        if fragment is self.last_fragment and not self.is_closed:
             raise LocalProtocolError("the last fragment is open", ledger_id=self.ledger_id)
         if old not in fragment.ensemble or new in fragment.ensemble:
             raise LocalProtocolError(
                 f"{new} cannot take the place of {old} in {fragment}", ledger_id=self.ledger_id
             )
         ensemble = tuple(new if bookie == old else bookie for bookie in fragment.ensemble)
-        fragments[index] = Fragment(fragment_first_entry_id, ensemble)
-        return replace(self, fragments=tuple(fragments), creator_token=None)
+        copied = Fragment(fragment_first_entry_id, ensemble)
+        fragments = tuple(copied if other is fragment else other for other in self.fragments)
+        return replace(self, fragments=fragments, creator_token=None)
 
 
 def changed_fragments(fragments: tuple[Fragment, ...], fragment: Fragment) -> tuple[Fragment, ...]:

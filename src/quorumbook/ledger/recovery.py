@@ -33,7 +33,7 @@ R16 The ledger is marked IN_RECOVERY, then its whole last ensemble is fenced; it
     answers cover every ack quorum.
 R17 It reads forward from behind the last add confirmed, never from before the last fragment, in the
     ensemble as it was recorded at the start.  Each entry is asked of its whole write set: one good
-    copy is a yes, (write quorum − ack quorum + 1) definite "no such entry" are a no, anything else
+    copy is a yes, (write quorum - ack quorum + 1) definite "no such entry" are a no, anything else
     is neither.  All in and undecided: recovery fails, the ledger stays as it is.
 R18 Each entry found is written back to its whole write set until an ack quorum has it.  New bookies
     are known only here until the one closing write publishes end, length and fragments together.
@@ -46,9 +46,7 @@ R20 A good copy that turns up late, before the close is sent, still counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
 
 from quorumbook.errors import (
     DigestMismatchError,
@@ -67,88 +65,32 @@ from quorumbook.ledger.placement.schedule import (
     write_set,
 )
 from quorumbook.ledger.read import NEGATIVE_ERRORS
-
-
-@dataclass(frozen=True, slots=True)
-class MarkInRecovery:
-    """Write this metadata (compare-and-set)."""
-
-    metadata: LedgerMetadata
-
-
-@dataclass(frozen=True, slots=True)
-class FenceRead:
-    """Fence these bookies and ask each for its last entry."""
-
-    bookies: tuple[tuple[int, BookieId], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryRead:
-    """Read one entry of one bookie, fencing."""
-
-    entry_id: EntryId
-    bookie_index: int
-    bookie_id: BookieId
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBack:
-    """Add a found entry to one bookie, as a recovery add."""
-
-    entry_id: EntryId
-    bookie_index: int
-    bookie_id: BookieId
-    last_add_confirmed: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Payloads up to this entry are not needed any more."""
-
-    last_entry_id: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class ChooseReplacement:
-    """Choose new bookies for failed positions; nothing is written."""
-
-    failed: Mapping[int, BookieId]
-    ensemble: tuple[BookieId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Write this metadata (compare-and-set); it closes the ledger."""
-
-    metadata: LedgerMetadata
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The ledger is closed, by this recovery or another."""
-
-    metadata: LedgerMetadata
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """This recovery ends; the ledger stays in recovery and can be recovered again."""
-
-    error: QuorumbookError
-
-
-Effect: TypeAlias = (
-    MarkInRecovery
-    | FenceRead
-    | RecoveryRead
-    | WriteBack
-    | Release
-    | ChooseReplacement
-    | Close
-    | Done
-    | Failed
+from quorumbook.ledger.recovery_effects import (
+    ChooseReplacement,
+    Close,
+    Done,
+    Effect,
+    Failed,
+    FenceRead,
+    MarkInRecovery,
+    RecoveryRead,
+    Release,
+    WriteBack,
 )
+
+__all__ = [
+    "ChooseReplacement",
+    "Close",
+    "Done",
+    "Effect",
+    "Failed",
+    "FenceRead",
+    "MarkInRecovery",
+    "RecoveryRead",
+    "RecoveryState",
+    "Release",
+    "WriteBack",
+]
 
 
 class _Phase(Enum):
@@ -331,16 +273,17 @@ class RecoveryState:
 
     def _go_on(self) -> None:
         """Move every entry on as far as the answers allow."""
-        end = self._end()
-        self._write_found(end)
         self._complete()
-        if self.is_done or self._phase is not _Phase.ENTRIES:
+        gap = self._write_found()
+        if gap is not None and self._is_undecided(gap):
+            self._fail_undecided("an entry can be neither read nor denied", gap.errors)
             return
-        if self._is_over_at(self.last_entry_id + 1):
+        is_end_known = gap is not None and self._is_negative(gap)
+        if is_end_known and gap is self._entries.get(self.last_entry_id + 1):
             self._close()
             return
         limit = self.last_entry_id + self._batch_entries
-        while end is None and self._next_read <= limit:
+        while not is_end_known and self._next_read <= limit:
             self._entries[self._next_read] = _Entry()
             self._read(self._next_read)
             self._next_read += 1
@@ -352,22 +295,14 @@ class RecoveryState:
         for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size):
             self._effects.append(RecoveryRead(entry_id, index, ensemble[index]))
 
-    def _is_over_at(self, entry_id: EntryId) -> bool:
-        entry = self._entries.get(entry_id)
-        return entry is not None and entry.length is None and self._is_negative(entry)
-
     def _is_negative(self, entry: _Entry) -> bool:
-        needed = negatives_needed(self._metadata.write_quorum_size, self._metadata.ack_quorum_size)
+        metadata = self._metadata
+        needed = negatives_needed(metadata.write_quorum_size, metadata.ack_quorum_size)
         return entry.negatives.bit_count() >= needed
 
-    def _end(self) -> EntryId | None:
-        """Return the first entry that does not exist, if it is known by now."""
-        entry_id = self.last_entry_id + 1
-        while (entry := self._entries.get(entry_id)) is not None:
-            if entry.length is None:
-                return entry_id if self._is_negative(entry) else None
-            entry_id += 1
-        return None
+    def _is_undecided(self, entry: _Entry) -> bool:
+        is_all_in = entry.responded.bit_count() == self._metadata.write_quorum_size
+        return is_all_in and not self._is_negative(entry)
 
     def on_entry(self, entry_id: EntryId, bookie_index: int, length: int) -> bool:
         """Take a good copy of an entry.
@@ -390,18 +325,11 @@ class RecoveryState:
         entry = self._asked(entry_id)
         if self._phase is not _Phase.ENTRIES or entry is None or entry.length is not None:
             return
-        if isinstance(error, UnauthorizedError) and entry is not self._length_probe:
-            self.fail(error)
-            return
         entry.responded |= 1 << bookie_index
         if isinstance(error, NEGATIVE_ERRORS):
             entry.negatives |= 1 << bookie_index
         else:
             entry.errors.append(error)
-        if entry is self._length_probe or self._is_negative(entry):
-            return
-        if entry.responded.bit_count() == self._metadata.write_quorum_size:
-            self._fail_undecided(f"entry {entry_id} can be neither read nor denied", entry.errors)
 
     def _asked(self, entry_id: EntryId) -> _Entry | None:
         if entry_id == self.last_add_confirmed:
@@ -410,17 +338,21 @@ class RecoveryState:
 
     # Writing back --------------------------------------------------------------------------
 
-    def _write_found(self, end: EntryId | None) -> None:
-        """Start the write-back of the entries found without a gap."""
+    def _write_found(self) -> _Entry | None:
+        """Start the write-back of the entries found; return the first one asked for but not found.
+
+        Entries behind it wait: they may lie beyond the end.
+        """
         entry_id = self.last_entry_id + 1
-        while entry_id != end and (entry := self._entries.get(entry_id)) is not None:
+        while (entry := self._entries.get(entry_id)) is not None:
             if entry.length is None:
-                return
+                return entry
             if not entry.is_writing:
                 entry.is_writing = True
                 for index in self._write_set(entry_id):
                     self._write(entry_id, index)
             entry_id += 1
+        return None
 
     def _write_set(self, entry_id: EntryId) -> tuple[int, ...]:
         return write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)
