@@ -1,0 +1,254 @@
+"""Adds: from decoded runs to the journal, and their answers.
+
+All adds of a chunk go into one ``storage.append``; its one ``done`` answers them all.  Between
+the check of fence and key and that call there is no await (R11): a fence that arrives later in
+the same chunk, or on another connection, comes behind them in the journal, and everything behind
+the fence is refused.
+
+An add that finds no room in the write cache waits, in order of arrival and for a bounded time,
+then gets "too many requests"; whoever waited is checked again when its turn comes, because a
+fence may have come meanwhile.  Recovery and high-priority adds have a queue and a reserve of
+their own and never stand behind normal ones (R12).
+
+Which ledgers a bookie with an empty past may take is decided in ``gate.py`` (R26).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from quorumbook.bookie.connection import Connection
+from quorumbook.bookie.disks import Writability
+from quorumbook.bookie.gate import LedgerGate
+from quorumbook.bookie.metrics import BookieMetrics
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.env import Env, logger
+from quorumbook.protocol import server as answers
+from quorumbook.protocol.requests import AddRun
+from quorumbook.protocol.status import Status, status_for
+from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.store import LedgerStorage
+
+_log = logger("bookie.adds")
+
+#: Who wants an add, the add, and when it arrived.
+Pending: TypeAlias = tuple[Connection, AddRun, int]
+
+
+class Adds:
+    """Carries out adds."""
+
+    def __init__(
+        self,
+        env: Env,
+        options: BookieOptions,
+        storage: LedgerStorage,
+        metrics: BookieMetrics,
+        writability: Writability,
+        gate: LedgerGate | None = None,
+    ) -> None:
+        self._clock = env.clock
+        self._delay_ns_max = int(options.add_delay_s_max * 1e9)
+        self._storage = storage
+        self._metrics = metrics
+        self._writability = writability
+        self.gate = gate
+        # Adds that found no room: urgent ones (recovery, high priority) and normal ones.
+        self._urgent: deque[Pending] = deque()
+        self._normal: deque[Pending] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits_for_room = False
+        self._is_stopped = False
+
+    def run(self, connection: Connection, adds: Sequence[AddRun], now_ns: int) -> None:
+        """Begin the adds of one chunk."""
+        size = 0
+        count = 0
+        pending: list[Pending] = []
+        for add in adds:
+            size += len(add.run.data)
+            count += add.run.count
+            pending.append((connection, add, now_ns))
+        connection.hold_add(size)
+        self._metrics.adds_in_progress += count
+        self._begin(pending)
+
+    @property
+    def delayed_count(self) -> int:
+        """How many adds wait for room."""
+        return len(self._urgent) + len(self._normal)
+
+    def stop(self) -> None:
+        """Refuse whatever still waits for room."""
+        self._is_stopped = True
+        for queue in (self._urgent, self._normal):
+            while queue:
+                self._finish([queue.popleft()], Status.TOO_MANY_REQUESTS)
+        self._note_delayed()
+
+    def _begin(self, pending: Sequence[Pending]) -> None:
+        """Check, then append what may pass; the rest is refused or waits."""
+        items: list[tuple[LedgerHandle, AddRun]] = []
+        taken: list[Pending] = []
+        size = 0
+        for one in pending:
+            add = one[1]
+            checked = self._check(one)
+            if checked is None:
+                continue
+            if not isinstance(checked, LedgerHandle):
+                self._finish([one], checked)
+                continue
+            urgent = add.is_recovery or add.is_high_priority
+            queue = self._urgent if urgent else self._normal
+            run_size = len(add.run.data)
+            if queue or not self._storage.has_room(size + run_size, reserve=urgent):
+                queue.append(one)
+                continue
+            size += run_size
+            items.append((checked, add))
+            taken.append(one)
+        if items:
+            self._append(items, taken)
+        if self._urgent or self._normal:
+            self._wait_for_room()
+
+    def _check(self, one: Pending) -> LedgerHandle | Status | None:
+        """Return the ledger's handle, the refusal, or None if the gate keeps the add for now."""
+        add = one[1]
+        writability = self._writability
+        if writability.is_read_only and not (
+            (add.is_high_priority or add.is_recovery) and writability.takes_high_priority
+        ):
+            return Status.READ_ONLY
+        ledger_id = add.run.ledger_id
+        if self.gate is not None and not add.is_recovery:
+            passed = self.gate.verdict(ledger_id)
+            if passed is None:
+                self.gate.ask(ledger_id, lambda: self._begin([one]))
+                return None
+            if passed is not Status.OK:
+                return passed
+        handle = self._storage.handle(ledger_id)
+        if handle is None:
+            return self._storage.create_handle(ledger_id, add.master_key)
+        if not handle.accepts_key(add.master_key):
+            return Status.UNAUTHORIZED
+        if handle.is_fenced and not add.is_recovery:
+            return Status.FENCED
+        return handle
+
+    def _append(self, items: list[tuple[LedgerHandle, AddRun]], taken: Sequence[Pending]) -> None:
+        # A recovery add is always synced before its answer, whatever it asks for.
+        deferred = [add.is_deferred_sync and not add.is_recovery for _, add in items]
+        for flag in (False, True):
+            chosen = [index for index, is_deferred in enumerate(deferred) if is_deferred is flag]
+            if not chosen:
+                continue
+            group = [taken[index] for index in chosen]
+            self._storage.append(
+                [(items[index][0], items[index][1].run) for index in chosen],
+                self._answer_later(group),
+                deferred_sync=flag,
+            )
+
+    def _answer_later(self, group: list[Pending]) -> Callable[[BaseException | None], None]:
+        def done(error: BaseException | None) -> None:
+            self._finish(group, Status.OK if error is None else status_for(error))
+
+        return done
+
+    def _finish(self, group: Sequence[Pending], status: Status) -> None:
+        """Answer adds, count them, and give their budget back."""
+        metrics = self._metrics
+        now_ns = self._clock.now_ns()
+        encode = answers.add_answers
+        for connection, add, arrived_ns in group:
+            run = add.run
+            size = len(run.data)
+            if connection.is_open:
+                connection.answer(encode(add, status))
+            metrics.add.record(status is Status.OK, now_ns - arrived_ns, run.count, now_ns)
+            metrics.adds_in_progress -= run.count
+            if status is Status.OK:
+                metrics.write_bytes += size
+                if add.is_recovery:
+                    metrics.recovery_adds += run.count
+            connection.release_add(size)
+
+    # Waiting for room
+
+    def _wait_for_room(self) -> None:
+        self._note_delayed()
+        if self._is_stopped:
+            self.stop()
+            return
+        if not self._waits_for_room:
+            self._waits_for_room = True
+            self._storage.on_room(self._room)
+        if self._timer is None:
+            oldest = min(queue[0][2] for queue in (self._urgent, self._normal) if queue)
+            wait_ns = max(0, oldest + self._delay_ns_max - self._clock.now_ns())
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(wait_ns / 1e9, self._too_late)
+
+    def _room(self) -> None:
+        """Room may have appeared: let in who fits, in order of arrival."""
+        self._waits_for_room = False
+        released: list[Pending] = []
+        size = 0
+        for queue, urgent in ((self._urgent, True), (self._normal, False)):
+            while queue:
+                run_size = len(queue[0][1].run.data)
+                if queue[0][0].is_open:
+                    if not self._storage.has_room(size + run_size, reserve=urgent):
+                        break
+                    size += run_size
+                    released.append(queue.popleft())
+                else:
+                    # Nobody is there to hear the answer, and nothing was promised.
+                    self._finish([queue.popleft()], Status.TOO_MANY_REQUESTS)
+        self._readmit(released)
+        self._rearm()
+
+    def _readmit(self, released: list[Pending]) -> None:
+        """Check again (a fence may have come) and append, past the queues."""
+        items: list[tuple[LedgerHandle, AddRun]] = []
+        taken: list[Pending] = []
+        for one in released:
+            checked = self._check(one)
+            if isinstance(checked, LedgerHandle):
+                items.append((checked, one[1]))
+                taken.append(one)
+            elif checked is not None:
+                self._finish([one], checked)
+        if items:
+            self._append(items, taken)
+
+    def _too_late(self) -> None:
+        """Refuse the adds that have waited long enough."""
+        self._timer = None
+        now_ns = self._clock.now_ns()
+        for queue in (self._urgent, self._normal):
+            while queue and queue[0][2] + self._delay_ns_max <= now_ns:
+                one = queue.popleft()
+                self._metrics.adds_rejected += one[1].run.count
+                self._finish([one], Status.TOO_MANY_REQUESTS)
+        self._rearm()
+
+    def _rearm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._urgent or self._normal:
+            self._wait_for_room()
+        self._note_delayed()
+
+    def _note_delayed(self) -> None:
+        count = self.delayed_count
+        if count > self._metrics.adds_delayed:
+            self._metrics.adds_delayed_total += count - self._metrics.adds_delayed
+        self._metrics.adds_delayed = count

@@ -1,0 +1,457 @@
+"""One connection to a bookie: bytes in, requests out; answers in, one write out.
+
+``data_received`` decodes all complete frames of a chunk and hands them over as one batch.
+Answers are collected and leave as one write: those given in the same step at its end, those of a
+group commit in one sweep over all connections after the group (``Outbox``).  A connection that
+breaks in the middle is dropped from the sweep and delays nobody.
+
+A connection is not read while it is over one of its limits:
+
+    ADDS      the bytes of its unanswered adds are over the budget, its own or the bookie's
+    READS     reads of it wait for a turn
+    ANSWERS   its peer does not take the answers away
+    STOPPING  the bookie finishes what is under way
+
+``Connections`` knows all of them, shares the budget of the bookie, and gives up peers that never
+read their answers, begin frames and never finish them, or do not close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol, TypeAlias, cast
+
+from quorumbook.bookie.metrics import BookieMetrics
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.env import Env, logger
+from quorumbook.errors import RemoteProtocolError
+from quorumbook.protocol.requests import BatchRead, Read, Request
+from quorumbook.protocol.server import RequestDecoder
+
+_log = logger("bookie.connection")
+
+#: A read, when it arrived, and, for a long poll, whether the last add confirmed woke it.
+WaitingRead: TypeAlias = tuple[Read | BatchRead, int, bool | None]
+
+ADDS, READS, ANSWERS, STOPPING = 1, 2, 4, 8
+#: Joining costs a copy; above this the pieces go out one behind the other.
+_JOIN_BYTES_MAX = 128 * 1024
+
+
+class LongPoll(Protocol):
+    """A reader who waits for news."""
+
+    def cancel(self) -> None:
+        """Forget it without an answer."""
+        ...
+
+
+class RequestHandler(Protocol):
+    """Who carries out requests."""
+
+    def handle(self, connection: Connection, requests: list[Request]) -> None:
+        """Begin all requests of a chunk; answers go to ``connection.answer``, now or later."""
+        ...
+
+    def resume(self, connection: Connection) -> None:
+        """Go on with the connection's waiting reads: its peer takes answers again."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """Drop what waits for a connection that is gone."""
+        ...
+
+
+class Outbox:
+    """Connections with answers to send: one sweep sends them all."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Connection] = []
+
+    def add(self, connection: Connection) -> None:
+        """Have the connection flushed after the callbacks that run now."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._sweep)
+        self._waiting.append(connection)
+
+    def _sweep(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            try:
+                connection.flush()
+            except Exception:
+                _log.exception("answers could not be written to %s", connection.peer)
+                connection.give_up("a write failed")
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection; used on the event loop only."""
+
+    __slots__ = (
+        "_answers",
+        "_answers_bytes",
+        "_close_by_ns",
+        "_closing",
+        "_decoder",
+        "_frame_since_ns",
+        "_owner",
+        "_paused_for",
+        "_progress_ns",
+        "_sent_bytes",
+        "_taken_bytes",
+        "_transport",
+        "add_bytes",
+        "is_open",
+        "is_pumping",
+        "long_polls",
+        "peer",
+        "read_bytes",
+        "read_size_estimate",
+        "reads",
+    )
+
+    def __init__(self, owner: Connections) -> None:
+        self._owner = owner
+        self._decoder = RequestDecoder(owner.options.frame_size_bytes_max)
+        self._answers: list[bytes] = []
+        self._answers_bytes = 0
+        self._paused_for = 0
+        self._closing = False
+        self._close_by_ns = 0
+        self._frame_since_ns = 0
+        self._sent_bytes = 0
+        self._taken_bytes = 0
+        self._progress_ns = 0
+        self.is_open = False
+        self.peer = "?"
+        #: Bytes of adds that are not answered yet.
+        self.add_bytes = 0
+        #: Reads that wait for a turn; kept by ``reads.py``.
+        self.reads: deque[WaitingRead] = deque()
+        self.is_pumping = False
+        #: Bytes that the reads under way are believed to return, and what one is believed to.
+        self.read_bytes = 0
+        self.read_size_estimate = 256 * 1024
+        #: Long polls that wait, each with its cancel.
+        self.long_polls: set[LongPoll] = set()
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection in, or turn it away while the bookie is not serving."""
+        self._transport = cast(asyncio.Transport, transport)
+        options = self._owner.options
+        self._transport.set_write_buffer_limits(
+            high=options.connection_answer_bytes_high, low=options.connection_answer_bytes_high // 4
+        )
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        if self._owner.opened(self):
+            self.is_open = True
+        else:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Carry out all requests of a chunk."""
+        if self._closing or not self.is_open:
+            return
+        decoder = self._decoder
+        try:
+            requests = decoder.feed(data)
+            if requests:
+                self._owner.handler.handle(self, requests)
+        except RemoteProtocolError as error:
+            self._owner.metrics.connections_broken_protocol += 1
+            _log.info("closing the connection of %s: %s", self.peer, error)
+            self.close()
+            return
+        except Exception:
+            # A bug of ours costs this connection its answers, never the bookie its life.
+            _log.exception("requests of %s failed", self.peer)
+            self.give_up("an internal error")
+            return
+        self.flush()
+        if not decoder.pending_bytes:
+            self._frame_since_ns = 0
+        elif requests or not self._frame_since_ns:
+            self._frame_since_ns = self._owner.env.clock.now_ns()
+
+    def pause_writing(self) -> None:
+        """Answers pile up: begin nothing more for this peer."""
+        self._progress_ns = self._owner.env.clock.now_ns()
+        self.pause(ANSWERS)
+
+    def resume_writing(self) -> None:
+        """The peer took most of its answers."""
+        self.resume(ANSWERS)
+        self._owner.handler.resume(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything that waits for this peer."""
+        was_open, self.is_open = self.is_open, False
+        self._closing = True
+        self._answers = []
+        self._answers_bytes = 0
+        if was_open:
+            self._owner.handler.forget(self)
+            self._owner.lost(self)
+
+    # Called by those who carry out requests
+
+    def answer(self, data: bytes) -> None:
+        """Send an answer frame (or several, joined) with the next write."""
+        answers = self._answers
+        if not answers:
+            if not self.is_open:
+                return
+            self._owner.outbox.add(self)
+        answers.append(data)
+        self._answers_bytes += len(data)
+
+    def answer_pieces(self, pieces: list[bytes]) -> None:
+        """Send one frame that comes in pieces, without joining them."""
+        if not self._answers:
+            if not self.is_open:
+                return
+            self._owner.outbox.add(self)
+        self._answers.extend(pieces)
+        self._answers_bytes += sum(map(len, pieces))
+
+    def flush(self) -> None:
+        """Write all answers that are there, in one call."""
+        answers = self._answers
+        if not answers:
+            return
+        size = self._answers_bytes
+        self._answers = []
+        self._answers_bytes = 0
+        if not self.is_open:
+            return
+        transport = self._transport
+        self._sent_bytes += size
+        if len(answers) == 1:
+            transport.write(answers[0])
+        elif size <= _JOIN_BYTES_MAX:
+            transport.write(b"".join(answers))
+        else:
+            transport.writelines(answers)
+        limit = self._owner.options.connection_answer_bytes_max
+        if size > limit or transport.get_write_buffer_size() > limit:
+            self._owner.metrics.connections_slow += 1
+            self.give_up("it does not read its answers, and too many have piled up")
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits for the peer."""
+        if not self.is_open:
+            return 0
+        return self._answers_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def takes_answers(self) -> bool:
+        """Tell whether more answers may be produced for this peer."""
+        return (
+            not self._paused_for & ANSWERS
+            and self._answers_bytes < self._owner.options.connection_answer_bytes_high
+        )
+
+    @property
+    def waits_for_peer(self) -> bool:
+        """Tell whether its peer has to take answers first; ``resume`` follows then."""
+        return bool(self._paused_for & ANSWERS)
+
+    def hold_add(self, size_bytes: int) -> None:
+        """Count an add that is under way; the connection pauses when it is over a budget."""
+        self.add_bytes += size_bytes
+        owner = self._owner
+        owner.add_bytes += size_bytes
+        options = owner.options
+        if self.add_bytes > options.connection_add_bytes_max:
+            self.pause(ADDS)
+        elif owner.add_bytes > options.add_bytes_max:
+            self.pause(ADDS)
+            owner.waiting_for_budget.add(self)
+
+    def release_add(self, size_bytes: int) -> None:
+        """Count an add as answered."""
+        self.add_bytes -= size_bytes
+        owner = self._owner
+        owner.add_bytes -= size_bytes
+        if self._paused_for & ADDS:
+            # With nothing of it under way a connection is always read again: a frame of
+            # maximal size must get in however small the budgets are.
+            if not self.add_bytes or (
+                self.add_bytes <= owner.options.connection_add_bytes_max // 2
+                and owner.add_bytes <= owner.options.add_bytes_max
+            ):
+                owner.waiting_for_budget.discard(self)
+                self.resume(ADDS)
+        if owner.waiting_for_budget and owner.add_bytes <= owner.options.add_bytes_max // 2:
+            waiting, owner.waiting_for_budget = owner.waiting_for_budget, set()
+            for connection in waiting:
+                connection.resume(ADDS)
+
+    def pause(self, reason: int) -> None:
+        """Stop reading for a reason."""
+        if not self._paused_for and self.is_open:
+            self._owner.metrics.pauses += 1
+            self._transport.pause_reading()
+        self._paused_for |= reason
+
+    def resume(self, reason: int) -> None:
+        """Take a reason back; without any left, read again."""
+        if self._paused_for:
+            self._paused_for &= ~reason
+            if not self._paused_for and self.is_open and not self._closing:
+                # While it was not read, its peer could not finish a frame.
+                if self._frame_since_ns:
+                    self._frame_since_ns = self._owner.env.clock.now_ns()
+                self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is there, then close; a peer that hinders it is given up later."""
+        if not self._closing and self.is_open:
+            self.flush()
+            self._closing = True
+            options = self._owner.options
+            self._close_by_ns = self._owner.env.clock.now_ns() + int(options.answer_timeout_s * 1e9)
+            self._transport.close()
+
+    def give_up(self, why: str) -> None:
+        """Cut the connection at once."""
+        if self.is_open:
+            _log.warning("cutting the connection of %s: %s", self.peer, why)
+            self._closing = True
+            self._transport.abort()
+
+    def check(self, now_ns: int) -> None:
+        """Give the peer up if it is over a time limit; called every now and then."""
+        options = self._owner.options
+        limit_ns = int(options.answer_timeout_s * 1e9)
+        if self._closing:
+            if now_ns > self._close_by_ns:
+                self.give_up("it does not let itself be closed")
+            return
+        if self._paused_for & ANSWERS:
+            taken = self._sent_bytes - self._transport.get_write_buffer_size()
+            if taken > self._taken_bytes:
+                self._taken_bytes = taken
+                self._progress_ns = now_ns
+            elif now_ns - self._progress_ns > limit_ns:
+                self._owner.metrics.connections_slow += 1
+                self.give_up("it does not read its answers")
+                return
+        frame_limit_ns = int(options.frame_timeout_s * 1e9)
+        if self._frame_since_ns and not self._paused_for:
+            if now_ns - self._frame_since_ns > frame_limit_ns:
+                self._owner.metrics.connections_slow += 1
+                self.give_up("it began a frame and never finished it")
+
+    @property
+    def frame_since_ns(self) -> int:
+        """When the frame that is incomplete was begun; 0 if there is none."""
+        return self._frame_since_ns
+
+    @property
+    def pending_frame_bytes(self) -> int:
+        """Bytes of the frame that is incomplete."""
+        return self._decoder.pending_bytes
+
+
+class Connections:
+    """All connections of a bookie, their common budget and their housekeeping."""
+
+    def __init__(
+        self, env: Env, options: BookieOptions, metrics: BookieMetrics, handler: RequestHandler
+    ) -> None:
+        self.env = env
+        self.options = options
+        self.metrics = metrics
+        self.handler = handler
+        self.outbox = Outbox()
+        #: Bytes of all adds that are not answered yet.
+        self.add_bytes = 0
+        #: Connections that are not read because the bookie's budget is used up.
+        self.waiting_for_budget: set[Connection] = set()
+        self.is_serving = False
+        self._open: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def factory(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self)
+
+    def opened(self, connection: Connection) -> bool:
+        """Take a new connection in; False turns it away."""
+        if not self.is_serving:
+            return False
+        self._open.add(connection)
+        self.metrics.connections = len(self._open)
+        self.metrics.connections_total += 1
+        if self._timer is None:
+            self._tick()
+        return True
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+        self.waiting_for_budget.discard(connection)
+        self.metrics.connections = len(self._open)
+        if not self._open and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    def stop_reading(self) -> None:
+        """Take no further requests; answers still go out."""
+        for connection in list(self._open):
+            connection.pause(STOPPING)
+
+    async def close(self, timeout_s: float) -> None:
+        """Close all connections, those that do not go in time by force."""
+        self.is_serving = False
+        for connection in list(self._open):
+            connection.close()
+        if self._open:
+            self._all_closed = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._all_closed], timeout=timeout_s)
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut all connections."""
+        self.is_serving = False
+        for connection in list(self._open):
+            connection.give_up("the bookie stops")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        """Look after all connections; runs as long as there are any."""
+        shortest = min(self.options.answer_timeout_s, self.options.frame_timeout_s)
+        self._timer = None
+        if self._open:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(1.0, shortest / 4), self._tick)
+        now_ns = self.env.clock.now_ns()
+        begun: list[Connection] = []
+        for connection in list(self._open):
+            connection.check(now_ns)
+            if connection.frame_since_ns:
+                begun.append(connection)
+        self._bound_partial_frames(begun)
+
+    def _bound_partial_frames(self, begun: list[Connection]) -> None:
+        total = sum(connection.pending_frame_bytes for connection in begun)
+        if total <= self.options.partial_frame_bytes_max:
+            return
+        begun.sort(key=lambda connection: connection.frame_since_ns)
+        for connection in begun:
+            if total <= self.options.partial_frame_bytes_max:
+                return
+            total -= connection.pending_frame_bytes
+            self.metrics.connections_slow += 1
+            connection.give_up("too many bytes of begun frames, and its frame is the oldest")

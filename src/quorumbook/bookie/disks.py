@@ -1,0 +1,170 @@
+"""Whether a bookie may be written to: full disks make it read-only, free ones writable again.
+
+A poll of ``env.disk.usage`` runs off the loop.  The storage says at once when a write met a full
+disk, without waiting for the poll.  Every directory counts, the journal's too (S82).  While it is
+read-only a bookie still takes recovery and high-priority adds as long as there is room for them:
+they restore copies and finish ledgers.
+
+Registering the change is the life cycle's affair (``server.py``): ``on_change`` tells it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from quorumbook.bookie.metrics import BookieMetrics
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.env import DiskUsage, Env, Worker, logger
+
+_log = logger("bookie.disks")
+
+
+class Writability:
+    """What the request path asks before it takes an add."""
+
+    __slots__ = ("is_read_only", "takes_high_priority")
+
+    def __init__(self) -> None:
+        self.is_read_only = False
+        self.takes_high_priority = True
+
+
+class DiskMonitor:
+    """Watches the disks of a bookie and keeps its ``Writability``.
+
+    Args:
+        env: The outside world.
+        options: Thresholds and interval.
+        metrics: Where usages are shown.
+        storage_is_full: Tells whether the storage still meets a full disk.
+        on_change: Called when the bookie became read-only or writable.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        options: BookieOptions,
+        metrics: BookieMetrics,
+        *,
+        storage_is_full: Callable[[], bool],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.writability = Writability()
+        self.writability.is_read_only = options.force_read_only
+        self.total_bytes = 0
+        self.free_bytes = 0
+        self._disk = env.disk
+        self._threads = env.threads
+        self._options = options
+        self._metrics = metrics
+        self._storage_is_full = storage_is_full
+        self._on_change = on_change
+        self._paths = tuple(dict.fromkeys((options.journal_directory, *options.ledger_directories)))
+        self._ledger_paths = frozenset(options.ledger_directories)
+        self._worker: Worker | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._first: asyncio.Future[None] | None = None
+        self._is_above = False
+
+    async def start(self) -> None:
+        """Measure once, then every interval."""
+        self._worker = self._threads.start_worker("bookie-disks")
+        self._first = asyncio.get_running_loop().create_future()
+        self._poll()
+        await self._first
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
+    def storage_full(self, error: BaseException) -> None:
+        """A write of the storage met a full disk: read-only at once."""
+        if not self.writability.is_read_only:
+            _log.error("a disk is full, no more entries are taken: %s", error)
+        self._decide(full=True)
+
+    def storage_has_space(self) -> None:
+        """The storage could write again; the next poll decides."""
+        self._poll_soon()
+
+    def _poll_soon(self) -> None:
+        if self._worker is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._poll()
+
+    def _poll(self) -> None:
+        worker = self._worker
+        if worker is not None:
+            self._timer = None
+            worker.submit(self._measure, self._measured)
+
+    def _measure(self) -> list[DiskUsage | None]:
+        """Runs on the worker."""
+        found: list[DiskUsage | None] = []
+        for path in self._paths:
+            try:
+                found.append(self._disk.usage(path))
+            except Exception as error:
+                _log.error("the space of %s cannot be told: %s", path, error)
+                found.append(None)
+        return found
+
+    def _measured(self, result: list[DiskUsage | None] | BaseException) -> None:
+        if self._worker is None:
+            return
+        if isinstance(result, BaseException):
+            _log.error("the disks could not be measured: %s", result)
+        else:
+            self._take(result)
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._options.disk_check_interval_s, self._poll)
+
+    def _take(self, result: list[DiskUsage | None]) -> None:
+        options = self._options
+        worst = 0.0
+        free = total = 0
+        least_free = None
+        writable = 0
+        seen: set[tuple[int, int]] = set()
+        for path, usage in zip(self._paths, result, strict=True):
+            if usage is None or not usage.total_bytes:
+                # A disk that does not answer takes no entries either.
+                worst = 1.0
+                continue
+            used = 1 - usage.free_bytes / usage.total_bytes
+            worst = max(worst, used)
+            self._metrics.directory_usage[path] = used
+            writable += used <= options.disk_usage_max
+            least_free = min(usage.free_bytes, least_free or usage.free_bytes)
+            same = (usage.total_bytes, usage.free_bytes)
+            if path in self._ledger_paths and same not in seen:
+                # Directories of one file system must not count its space twice.
+                seen.add(same)
+                total += usage.total_bytes
+                free += usage.free_bytes
+        self.total_bytes, self.free_bytes = total, free
+        self._metrics.writable_directories = writable
+        self.writability.takes_high_priority = (
+            least_free or 0
+        ) >= options.high_priority_free_bytes_min
+        limit = options.disk_usage_writable if self._is_above else options.disk_usage_max
+        self._is_above = worst > limit
+        self._decide(full=self._is_above or self._storage_is_full())
+
+    def _decide(self, *, full: bool) -> None:
+        read_only = full or self._options.force_read_only
+        if read_only != self.writability.is_read_only:
+            self.writability.is_read_only = read_only
+            _log.warning("the bookie is %s now", "read-only" if read_only else "writable")
+            self._on_change()

@@ -1,0 +1,246 @@
+"""What a bookie counts, under the peer's names, so that existing dashboards go on working.
+
+Counting happens once per batch: a group of a thousand adds is one ``record`` with a count.  A
+latency summary keeps logarithmic buckets (eight to a power of two, so a quantile is at most an
+eighth off) for the running and the last full window of 60 seconds.
+
+    name                                        type      labels
+    bookkeeper_server_<OPERATION>_REQUEST       summary   success; quantiles in milliseconds
+    bookkeeper_server_ADD_ENTRY, READ_ENTRY     summary   the same numbers, as the peer has both
+    bookkeeper_server_*_IN_PROGRESS, _BLOCKED   gauge
+    bookkeeper_server_*_REJECTED                counter
+    bookie_WRITE_BYTES, bookie_READ_BYTES ...   counter
+    bookie_SERVER_STATUS                        gauge     1 writable, 0 read-only, -1 not registered
+    bookie_ledger_dir_usage                     gauge     path
+
+``BookieMetrics.families`` turns them into prometheus_client families; the storage's own numbers
+come in as a plain mapping from name to value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+_WINDOW_NS = 60 * 1_000_000_000
+_QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+
+#: The operations that have a latency summary: attribute and name.
+_OPERATIONS = {
+    "add": "ADD_ENTRY_REQUEST",
+    "read": "READ_ENTRY_REQUEST",
+    "batch_read": "BATCH_READ_ENTRY_REQUEST",
+    "fence": "READ_ENTRY_FENCE_REQUEST",
+    "long_poll": "READ_ENTRY_LONG_POLL_REQUEST",
+    "write_lac": "WRITE_LAC_REQUEST",
+    "read_lac": "READ_LAC_REQUEST",
+    "force": "FORCE_LEDGER_REQUEST",
+    "bookie_info": "GET_BOOKIE_INFO_REQUEST",
+    "list_entries": "GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST",
+}
+#: The peer has the processing part beside the whole; here they are one.
+_ALIASES = {"add": "ADD_ENTRY", "read": "READ_ENTRY"}
+
+
+def _bucket(microseconds: int) -> int:
+    """Return the bucket of a latency: the power of two and the three bits behind it."""
+    if microseconds < 8:
+        return microseconds
+    power = microseconds.bit_length()
+    return (power - 3) * 8 + ((microseconds >> (power - 4)) & 7)
+
+
+def _upper_ms(bucket: int) -> float:
+    """Return the upper edge of a bucket."""
+    if bucket < 8:
+        return (bucket + 1) / 1000
+    power, low = divmod(bucket, 8)
+    return ((9 + low) << (power - 1)) / 1000
+
+
+class LatencySummary:
+    """How often and how long, kept by batches."""
+
+    __slots__ = ("_last", "_now", "_window_start_ns", "count", "sum_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum_ms = 0.0
+        self._now: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._window_start_ns = 0
+
+    def record(self, latency_ns: int, count: int, now_ns: int) -> None:
+        """Count ``count`` requests that all took ``latency_ns``."""
+        self.count += count
+        self.sum_ms += latency_ns * count / 1e6
+        if now_ns - self._window_start_ns > _WINDOW_NS:
+            self._turn(now_ns)
+        bucket = _bucket(latency_ns // 1000)
+        self._now[bucket] = self._now.get(bucket, 0) + count
+
+    def quantiles_ms(self, now_ns: int) -> list[float]:
+        """Return the quantiles over the last one to two minutes; NaN where nothing happened."""
+        if now_ns - self._window_start_ns > _WINDOW_NS:
+            self._turn(now_ns)
+        buckets = dict(self._last)
+        for bucket, count in self._now.items():
+            buckets[bucket] = buckets.get(bucket, 0) + count
+        total = sum(buckets.values())
+        if not total:
+            return [math.nan] * len(_QUANTILES)
+        found: list[float] = []
+        ordered = sorted(buckets)
+        position, seen = 0, buckets[ordered[0]]
+        for quantile in _QUANTILES:
+            while seen < quantile * total and position + 1 < len(ordered):
+                position += 1
+                seen += buckets[ordered[position]]
+            found.append(_upper_ms(ordered[position]))
+        return found
+
+    def _turn(self, now_ns: int) -> None:
+        stale = now_ns - self._window_start_ns > 2 * _WINDOW_NS
+        self._last = {} if stale else self._now
+        self._now = {}
+        self._window_start_ns = now_ns
+
+
+class OperationMetrics:
+    """One operation: summaries of its successes and failures."""
+
+    __slots__ = ("failed", "succeeded")
+
+    def __init__(self) -> None:
+        self.succeeded = LatencySummary()
+        self.failed = LatencySummary()
+
+    def record(self, succeeded: bool, latency_ns: int, count: int, now_ns: int) -> None:
+        """Count requests that ended now."""
+        summary = self.succeeded if succeeded else self.failed
+        summary.record(latency_ns, count, now_ns)
+
+
+class BookieMetrics:
+    """All numbers of one bookie's server side; plain attributes, counted in place."""
+
+    def __init__(self) -> None:
+        self.operations = {name: OperationMetrics() for name in _OPERATIONS}
+        # One attribute look-up less where it is hot.
+        self.add = self.operations["add"]
+        self.read = self.operations["read"]
+        self.batch_read = self.operations["batch_read"]
+        self.adds_in_progress = 0
+        self.reads_in_progress = 0
+        self.adds_delayed = 0
+        self.adds_delayed_total = 0
+        self.adds_rejected = 0
+        self.reads_rejected = 0
+        self.long_polls_waiting = 0
+        self.write_bytes = 0
+        self.read_bytes = 0
+        self.recovery_adds = 0
+        self.last_entry_misses = 0
+        self.connections = 0
+        self.connections_total = 0
+        self.connections_broken_protocol = 0
+        self.connections_slow = 0
+        self.pauses = 0
+        #: 1 writable, 0 read-only, -1 not registered.
+        self.server_status = -1
+        self.directory_usage: dict[str, float] = {}
+        self.writable_directories = 0
+
+    def families(self, now_ns: int, storage: Mapping[str, object]) -> Iterable[Metric]:
+        """Yield everything as metric families."""
+        for attribute, name in _OPERATIONS.items():
+            operation = self.operations[attribute]
+            yield _summary(f"bookkeeper_server_{name}", operation, now_ns)
+            if attribute in _ALIASES:
+                yield _summary(f"bookkeeper_server_{_ALIASES[attribute]}", operation, now_ns)
+        for name, value in self._gauges().items():
+            yield GaugeMetricFamily(name, name, value=value)
+        for name, value in self._counters().items():
+            yield _counter(name, value)
+        yield from self._directories()
+        for name, number in sorted(storage.items()):
+            if isinstance(number, (int, float)):
+                full = "bookie_" + _NOT_IN_NAMES.sub("_", name).removeprefix("bookie_")
+                yield GaugeMetricFamily(full, full, value=float(number))
+
+    def _gauges(self) -> dict[str, float]:
+        return {
+            "bookie_SERVER_STATUS": self.server_status,
+            "bookie_ledger_num_dirs": len(self.directory_usage),
+            "bookie_ledger_writable_dirs": self.writable_directories,
+            "bookkeeper_server_ADD_ENTRY_IN_PROGRESS": self.adds_in_progress,
+            "bookkeeper_server_READ_ENTRY_IN_PROGRESS": self.reads_in_progress,
+            "bookkeeper_server_ADD_ENTRY_BLOCKED": self.adds_delayed,
+            "bookkeeper_server_READ_ENTRY_LONG_POLL_WAITING": self.long_polls_waiting,
+            "bookkeeper_server_CONNECTIONS": self.connections,
+        }
+
+    def _counters(self) -> dict[str, float]:
+        return {
+            "bookie_WRITE_BYTES": self.write_bytes,
+            "bookie_READ_BYTES": self.read_bytes,
+            "bookie_BOOKIE_RECOVERY_ADD_ENTRY": self.recovery_adds,
+            "bookie_throttled_write_requests": self.adds_delayed_total,
+            "bookie_rejected_write_requests": self.adds_rejected,
+            "bookkeeper_server_ADD_ENTRY_REJECTED": self.adds_rejected,
+            "bookkeeper_server_READ_ENTRY_REJECTED": self.reads_rejected,
+            "bookkeeper_server_READ_LAST_ENTRY_NOENTRY_ERROR": self.last_entry_misses,
+            "bookkeeper_server_CONNECTIONS_OPENED": self.connections_total,
+            "bookkeeper_server_CONNECTIONS_BROKEN_PROTOCOL": self.connections_broken_protocol,
+            "bookkeeper_server_CONNECTIONS_SLOW_CLOSED": self.connections_slow,
+            "bookkeeper_server_CONNECTIONS_PAUSED": self.pauses,
+        }
+
+    def _directories(self) -> Iterable[Metric]:
+        by_path = GaugeMetricFamily(
+            "bookie_ledger_dir_usage", "How full a directory's disk is", labels=["path"]
+        )
+        for path, usage in self.directory_usage.items():
+            by_path.add_metric([path], usage)
+            name = f"bookie_ledger_dir_{_NOT_IN_NAMES.sub('_', path)}_usage"
+            # The peer's name carries the path; boards that exist look for it.
+            yield GaugeMetricFamily(name, name, value=usage * 100)
+        yield by_path
+
+
+def _summary(name: str, operation: OperationMetrics, now_ns: int) -> Metric:
+    family = Metric(name, name, "summary")
+    for success, summary in (("false", operation.failed), ("true", operation.succeeded)):
+        for quantile, value in zip(_QUANTILES, summary.quantiles_ms(now_ns), strict=True):
+            labels = {"success": success, "quantile": str(quantile)}
+            family.add_sample(name, labels, value)
+        family.add_sample(f"{name}_count", {"success": success}, summary.count)
+        family.add_sample(f"{name}_sum", {"success": success}, summary.sum_ms)
+    return family
+
+
+def _counter(name: str, value: float) -> Metric:
+    # CounterMetricFamily would append "_total" to a name that dashboards know without it.
+    family = CounterMetricFamily(name, name)
+    family.add_sample(name, {}, value)
+    return family
+
+
+class _Collector:
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+
+def exposition(families: Callable[[], Iterable[Metric]]) -> bytes:
+    """Render families in the Prometheus text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(families))  # type: ignore[arg-type]
+    return generate_latest(registry)

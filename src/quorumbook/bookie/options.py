@@ -1,0 +1,103 @@
+"""What can be set on a bookie's server side, with units in the names and safe defaults.
+
+Pure values: the configuration room reads files and maps the peer's keys onto these fields; the
+options of journal, index and caches belong to the storage and travel in ``storage``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorumbook.errors import ConfigError
+from quorumbook.ids import DEFAULT_BOOKIE_PORT, MAX_FRAME_SIZE_BYTES, BookieId
+from quorumbook.storage.options import StorageOptions
+
+_MB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieOptions:
+    """One bookie: where it listens, where it keeps its data, and all its limits."""
+
+    # Where the data is.
+    journal_directory: str
+    ledger_directories: tuple[str, ...]
+    #: Journal and cache sizes, flush interval and so on.
+    storage: StorageOptions = field(default_factory=StorageOptions)
+
+    # Where it is found.  Port 0 takes a free one.
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_BOOKIE_PORT
+    #: What clients connect to, if it is not ``host`` (which may be 0.0.0.0).
+    advertised_host: str | None = None
+    #: The registered name; None: ``<advertised host>:<port>``.
+    bookie_id: BookieId | None = None
+    #: Accept new empty ledger directories next to the known ones.
+    allow_storage_expansion: bool = False
+    #: How long a registration left by this bookie's previous process may take to vanish.
+    registration_wait_s: float = 15.0
+
+    # Metrics and health over HTTP; None or 0: off.  -1 takes a free port.
+    http_host: str = "127.0.0.1"
+    http_port: int | None = None
+
+    # Limits of one connection.
+    frame_size_bytes_max: int = MAX_FRAME_SIZE_BYTES
+    #: Adds of one connection that are not answered yet; above it the connection is not read.
+    connection_add_bytes_max: int = 32 * _MB
+    #: Answers of one connection that may wait for its peer; above it no request is begun.
+    connection_answer_bytes_high: int = 4 * _MB
+    #: Above it the peer is given up.
+    connection_answer_bytes_max: int = 64 * _MB
+    #: Without any progress in reading its answers for this long, the peer is given up.
+    answer_timeout_s: float = 30.0
+    #: A frame that was begun must be complete after this time.
+    frame_timeout_s: float = 120.0
+    #: Long polls of one connection that may wait at a time.
+    connection_long_polls_max: int = 10_000
+    #: Longest time a long poll waits, whatever it asks for.
+    long_poll_timeout_s_max: float = 300.0
+
+    # Limits of the bookie.
+    #: Adds of all connections that are not answered yet.
+    add_bytes_max: int = 256 * _MB
+    #: Bytes of begun frames of all connections; above it the oldest begun frame is given up.
+    partial_frame_bytes_max: int = 256 * _MB
+    #: How long an add may wait for room in the write cache before "too many requests".
+    add_delay_s_max: float = 10.0
+    #: Bytes of one batch read's answer.
+    batch_read_bytes_max: int = MAX_FRAME_SIZE_BYTES
+    #: Bytes of entries that the reads of one connection may have under way.
+    read_bytes_max: int = 16 * _MB
+
+    # Disks.
+    disk_check_interval_s: float = 10.0
+    #: A disk that is fuller than this makes the bookie read-only.
+    disk_usage_max: float = 0.95
+    #: It is writable again when all disks are at most this full.
+    disk_usage_writable: float = 0.90
+    #: Free space below which even recovery and high-priority adds are refused.
+    high_priority_free_bytes_min: int = 64 * _MB
+    #: Never take plain adds.
+    force_read_only: bool = False
+
+    #: How long a clean stop waits for requests under way.
+    stop_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse values that contradict each other."""
+        if not self.ledger_directories:
+            raise ConfigError("a bookie needs at least one ledger directory")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port {self.port} is not between 0 and 65535")
+        if not 0 < self.disk_usage_writable <= self.disk_usage_max <= 1:
+            raise ConfigError(
+                "disk_usage_writable must be above 0 and at most disk_usage_max, which is at most 1"
+            )
+        for name in ("connection_add_bytes_max", "add_bytes_max", "batch_read_bytes_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0")
+        if self.connection_answer_bytes_high > self.connection_answer_bytes_max:
+            raise ConfigError(
+                "connection_answer_bytes_high must be at most connection_answer_bytes_max"
+            )

@@ -1,0 +1,292 @@
+"""Reads: cached entries in the same step, the others as one job of the storage.
+
+Every connection has a queue of reads and a window in bytes: nothing of it is begun while its peer
+does not take answers away, or while what is under way is believed to fill the window (the belief
+follows the sizes that really come).  Without this a few kilobytes of requests could demand
+gigabytes of answers.  Entries found in a cache are answered on the spot and leave as one write;
+what is missing goes to the storage as one job.
+
+A fencing read first makes its fence durable and only then reads (R10).  Its read, and those of
+high priority, go to the front of the queue (R12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quorumbook.bookie.connection import READS, Connection, WaitingRead
+from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.env import Env
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.protocol import server as answers
+from quorumbook.protocol.requests import BatchRead, Read
+from quorumbook.protocol.status import Status, status_for
+from quorumbook.storage.store import LedgerStorage
+
+#: What a batch read's answer needs around the entries, its frame length included.
+_BATCH_HEADER_BYTES = 36
+_NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
+
+
+class Reads:
+    """Carries out reads.
+
+    Args:
+        env: The outside world.
+        options: Limits.
+        storage: Where the entries are.
+        metrics: What is counted.
+        on_fenced: Called with a ledger when its fence is durable.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        options: BookieOptions,
+        storage: LedgerStorage,
+        metrics: BookieMetrics,
+        on_fenced: Callable[[LedgerId], None],
+    ) -> None:
+        self._clock = env.clock
+        self._storage = storage
+        self._metrics = metrics
+        self._on_fenced = on_fenced
+        self._window = options.read_bytes_max
+        self._batch_bytes_max = min(options.batch_read_bytes_max, options.frame_size_bytes_max)
+
+    def enqueue(self, connection: Connection, waiting: WaitingRead) -> None:
+        """Put a read into its connection's queue; ``pump`` follows."""
+        self._metrics.reads_in_progress += 1
+        if waiting[0].is_high_priority or waiting[0].is_fencing:
+            connection.reads.appendleft(waiting)
+        else:
+            connection.reads.append(waiting)
+
+    def fence(self, connection: Connection, request: Read | BatchRead, now_ns: int) -> None:
+        """Fence the ledger, and read when that is durable."""
+        storage = self._storage
+        key = request.master_key
+        if key is None:
+            self._refuse(connection, request, Status.UNAUTHORIZED, now_ns)
+            return
+        handle = storage.handle(request.ledger_id)
+        if handle is None:
+            # An unknown ledger is fenced too: its writer's first add may still be on its way.
+            handle = storage.create_handle(request.ledger_id, key)
+        elif not handle.accepts_key(key):
+            self._refuse(connection, request, Status.UNAUTHORIZED, now_ns)
+            return
+
+        def fenced(error: BaseException | None) -> None:
+            if error is not None:
+                self._refuse(connection, request, Status.IO_ERROR, now_ns)
+                return
+            self._on_fenced(request.ledger_id)
+            if connection.is_open:
+                self.enqueue(connection, (request, now_ns, None))
+                self.pump(connection)
+
+        storage.fence(handle, fenced)
+
+    def pump(self, connection: Connection) -> None:
+        """Begin as many waiting reads as the connection's window and its peer allow."""
+        queue = connection.reads
+        if connection.is_pumping or not queue:
+            return
+        connection.is_pumping = True
+        try:
+            while queue and connection.takes_answers and connection.is_open:
+                weight = self._weight(connection, queue[0][0])
+                if connection.read_bytes and connection.read_bytes + weight > self._window:
+                    break
+                if isinstance(queue[0][0], BatchRead):
+                    self._read_batch(connection, queue.popleft(), weight)
+                else:
+                    self._read_entries(connection)
+        finally:
+            connection.is_pumping = False
+        if queue:
+            connection.pause(READS)
+            if not connection.read_bytes and connection.is_open and not connection.waits_for_peer:
+                # The answers so far go out first; then it is this connection's turn again.
+                asyncio.get_running_loop().call_soon(self.pump, connection)
+        else:
+            connection.resume(READS)
+
+    def forget(self, connection: Connection) -> None:
+        """Drop the queue of a connection that is gone."""
+        self._metrics.reads_in_progress -= len(connection.reads)
+        connection.reads.clear()
+
+    # Single entries
+
+    def _weight(self, connection: Connection, request: Read | BatchRead) -> int:
+        if isinstance(request, BatchRead):
+            return self._batch_limit(request)
+        return connection.read_size_estimate
+
+    def _read_entries(self, connection: Connection) -> None:
+        """Answer the single reads at the head of the queue; one job for those not cached."""
+        queue = connection.reads
+        cached_entry = self._storage.cached_entry
+        missing: list[WaitingRead] = []
+        wanted: list[tuple[LedgerId, EntryId]] = []
+        hits = size = 0
+        arrived_ns = queue[0][1]
+        room = self._window - connection.read_bytes
+        estimate = connection.read_size_estimate
+        while queue and connection.takes_answers:
+            request, _, woken = waiting = queue[0]
+            if isinstance(request, BatchRead) or (missing and len(missing) * estimate >= room):
+                break
+            queue.popleft()
+            entry_id = request.entry_id
+            if woken is not None:
+                assert request.previous_lac is not None
+                entry_id = request.previous_lac + 1
+            # The last entry's id is the storage's to know, and so is whether it may be told.
+            plain = entry_id != INVALID_ENTRY_ID and not request.is_fencing
+            entry = cached_entry(request.ledger_id, entry_id) if plain else None
+            if entry is None:
+                missing.append(waiting)
+                wanted.append((request.ledger_id, entry_id))
+            elif woken is None:
+                connection.answer(self._found(request, entry))
+                hits += 1
+                size += len(entry)
+            else:
+                self._answer_one(connection, waiting, entry)
+        if hits:
+            self._metrics.read_bytes += size
+            self._metrics.reads_in_progress -= hits
+            now_ns = self._clock.now_ns()
+            self._metrics.read.record(True, now_ns - arrived_ns, hits, now_ns)
+        if missing:
+            self._read_missing(connection, missing, wanted)
+
+    def _read_missing(
+        self,
+        connection: Connection,
+        missing: list[WaitingRead],
+        wanted: list[tuple[LedgerId, EntryId]],
+    ) -> None:
+        weight = len(missing) * connection.read_size_estimate
+        connection.read_bytes += weight
+
+        def done(results: list[bytes | BaseException]) -> None:
+            connection.read_bytes -= weight
+            largest = 1024
+            for waiting, result in zip(missing, results, strict=True):
+                if not isinstance(result, BaseException):
+                    largest = max(largest, len(result))
+                self._answer_one(connection, waiting, result)
+            # It forgets slowly that entries were large, so that one small one fools nobody.
+            connection.read_size_estimate = max(largest, connection.read_size_estimate // 2)
+            self.pump(connection)
+
+        self._storage.read(wanted, done)
+
+    def _answer_one(
+        self, connection: Connection, waiting: WaitingRead, result: bytes | BaseException
+    ) -> None:
+        request, arrived_ns, woken = waiting
+        assert isinstance(request, Read)
+        status = status_for(result) if isinstance(result, BaseException) else Status.OK
+        if woken is not None:
+            answer = self._poll_answer(request, result, status, woken)
+        elif isinstance(result, BaseException):
+            if status in _NEGATIVE and request.entry_id == INVALID_ENTRY_ID:
+                self._metrics.last_entry_misses += 1
+            answer = answers.read_answer(request, status)
+        else:
+            answer = self._found(request, result)
+            self._metrics.read_bytes += len(result)
+        self._count(request, woken, status, arrived_ns)
+        if connection.is_open:
+            connection.answer(answer)
+
+    def _found(self, request: Read, entry: bytes) -> bytes:
+        if request.version == 2 or request.is_fencing:
+            return answers.read_answer(request, Status.OK, entry)
+        handle = self._storage.handle(request.ledger_id)
+        max_lac = handle.last_add_confirmed if handle is not None else None
+        return answers.read_answer(request, Status.OK, entry, max_lac)
+
+    def _poll_answer(
+        self, request: Read, result: bytes | BaseException, status: Status, woken: bool
+    ) -> bytes:
+        """Answer a long poll whose wait is over and that wants the next entry along."""
+        handle = self._storage.handle(request.ledger_id)
+        if handle is None:
+            return answers.read_answer(request, Status.NO_LEDGER)
+        max_lac = handle.last_add_confirmed
+        if not isinstance(result, BaseException):
+            assert request.previous_lac is not None
+            return answers.read_answer(
+                request,
+                Status.OK,
+                result,
+                max_lac,
+                request.previous_lac + 1,
+                handle.lac_update_ms if woken and handle.lac_update_ms else None,
+            )
+        if status in _NEGATIVE:
+            # The entry is striped to other bookies; the news is worth an answer all the same.
+            return answers.read_answer(request, Status.OK, None, max_lac, INVALID_ENTRY_ID)
+        return answers.read_answer(request, status)
+
+    # Batches
+
+    def _batch_limit(self, request: BatchRead) -> int:
+        wanted = request.max_size_bytes
+        return min(wanted, self._batch_bytes_max) if wanted > 0 else self._batch_bytes_max
+
+    def _read_batch(self, connection: Connection, waiting: WaitingRead, weight: int) -> None:
+        request, arrived_ns, _ = waiting
+        assert isinstance(request, BatchRead)
+        connection.read_bytes += weight
+
+        def done(pieces: list[bytes], count: int, error: BaseException | None) -> None:
+            connection.read_bytes -= weight
+            status = Status.OK if error is None else status_for(error)
+            if connection.is_open:
+                connection.answer_pieces(answers.batch_read_answer(request, status, pieces))
+            if error is None:
+                self._metrics.read_bytes += sum(map(len, pieces))
+            self._count(request, None, status, arrived_ns)
+            self.pump(connection)
+
+        self._storage.read_batch(
+            request.ledger_id,
+            request.first_entry_id,
+            max(request.max_count, 0),
+            # One byte is less than any entry: only the first one comes, as it always does.
+            max(self._batch_limit(request) - _BATCH_HEADER_BYTES, 1),
+            done,
+        )
+
+    # Common
+
+    def _refuse(
+        self, connection: Connection, request: Read | BatchRead, status: Status, arrived_ns: int
+    ) -> None:
+        self._metrics.reads_in_progress += 1
+        self._count(request, None, status, arrived_ns)
+        connection.answer(answers.error_answer(request, status))
+
+    def _count(
+        self, request: Read | BatchRead, woken: bool | None, status: Status, arrived_ns: int
+    ) -> None:
+        metrics = self._metrics
+        metrics.reads_in_progress -= 1
+        operation: OperationMetrics
+        if woken is not None:
+            operation = metrics.operations["long_poll"]
+        elif request.is_fencing:
+            operation = metrics.operations["fence"]
+        else:
+            operation = metrics.batch_read if isinstance(request, BatchRead) else metrics.read
+        now_ns = self._clock.now_ns()
+        operation.record(status is Status.OK, now_ns - arrived_ns, 1, now_ns)
