@@ -1,0 +1,197 @@
+"""Ledger metadata in the tree: create, read, compare-and-set, delete, list.
+
+What the metadata says and how it may change is ``ledger.metadata``'s business, its bytes
+``ledger.metadata_format``'s; here is where it lies and what a failure means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from quorumbook.errors import (
+    LedgerExistsError,
+    MetadataUnavailableError,
+    MetadataVersionConflict,
+    NodeExistsError,
+    NodeNotEmptyError,
+    NoSuchLedgerInMetadataError,
+    NoSuchNodeError,
+)
+from quorumbook.ids import LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ledger.metadata_format import decode, encode
+from quorumbook.metadata.cluster import not_initialized, read_layout
+from quorumbook.metadata.nodes import create_with_parents, with_living_session
+from quorumbook.metadata.paths import Branch, LayoutKind, TreePaths, branches
+from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Watch, split
+
+
+class LedgerManager:
+    """The ledgers of one cluster.
+
+    All writes are guarded by a version or by the node's existence, so they are done in a new
+    session when the old one is over.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._paths = TreePaths(store.ledgers_root)
+        self._kind: LayoutKind | None = None
+
+    async def create(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+        """Write the metadata of a new ledger; return it as written, and its version.
+
+        The metadata carries a random token (format 3), so that an attempt whose answer was lost
+        is told from somebody else's ledger of the same id.
+
+        Raises:
+            LedgerExistsError: there is a ledger of this id.
+        """
+        path = await self._path(metadata.ledger_id)
+        if metadata.format_version >= 3:
+            # 1 and up: 0 is what other clients write when they have no token.
+            token = self._store.env.random.randrange(1, 2**63)
+            metadata = replace(metadata, creator_token=token)
+        data = encode(metadata)
+        try:
+            await self._create_node(path, data)
+        except NodeExistsError as error:
+            version = await self._version_if_ours(path, metadata)
+            if version is None:
+                raise LedgerExistsError(
+                    f"ledger {metadata.ledger_id} exists already", ledger_id=metadata.ledger_id
+                ) from error
+            return metadata, version
+        return metadata, 0
+
+    async def read(
+        self, ledger_id: LedgerId, watch: Watch | None = None
+    ) -> tuple[LedgerMetadata, int]:
+        """Return a ledger's metadata and its version.
+
+        Raises:
+            NoSuchLedgerInMetadataError: it was deleted, or never created.
+            MetadataFormatError: its bytes cannot be understood.
+        """
+        try:
+            node = await self._store.get(await self._path(ledger_id), watch)
+        except NoSuchNodeError as error:
+            raise _no_ledger(ledger_id) from error
+        return decode(ledger_id, node.data, node.ctime_ms), node.version
+
+    async def exists(self, ledger_id: LedgerId) -> bool:
+        """Ask for this one ledger's node; False is a positive "no such ledger" (R27)."""
+        if await self._store.exists(await self._path(ledger_id)) is not None:
+            return True
+        await self._check_cluster()
+        return False
+
+    async def write(self, metadata: LedgerMetadata, version: int) -> int:
+        """Replace a ledger's metadata if its node has this version; return the new version.
+
+        Raises:
+            MetadataVersionConflict: somebody else changed it; read again and decide.
+            NoSuchLedgerInMetadataError: it was deleted.
+        """
+        path = await self._path(metadata.ledger_id)
+        data = encode(replace(metadata, creator_token=None))
+        try:
+            return await with_living_session(
+                self._store, lambda: self._store.set(path, data, version)
+            )
+        except NoSuchNodeError as error:
+            raise _no_ledger(metadata.ledger_id) from error
+        except MetadataVersionConflict as error:
+            raise MetadataVersionConflict(
+                f"ledger {metadata.ledger_id}: {error}", ledger_id=metadata.ledger_id
+            ) from error
+
+    async def delete(self, ledger_id: LedgerId, version: int = ANY_VERSION) -> None:
+        """Delete a ledger's metadata, and parents that nothing else lies below.
+
+        Raises:
+            NoSuchLedgerInMetadataError: it is gone already.
+            MetadataVersionConflict: it has another version than the one given.
+        """
+        path = await self._path(ledger_id)
+        try:
+            await with_living_session(self._store, lambda: self._store.delete(path, version))
+        except NoSuchNodeError as error:
+            raise _no_ledger(ledger_id) from error
+        parent, _ = split(path)
+        with contextlib.suppress(NodeNotEmptyError, NoSuchNodeError):
+            while parent != self._paths.root:
+                await self._store.delete(parent)
+                parent, _ = split(parent)
+
+    async def list(self) -> AsyncIterator[LedgerId]:
+        """Yield the ids of all ledgers, ascending.
+
+        Ledgers made or deleted meanwhile may or may not be among them; every other ledger is.
+        If that cannot be promised the listing ends with an error, never early (R27): what is not
+        listed will be taken for deleted.
+        """
+        kind = await self._layout_kind()
+        before = await self._store.exists(self._paths.instance_id)
+        for branch in branches(kind):
+            async for ledger_id in self._walk(branch, self._paths.root, ""):
+                yield ledger_id
+        # A cluster that was removed meanwhile, or replaced by another, looks empty from inside.
+        after = await self._store.exists(self._paths.instance_id)
+        if before is None or after is None or before.creation_id != after.creation_id:
+            raise not_initialized(self._store)
+
+    async def _walk(self, branch: Branch, path: str, digits: str) -> AsyncIterator[LedgerId]:
+        depth = path.count("/") - self._paths.root.count("/")
+        try:
+            names = await self._store.children(path)
+        except NoSuchNodeError as error:
+            if depth == 0:
+                raise not_initialized(self._store) from error
+            # Its last ledger was deleted since its parent was read.  Only what lies below it is
+            # gone; what comes behind it is still to be listed (S56).
+            return
+        if depth == len(branch.widths):
+            leaves = (branch.leaf_digits(name) for name in names)
+            for ledger_id in sorted(int(digits + leaf) for leaf in leaves if leaf is not None):
+                yield ledger_id
+            return
+        for name in sorted(name for name in names if branch.is_level(name, depth)):
+            async for ledger_id in self._walk(branch, f"{path}/{name}", digits + name):
+                yield ledger_id
+
+    async def _create_node(self, path: str, data: bytes) -> None:
+        async def create() -> str:
+            return await create_with_parents(self._store, path, data)
+
+        try:
+            await with_living_session(self._store, create)
+        except MetadataUnavailableError:
+            # It may have happened or not; the token tells if the second attempt finds it.
+            await with_living_session(self._store, create)
+
+    async def _version_if_ours(self, path: str, metadata: LedgerMetadata) -> int | None:
+        """Return the version of a node that an earlier attempt of ours made, else None."""
+        node = await self._store.exists(path)
+        if node is None or metadata.creator_token is None:
+            return None
+        token = decode(metadata.ledger_id, node.data, node.ctime_ms).creator_token
+        return node.version if token == metadata.creator_token else None
+
+    async def _path(self, ledger_id: LedgerId) -> str:
+        return self._paths.ledger(await self._layout_kind(), ledger_id)
+
+    async def _layout_kind(self) -> LayoutKind:
+        if self._kind is None:
+            self._kind = (await read_layout(self._store)).kind
+        return self._kind
+
+    async def _check_cluster(self) -> None:
+        if await self._store.exists(self._paths.instance_id) is None:
+            raise not_initialized(self._store)
+
+
+def _no_ledger(ledger_id: LedgerId) -> NoSuchLedgerInMetadataError:
+    return NoSuchLedgerInMetadataError(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
