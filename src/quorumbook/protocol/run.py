@@ -68,9 +68,7 @@ class EntryRun:
         if sizes.count(size) == len(sizes):
             # One join in C instead of a step per entry: the size is the separator.
             prefix = SIZE.pack(size)
-            return cls(
-                ledger_id, first_entry_id, last_entry_id, size, prefix + prefix.join(bodies)
-            )
+            return cls(ledger_id, first_entry_id, last_entry_id, size, prefix + prefix.join(bodies))
         pack = SIZE.pack
         parts = [piece for body in bodies for piece in (pack(len(body)), body)]
         return cls(ledger_id, first_entry_id, last_entry_id, sizes, b"".join(parts))
@@ -129,9 +127,7 @@ class EntryRun:
         if not isinstance(sizes, int):
             base = self.first_entry_id
             sizes = sizes[first_entry_id - base : last_entry_id - base + 1]
-        return EntryRun(
-            self.ledger_id, first_entry_id, last_entry_id, sizes, self.data[start:end]
-        )
+        return EntryRun(self.ledger_id, first_entry_id, last_entry_id, sizes, self.data[start:end])
 
     def last_add_confirmed(self) -> EntryId:
         """Return the last add confirmed that the writer knew when it sent the newest entry."""

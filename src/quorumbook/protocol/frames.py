@@ -1,0 +1,76 @@
+"""Frames: ``int32 length`` and that many bytes, the length not counting itself.
+
+The decoders of both sides walk over the complete frames of a chunk themselves, in one loop each;
+what they share is here: the limit, and the bytes of a frame that is not complete yet.
+
+A frame that announces more than the limit is refused when its four length bytes are known, before
+anything is kept for it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
+from quorumbook.ids import MAX_FRAME_SIZE_BYTES
+
+LENGTH = Struct(">i")
+LENGTH_SIZE_BYTES = 4
+
+
+def frame(body: bytes) -> bytes:
+    """Put the length in front of a frame's body."""
+    return LENGTH.pack(len(body)) + body
+
+
+class FrameBuffer:
+    """The incomplete frame between two chunks of a connection."""
+
+    __slots__ = ("_missing", "_parts", "max_frame_size_bytes", "pending_bytes")
+
+    def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+        self.max_frame_size_bytes = max_frame_size_bytes
+        self.pending_bytes = 0
+        self._parts: list[bytes] = []
+        self._missing = 0
+
+    def take(self, data: bytes) -> bytes:
+        """Return the bytes to decode now, or nothing if no frame is complete yet.
+
+        The pieces of a frame that comes in many chunks are joined once, not once for each chunk.
+        """
+        if not self.pending_bytes:
+            return data
+        self._parts.append(data)
+        self.pending_bytes += len(data)
+        self._missing -= len(data)
+        if self._missing > 0:
+            return b""
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self.pending_bytes = 0
+        return data
+
+    def keep(self, data: bytes, position: int) -> None:
+        """Keep what follows the last complete frame; empty if the chunk ended with a frame."""
+        size = len(data) - position
+        if not size:
+            return
+        if size < LENGTH_SIZE_BYTES:
+            self._missing = LENGTH_SIZE_BYTES - size
+        else:
+            self._missing = LENGTH_SIZE_BYTES + self.length_at(data, position) - size
+        self._parts.append(data[position:])
+        self.pending_bytes = size
+
+    def length_at(self, data: bytes, position: int) -> int:
+        """Return the frame length that stands at a position, if it is a legal one."""
+        length: int = LENGTH.unpack_from(data, position)[0]
+        if length <= 0:
+            raise RemoteProtocolError(f"frame length {length} is not positive")
+        if length > self.max_frame_size_bytes - LENGTH_SIZE_BYTES:
+            raise FrameTooLargeError(
+                f"frame of {length + LENGTH_SIZE_BYTES} bytes announced, "
+                f"the limit is {self.max_frame_size_bytes}"
+            )
+        return length

@@ -1,0 +1,119 @@
+"""The bookie's side of a connection: bytes to requests, and the answers' bytes.
+
+Both protocols are spoken on one port.  A connection may speak v3 until the first frame that is no
+v3 request; from then on it speaks v2 for ever.  A v2 frame begins with the byte 2, or 0 or 1, which
+no protobuf message can, so this is decided without doubt.
+
+All complete frames of a chunk are decoded in one loop, and adds that belong together become one
+``AddRun``.  Answers are encoded in ``answers.py``; its functions are importable from here too.
+"""
+
+from __future__ import annotations
+
+from quorumbook.ids import MAX_FRAME_SIZE_BYTES
+from quorumbook.protocol import v2_requests, v3_requests
+from quorumbook.protocol.answers import (
+    add_answers,
+    auth_answer,
+    batch_read_answer,
+    bookie_info_answer,
+    error_answer,
+    force_answer,
+    list_entries_answer,
+    read_answer,
+    read_lac_answer,
+    start_tls_answer,
+    write_lac_answer,
+)
+from quorumbook.protocol.frames import LENGTH, FrameBuffer
+from quorumbook.protocol.requests import Request
+from quorumbook.protocol.v2 import ADD, READ
+
+__all__ = [
+    "RequestDecoder",
+    "add_answers",
+    "auth_answer",
+    "batch_read_answer",
+    "bookie_info_answer",
+    "error_answer",
+    "force_answer",
+    "list_entries_answer",
+    "read_answer",
+    "read_lac_answer",
+    "start_tls_answer",
+    "write_lac_answer",
+]
+
+_FIRST_FIELD = 0x0A  # the header of a v3 request
+_LAST_BYTE_OF_NO_FIELD = 0x07  # bytes up to this one begin no protobuf message
+
+
+class RequestDecoder:
+    """Turns the bytes of one connection into requests."""
+
+    __slots__ = ("_buffer", "is_v2")
+
+    def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+        self._buffer = FrameBuffer(max_frame_size_bytes)
+        #: Whether the connection has settled on v2.
+        self.is_v2 = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes of an incomplete frame are kept."""
+        return self._buffer.pending_bytes
+
+    @property
+    def max_frame_size_bytes(self) -> int:
+        """The largest frame that is accepted, its length included."""
+        return self._buffer.max_frame_size_bytes
+
+    @max_frame_size_bytes.setter
+    def max_frame_size_bytes(self, size_bytes: int) -> None:
+        self._buffer.max_frame_size_bytes = size_bytes
+
+    def feed(self, data: bytes) -> list[Request]:
+        """Decode a chunk; an incomplete frame at its end waits for the next.
+
+        Raises:
+            RemoteProtocolError: these are no requests, or a frame is too large.  Nothing of the
+                chunk is to be carried out; close the connection.
+        """
+        data = self._buffer.take(data)
+        requests: list[Request] = []
+        max_length = self._buffer.max_frame_size_bytes - 4
+        position, end = 0, len(data)
+        while end - position >= 4:
+            length = LENGTH.unpack_from(data, position)[0]
+            stop = position + 4 + length
+            if stop > end or not 0 < length <= max_length:
+                break
+            if not self.is_v2:
+                first_byte = data[position + 4]
+                if first_byte == _FIRST_FIELD:
+                    begin = position
+                    position = v3_requests.decode_adds(data, position, end, max_length, requests)
+                    if position != begin:
+                        continue
+                request = None
+                if first_byte > _LAST_BYTE_OF_NO_FIELD:
+                    request = v3_requests.decode_plain_read(
+                        data, position, stop
+                    ) or v3_requests.decode_request(data, position, stop)
+                if request is not None:
+                    requests.append(request)
+                    position = stop
+                    continue
+                self.is_v2 = True
+            begin = position
+            if length >= 20:
+                opcode = data[position + 5]
+                if opcode == ADD:
+                    position = v2_requests.decode_adds(data, position, end, max_length, requests)
+                elif opcode == READ:
+                    position = v2_requests.decode_reads(data, position, end, requests)
+            if position == begin:
+                requests.append(v2_requests.decode_request(data, position, stop))
+                position = stop
+        self._buffer.keep(data, position)
+        return requests

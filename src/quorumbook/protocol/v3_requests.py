@@ -1,0 +1,450 @@
+"""What a bookie receives in v3.
+
+Adds and plain reads come in masses, and in one of two layouts: the peer's Java client writes the
+field ``flag`` first, Google's libraries write it last.  Both are decoded by hand here:
+
+    add   0a n (08 version 10 02 18 txn [20 priority])
+          aa 06 n ([a0 06 flag] 08 ledger 10 entry 1a 14 key 22 n body [28 flags] [a0 06 flag])
+    read  0a n (08 version 10 01 18 txn [20 priority])
+          a2 06 n ([a0 06 flag] 08 ledger 10 entry …)
+
+Anything else, and whatever does not look exactly like this, goes to the protobuf library.
+
+Adds of one client and ledger differ in transaction id, entry id and body only.  After the first,
+``_Layout`` knows where these are; the frames that follow are compared with it as a whole.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, NamedTuple
+
+from quorumbook.errors import RemoteProtocolError
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.protocol import varint
+from quorumbook.protocol.messages import parse
+from quorumbook.protocol.requests import (
+    AddRun,
+    Auth,
+    BookieInfo,
+    ForceLedger,
+    ListEntries,
+    Operation,
+    Read,
+    ReadLAC,
+    Request,
+    StartTLS,
+    Unsupported,
+    WriteLAC,
+)
+from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.runs import MAX_GAP, build_run
+from quorumbook.protocol.status import Status
+
+_IDS = Struct(">qq")
+_FENCE_LEDGER = 1
+_ENTRY_PIGGYBACK = 2
+_RECOVERY_ADD = 1
+_DEFERRED_SYNC = 1
+_VERSION_THREE = 3
+
+_ADD_TAG = b"\xaa\x06"
+_READ_TAG = b"\xa2\x06"
+_FLAG_TAG = b"\xa0\x06"
+_KEY_TAG = b"\x1a\x14"
+
+
+class _Add(NamedTuple):
+    """One add, decoded by hand; positions are those of the chunk."""
+
+    transaction_id: int
+    transaction_at: int
+    transaction_end: int
+    is_high_priority: bool
+    is_recovery: bool
+    is_deferred_sync: bool
+    echo_ledger_id: LedgerId
+    echo_entry_id: EntryId
+    entry_id_at: int
+    entry_id_end: int
+    master_key: bytes
+    ledger_id: LedgerId
+    entry_id: EntryId
+    body_at: int
+    body_end: int
+
+    def is_like(self, other: _Add) -> bool:
+        """Tell whether both can be in one run, their ids aside."""
+        return (
+            self.ledger_id == other.ledger_id
+            and self.echo_ledger_id == other.echo_ledger_id
+            and self.master_key == other.master_key
+            and self[3:6] == other[3:6]
+        )
+
+
+class _Layout:
+    """Where the varying fields of an add are, and what stands around them."""
+
+    __slots__ = (
+        "body_at",
+        "body_end",
+        "entry_id_bias",
+        "middle",
+        "prefix",
+        "size",
+        "tail",
+        "trailer",
+        "transaction_bias",
+        "unpack",
+    )
+
+    def __init__(self, data: bytes, position: int, stop: int, add: _Add) -> None:
+        transaction_size = add.transaction_end - add.transaction_at
+        entry_id_size = add.entry_id_end - add.entry_id_at
+        # A varint that goes on behind its first byte says so in the first byte's high bit.
+        self.transaction_bias = 128 if transaction_size > 1 else 0
+        self.entry_id_bias = 128 if entry_id_size > 1 else 0
+        self.prefix = data[position : add.transaction_at]
+        self.middle = data[add.transaction_end : add.entry_id_at]
+        self.tail = data[add.entry_id_end : add.body_at]
+        self.trailer = data[add.body_end : stop]
+        self.size = stop - position
+        self.body_at = add.body_at - position
+        self.body_end = add.body_end - position
+        self.unpack = Struct(
+            f">{len(self.prefix)}sB{transaction_size - 1}s{len(self.middle)}s"
+            f"B{entry_id_size - 1}s{len(self.tail)}sqq"
+        ).unpack_from
+
+
+def decode_adds(
+    data: bytes, position: int, end: int, max_length: int, requests: list[Request]
+) -> int:
+    """Decode the adds that follow each other from a position on; return where they end.
+
+    Returns the position itself if the frame there is no add of a known layout.
+    """
+    start = position
+    add, stop = _add_at(data, position, end, max_length)
+    while add is not None:
+        first = add
+        bodies = [b"", data[add.body_at : add.body_end]]
+        ids = [add.entry_id]
+        echo_ids = [add.echo_entry_id]
+        transaction_ids = [add.transaction_id]
+        while True:
+            layout = _Layout(data, position, stop, add)
+            position = stop
+            if add.echo_entry_id == add.entry_id and add.echo_ledger_id == add.ledger_id:
+                position = _match_layout(
+                    data, position, end, layout, add.ledger_id, ids, transaction_ids, bodies
+                )
+                echo_ids += ids[len(echo_ids) :]
+            add, stop = _add_at(data, position, end, max_length)
+            if add is None or not add.is_like(first) or not 0 < add.entry_id - ids[-1] < MAX_GAP:
+                break
+            bodies.append(data[add.body_at : add.body_end])
+            ids.append(add.entry_id)
+            echo_ids.append(add.echo_entry_id)
+            transaction_ids.append(add.transaction_id)
+        requests.append(_add_run(first, ids, echo_ids, transaction_ids, bodies))
+    assert position >= start
+    return position
+
+
+def _match_layout(
+    data: bytes,
+    position: int,
+    end: int,
+    layout: _Layout,
+    run_ledger_id: LedgerId,
+    ids: list[EntryId],
+    transaction_ids: list[int],
+    bodies: list[bytes],
+) -> int:
+    """Take the frames that look like the one before; return where they end."""
+    unpack, size, trailer = layout.unpack, layout.size, layout.trailer
+    run_prefix, run_middle, run_tail = layout.prefix, layout.middle, layout.tail
+    transaction_bias, entry_id_bias = layout.transaction_bias, layout.entry_id_bias
+    body_at, body_end = layout.body_at, layout.body_end
+    transaction_rest = entry_id_rest = None
+    transaction_base = entry_id_base = -1
+    last = ids[-1]
+    while end - position >= size:
+        prefix, low, rest, middle, entry_id_low, entry_id_high, tail, ledger_id, entry_id = unpack(
+            data, position
+        )
+        if (
+            prefix != run_prefix
+            or middle != run_middle
+            or tail != run_tail
+            or ledger_id != run_ledger_id
+            or not 0 < entry_id - last < MAX_GAP
+        ):
+            break
+        if rest != transaction_rest:
+            transaction_rest, transaction_base = rest, varint.high_part(rest)
+        if entry_id_high != entry_id_rest:
+            entry_id_rest, entry_id_base = entry_id_high, varint.high_part(entry_id_high)
+        low -= transaction_bias
+        entry_id_low -= entry_id_bias
+        if (
+            transaction_base < 0
+            or not 0 <= low < 128
+            or not 0 <= entry_id_low < 128
+            or entry_id_base + entry_id_low != entry_id
+            or (trailer and data[position + body_end : position + size] != trailer)
+        ):
+            break
+        bodies.append(data[position + body_at : position + body_end])
+        transaction_ids.append(transaction_base + low)
+        ids.append(entry_id)
+        last = entry_id
+        position += size
+    return position
+
+
+def _add_run(
+    first: _Add,
+    ids: list[EntryId],
+    echo_ids: list[EntryId],
+    transaction_ids: list[int],
+    bodies: list[bytes],
+) -> Request:
+    last = ids[-1]
+    has_holes = last - ids[0] != len(ids) - 1
+    run = build_run(first.ledger_id, ids[0], last, ids if has_holes else None, bodies)
+    request = AddRun(
+        run,
+        first.master_key,
+        version=3,
+        token=transaction_ids[0],
+        is_recovery=first.is_recovery,
+        is_high_priority=first.is_high_priority,
+        # A recovery add is always synced.
+        is_deferred_sync=first.is_deferred_sync and not first.is_recovery,
+        transaction_ids=transaction_ids,
+        echo_ledger_id=first.echo_ledger_id,
+        echo_entry_ids=None if echo_ids == ids else echo_ids,
+    )
+    if run.ledger_id < 0 or ids[0] < 0:
+        # Negative ids are records of other kinds on the disks of bookies.
+        return Unsupported(3, request.token, Operation.ADD_ENTRY, Status.BAD_REQUEST, request)
+    return request
+
+
+def _add_at(data: bytes, position: int, end: int, max_length: int) -> tuple[_Add | None, int]:
+    """Decode the frame at a position if it is a complete add of a known layout."""
+    if end - position < 16:
+        return None, position
+    length = int.from_bytes(data[position : position + 4], "big")
+    stop = position + 4 + length
+    if stop > end or length > max_length:
+        return None, position
+    try:
+        return _decode_add(data, position, stop), stop
+    except (RemoteProtocolError, IndexError):
+        return None, position
+
+
+def _decode_header(data: bytes, position: int, operation: int) -> tuple[int, int, int, int, int]:
+    """Return transaction id, where it begins and ends, priority, and where the header ends."""
+    if (
+        data[position + 4] != 0x0A
+        or data[position + 6] != 0x08
+        or data[position + 7] != _VERSION_THREE
+        or data[position + 8] != 0x10
+        or data[position + 9] != operation
+        or data[position + 10] != 0x18
+    ):
+        raise RemoteProtocolError("another layout")
+    header_end = position + 6 + data[position + 5]
+    at = position + 11
+    transaction_id, transaction_end = varint.decode(data, at, header_end)
+    priority, field_end = 0, transaction_end
+    if field_end < header_end and data[field_end] == 0x20:
+        priority, field_end = varint.decode(data, field_end + 1, header_end)
+    if field_end != header_end:
+        raise RemoteProtocolError("another layout")
+    return transaction_id, at, transaction_end, priority, header_end
+
+
+def _decode_add(data: bytes, position: int, stop: int) -> _Add:
+    """Decode an add by hand; raises if its layout is another."""
+    transaction_id, transaction_at, transaction_end, priority, at = _decode_header(
+        data, position, Operation.ADD_ENTRY
+    )
+    flag = write_flags = 0
+    size, at = varint.decode(data, at + len(_expect(data, at, _ADD_TAG)), stop)
+    if at + size != stop:
+        raise RemoteProtocolError("another layout")
+    if data[at : at + 2] == _FLAG_TAG:
+        flag, at = varint.decode(data, at + 2, stop)
+    echo_ledger_id, at = varint.decode(data, at + len(_expect(data, at, b"\x08")), stop)
+    entry_id_at = at + len(_expect(data, at, b"\x10"))
+    echo_entry_id, entry_id_end = varint.decode(data, entry_id_at, stop)
+    key_at = entry_id_end + len(_expect(data, entry_id_end, _KEY_TAG))
+    at = key_at + 20
+    size, body_at = varint.decode(data, at + len(_expect(data, at, b"\x22")), stop)
+    at = body_end = body_at + size
+    if at < stop and data[at] == 0x28:
+        write_flags, at = varint.decode(data, at + 1, stop)
+    if data[at : at + 2] == _FLAG_TAG:
+        flag, at = varint.decode(data, at + 2, stop)
+    if at != stop or size < _IDS.size:
+        raise RemoteProtocolError("another layout")
+    ledger_id, entry_id = _IDS.unpack_from(data, body_at)
+    return _Add(
+        transaction_id,
+        transaction_at,
+        transaction_end,
+        priority > 0,
+        flag == _RECOVERY_ADD,
+        bool(write_flags & _DEFERRED_SYNC),
+        varint.signed(echo_ledger_id),
+        varint.signed(echo_entry_id),
+        entry_id_at,
+        entry_id_end,
+        data[key_at : key_at + 20],
+        ledger_id,
+        entry_id,
+        body_at,
+        body_end,
+    )
+
+
+def _expect(data: bytes, position: int, tag: bytes) -> bytes:
+    if not data.startswith(tag, position):
+        raise RemoteProtocolError("another layout")
+    return tag
+
+
+def decode_plain_read(data: bytes, position: int, stop: int) -> Read | None:
+    """Decode a read of one entry without key, flag or waiting, or return None."""
+    try:
+        transaction_id, _, _, priority, at = _decode_header(data, position, Operation.READ_ENTRY)
+        size, at = varint.decode(data, at + len(_expect(data, at, _READ_TAG)), stop)
+        if at + size != stop or data[at] != 0x08:
+            return None
+        ledger_id, at = varint.decode(data, at + 1, stop)
+        if data[at] != 0x10:
+            return None
+        entry_id, at = varint.decode(data, at + 1, stop)
+    except (RemoteProtocolError, IndexError):
+        return None
+    if at != stop:
+        return None
+    return Read(3, transaction_id, varint.signed(ledger_id), varint.signed(entry_id), priority > 0)
+
+
+def decode_request(data: bytes, position: int, stop: int) -> Request | None:
+    """Decode one frame of any kind with the protobuf library.
+
+    Returns:
+        The request, or None if the frame is no v3 request at all.
+
+    Raises:
+        RemoteProtocolError: it is one, but lacks what its operation needs.
+    """
+    try:
+        message = parse("Request", data[position + 4 : stop])
+    except RemoteProtocolError:
+        return None
+    header = message.header
+    operation = Operation(header.operation)
+    build = _BUILDERS.get(operation)
+    if build is None:
+        return Unsupported(3, header.txnId, operation, Status.BAD_REQUEST)
+    name, builder = build
+    if not message.HasField(name):
+        raise RemoteProtocolError(f"a {operation.name} request came without its {name}")
+    request: Request = builder(header.txnId, header.priority > 0, getattr(message, name))
+    if header.version != _VERSION_THREE:
+        refused = request.refused if isinstance(request, Unsupported) else request
+        return Unsupported(3, header.txnId, operation, Status.BAD_VERSION, refused)
+    return request
+
+
+def _build_add(token: int, is_high_priority: bool, message: Any) -> Request:
+    body = message.body
+    is_readable = len(body) >= _IDS.size
+    ledger_id, entry_id = _IDS.unpack_from(body) if is_readable else (0, 0)
+    is_recovery = message.HasField("flag") and message.flag == _RECOVERY_ADD
+    request = AddRun(
+        EntryRun.of(ledger_id, entry_id, [body]),
+        message.masterKey,
+        version=3,
+        token=token,
+        is_recovery=is_recovery,
+        is_high_priority=is_high_priority,
+        is_deferred_sync=bool(message.writeFlags & _DEFERRED_SYNC) and not is_recovery,
+        transaction_ids=[token],
+        echo_ledger_id=message.ledgerId,
+        echo_entry_ids=[message.entryId],
+    )
+    if not is_readable or ledger_id < 0 or entry_id < 0:
+        return Unsupported(3, token, Operation.ADD_ENTRY, Status.BAD_REQUEST, request)
+    return request
+
+
+def _build_read(token: int, is_high_priority: bool, message: Any) -> Request:
+    flag = message.flag if message.HasField("flag") else 0
+    return Read(
+        3,
+        token,
+        message.ledgerId,
+        message.entryId,
+        is_high_priority,
+        flag == _FENCE_LEDGER,
+        message.masterKey if message.HasField("masterKey") else None,
+        message.previousLAC if message.HasField("previousLAC") else None,
+        message.timeOut if message.HasField("timeOut") else None,
+        flag == _ENTRY_PIGGYBACK,
+    )
+
+
+def _build_write_lac(token: int, is_high_priority: bool, message: Any) -> Request:
+    packet = message.body
+    ledger_id, lac = message.ledgerId, message.lac
+    is_good = len(packet) >= _IDS.size
+    if is_good:
+        # The packet is what readers get; what the request says beside it must agree.
+        packet_ledger_id, lac = _IDS.unpack_from(packet)
+        is_good = packet_ledger_id == ledger_id >= 0
+    request = WriteLAC(token, ledger_id, lac, message.masterKey, packet)
+    if not is_good:
+        return Unsupported(3, token, Operation.WRITE_LAC, Status.BAD_REQUEST, request)
+    return request
+
+
+def _build_auth(token: int, is_high_priority: bool, message: Any) -> Request:
+    try:
+        return Auth(3, token, message.authPluginName, message.payload)
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("an authentication plug-in has no readable name") from error
+
+
+_BUILDERS: dict[Operation, tuple[str, Any]] = {
+    Operation.ADD_ENTRY: ("addRequest", _build_add),
+    Operation.READ_ENTRY: ("readRequest", _build_read),
+    Operation.WRITE_LAC: ("writeLacRequest", _build_write_lac),
+    Operation.AUTH: ("authRequest", _build_auth),
+    Operation.READ_LAC: (
+        "readLacRequest",
+        lambda token, _, message: ReadLAC(token, message.ledgerId),
+    ),
+    Operation.FORCE_LEDGER: (
+        "forceLedgerRequest",
+        lambda token, _, message: ForceLedger(token, message.ledgerId),
+    ),
+    Operation.GET_LIST_OF_ENTRIES_OF_LEDGER: (
+        "getListOfEntriesOfLedgerRequest",
+        lambda token, _, message: ListEntries(token, message.ledgerId),
+    ),
+    Operation.GET_BOOKIE_INFO: (
+        "getBookieInfoRequest",
+        lambda token, _, message: BookieInfo(token, message.requested),
+    ),
+    Operation.START_TLS: ("startTLSRequest", lambda token, _, message: StartTLS(token)),
+}
