@@ -320,9 +320,9 @@ class SimDisk:
     def check_room(self, node: _Node, size: int) -> None:
         """Raise if the disk cannot hold the file at this length."""
         more = size - len(node.data)
-        if self.capacity_bytes is not None and more > 0:
-            if self.used_bytes() + more > self.capacity_bytes:
-                raise DiskFullError("no space left on device")
+        capacity = self.capacity_bytes
+        if capacity is not None and more > 0 and self.used_bytes() + more > capacity:
+            raise DiskFullError("no space left on device")
 
     def put(self, path: str, data: bytes) -> None:
         """Place a durable file, with its directory."""

@@ -1,0 +1,68 @@
+"""Entries with real digests, journals built by hand, and a visitor that remembers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from google_crc32c import value
+
+from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.journal.format import closing_record, encode_header
+
+
+def entry(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -1) -> bytes:
+    """Return an entry as a client with CRC-32C sends it."""
+    head = struct.pack(">qqqq", ledger_id, entry_id, lac, len(payload))
+    return head + struct.pack(">I", value(head + payload)) + payload
+
+
+def run(ledger_id: int, first: int, payloads: Sequence[bytes]) -> EntryRun:
+    """Return a run without holes."""
+    bodies = [entry(ledger_id, first + i, payload) for i, payload in enumerate(payloads)]
+    return EntryRun.of(ledger_id, first, bodies)
+
+
+def lac_packet(ledger_id: int, lac: int) -> bytes:
+    """Return an explicit last add confirmed as a client with CRC-32C sends it."""
+    head = struct.pack(">qq", ledger_id, lac)
+    return head + struct.pack(">I", value(head))
+
+
+def journal_bytes(
+    journal_id: int,
+    groups: Sequence[Sequence[bytes]],
+    *,
+    zeros: int = 0,
+    previous: tuple[int, int] = (-1, -1),
+    is_start: bool = True,
+) -> bytes:
+    """Return a journal file with these groups of framed records."""
+    data = encode_header(
+        journal_id, previous_id=previous[0], previous_end=previous[1], is_start=is_start
+    )
+    for group in groups:
+        data += b"".join(group) + closing_record(journal_id, len(data), group)
+    return data + bytes(zeros)
+
+
+class Recorder:
+    """A journal visitor that flattens everything into a list."""
+
+    def __init__(self) -> None:
+        self.runs: list[EntryRun] = []
+        self.events: list[tuple[object, ...]] = []
+
+    def on_run(self, run: EntryRun) -> None:
+        self.runs.append(run)
+        for entry_id, body in run.entries():
+            self.events.append(("entry", run.ledger_id, entry_id, body))
+
+    def on_key(self, ledger_id: int, master_key: bytes) -> None:
+        self.events.append(("key", ledger_id, master_key))
+
+    def on_fence(self, ledger_id: int) -> None:
+        self.events.append(("fence", ledger_id))
+
+    def on_lac(self, ledger_id: int, packet: bytes) -> None:
+        self.events.append(("lac", ledger_id, packet))
