@@ -17,6 +17,7 @@ from quorumbook.cli.output import FORMATS
 
 if TYPE_CHECKING:
     from quorumbook.bookie.options import BookieOptions
+    from quorumbook.bookie.server import Bookie
     from quorumbook.config import Settings
 
 
@@ -66,6 +67,7 @@ def in_directory(settings: Settings, data_dir: str) -> Settings:
 def bookie_options(settings: Settings) -> BookieOptions:
     """Make a bookie's options of the configuration."""
     from quorumbook.bookie.options import BookieOptions
+    from quorumbook.storage.options import StorageOptions
 
     values: dict[str, Any] = settings.section("bookie")
     storage: dict[str, Any] = settings.section("storage")
@@ -77,7 +79,7 @@ def bookie_options(settings: Settings) -> BookieOptions:
         },
         journal_directory=storage.pop("journal_directory"),
         ledger_directories=storage.pop("ledger_directories"),
-        storage=storage,
+        storage=StorageOptions(**storage),
         http_host=settings.text("http.host"),
         http_port=_http_port(settings),
     )
@@ -122,7 +124,7 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
         server = Bookie(env, options, store)
         await server.start()
         try:
-            _announce(call, server)
+            _announce(call, server, options.http_host)
             if is_child:
                 await _watch_parent(stop)
             stopped = asyncio.create_task(server.wait_stopped())
@@ -139,8 +141,13 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
         await store.close()
 
 
-def _announce(call: Call, server: Any) -> None:
-    call.output.record({"bookie_id": server.bookie_id, "address": server.address})
+def _announce(call: Call, server: Bookie, http_host: str) -> None:
+    """Say that the bookie serves; whoever started it waits for this."""
+    host, port = server.address
+    row = {"bookie_id": server.bookie_id, "address": f"{host}:{port}"}
+    if server.http_port is not None:
+        row["http"] = f"http://{http_host}:{server.http_port}"
+    call.output.record(row)
     sys.stdout.flush()
 
 
@@ -178,8 +185,16 @@ async def _list(call: Call) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
         for state, bookie_ids in (("writable", writable), ("read-only", read_only)):
             for bookie_id in sorted(bookie_ids):
-                host, port = await registration.resolve(bookie_id)
-                rows.append({"bookie_id": bookie_id, "state": state, "address": f"{host}:{port}"})
+                info = await registration.service_info(bookie_id)
+                row: dict[str, object] = {"bookie_id": bookie_id, "state": state}
+                # A bookie that goes away meanwhile has no places any more.
+                if info is not None:
+                    host, port = info.address(bookie_id)
+                    row["address"] = f"{host}:{port}"
+                    for endpoint in info.endpoints:
+                        if endpoint.protocol == "http":
+                            row["http"] = f"http://{endpoint.host}:{endpoint.port}"
+                rows.append(row)
         return rows
     finally:
         await store.close()

@@ -89,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(error: click.ClickException) -> None:
     """Print a usage error as one line with the way to the help."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
     text = " ".join(error.format_message().split()).rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:

@@ -72,11 +72,11 @@ class Option:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.minimum is not None and self.maximum is not None:
-            return f"{self.minimum:g} to {self.maximum:g}"
+            return f"{self.minimum:.12g} to {self.maximum:.12g}"
         if self.minimum is not None:
-            return f"at least {self.minimum:g}"
+            return f"at least {self.minimum:.12g}"
         if self.maximum is not None:
-            return f"at most {self.maximum:g}"
+            return f"at most {self.maximum:.12g}"
         return ""
 
     def parse(self, raw: object, *, source: str, is_peer_unit: bool = False) -> Value:

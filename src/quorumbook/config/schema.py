@@ -113,11 +113,6 @@ _BOOKIE = (
         peer_key="dbStorage_maxThrottleTimeMs", peer_unit=_MS, minimum=0,
     ),
     Option(
-        "bookie", "reserve_bytes", Kind.SIZE, MAX_FRAME_SIZE_BYTES,
-        "Room in the write cache that only recovery and high-priority adds may use.",
-        minimum=0,
-    ),
-    Option(
         "bookie", "batch_read_bytes_max", Kind.SIZE, MAX_FRAME_SIZE_BYTES,
         "Bytes of one batch read's answer.",
         peer_key="maxBatchReadSize", minimum=1,

@@ -1,0 +1,252 @@
+"""The house rules that no linter knows: sizes, banned calls, dead modules, complete documents."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from quorumbook.cli.main import root
+from quorumbook.config import OPTIONS, Kind, Option
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "quorumbook"
+MODULES = sorted(SOURCE.rglob("*.py"))
+PYTHON = [
+    *MODULES,
+    *sorted((ROOT / "tests").rglob("*.py")),
+    *sorted((ROOT / "bench").rglob("*.py")),
+]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+LINES_OF_A_FILE = 500
+LINES_OF_A_FILE_HARD = 700
+LINES_OF_A_FUNCTION = 60
+COLUMNS = 100
+
+#: Rooms that reach the outside world through ``quorumbook.env`` only.
+_ROOMS_BEHIND_ENV = ("storage", "bookie", "client", "metadata")
+#: Files there whose contract is the outside world itself.
+_OUTSIDE_ITSELF = {"storage/index.py"}
+_BANNED_MODULES = {"time", "random", "socket", "threading", "subprocess", "datetime", "secrets"}
+#: Pure functions on text, wherever they live.
+_PURE_OF_OS = {"join", "basename", "dirname", "normpath", "abspath", "splitext", "sep", "split"}
+#: What may be imported by nobody: programs and pytest plugins start here.
+_ENTRY_POINTS = {"quorumbook", "quorumbook.__main__", "quorumbook.testing", "quorumbook.sync"}
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _is_behind_env(path: Path) -> bool:
+    inside = path.relative_to(SOURCE).as_posix()
+    return (
+        inside.partition("/")[0] in _ROOMS_BEHIND_ENV
+        and inside not in _OUTSIDE_ITSELF
+        and not inside.startswith("metadata/sqlite")
+    )
+
+
+def outside_calls(tree: ast.AST) -> list[str]:
+    """Return what reaches the outside world without ``quorumbook.env``."""
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                banned = [alias.name for alias in names if alias.name in _BANNED_MODULES]
+                found += [f"line {node.lineno}: import {name}" for name in banned]
+            case ast.ImportFrom(module=str(module)) if module in _BANNED_MODULES:
+                found.append(f"line {node.lineno}: from {module} import")
+            case ast.Call(func=ast.Name(id="open")):
+                found.append(f"line {node.lineno}: open()")
+            case ast.Attribute(value=ast.Name(id="os"), attr=attribute) if attribute != "path":
+                found.append(f"line {node.lineno}: os.{attribute}")
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=attribute
+            ) if attribute not in _PURE_OF_OS:
+                found.append(f"line {node.lineno}: os.path.{attribute}")
+    return found
+
+
+def long_functions(tree: ast.AST) -> list[str]:
+    """Return the functions that are too long, their docstrings not counted."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        first = node.body[0]
+        if ast.get_docstring(node) is not None:
+            lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+        if lines > LINES_OF_A_FUNCTION:
+            found.append(f"{node.name}: {lines} lines")
+    return found
+
+
+def imported_modules(path: Path, tree: ast.AST) -> set[str]:
+    """Return the project's modules that a file imports, names imported from packages included."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # Modules imported lazily are named in tables, "module:attribute".
+            head = node.value.partition(":")[0]
+            if re.fullmatch(r"[a-z_.]+", head):
+                package = ".".join(("quorumbook", *path.relative_to(SOURCE).parts[:-1]))
+                found |= {head, f"{package}.{head}"}
+    return {name for name in found if name.startswith("quorumbook")}
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=_name)
+def test_a_file_is_short_enough_to_be_read(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    limit = LINES_OF_A_FILE if path in MODULES else LINES_OF_A_FILE_HARD
+    assert len(lines) <= limit, f"{len(lines)} lines; split it by what changes for other reasons"
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=_name)
+def test_a_function_fits_on_a_screen(path):
+    assert long_functions(_tree(path)) == []
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=_name)
+def test_no_line_is_wider_than_a_hundred_columns(path):
+    if "bench/floor" in path.as_posix():
+        pytest.skip("the floor is kept as it was measured")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [n for n, line in enumerate(lines, 1) if len(line) > COLUMNS] == []
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=_name)
+def test_a_module_says_what_it_is_for(path):
+    if path.name == "__init__.py" and not path.read_text(encoding="utf-8").strip():
+        assert path not in MODULES, "a package says what its room is for"
+        return
+    assert ast.get_docstring(_tree(path)), "no module docstring"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if _is_behind_env(p)], ids=_name)
+def test_rooms_behind_env_reach_the_outside_through_it(path):
+    assert outside_calls(_tree(path)) == []
+
+
+@pytest.mark.parametrize("path", [*PYTHON, *DOCUMENTS], ids=_name)
+def test_nothing_is_left_to_be_done_later(path):
+    marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if marks.search(line)] == []
+
+
+def test_every_module_is_used():
+    used: set[str] = set()
+    for path in MODULES:
+        used |= imported_modules(path, _tree(path))
+    dead = []
+    for path in MODULES:
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if path.name != "__init__.py" and name not in used and name not in _ENTRY_POINTS:
+            dead.append(name)
+    assert dead == []
+
+
+def row_of(option: Option) -> str:
+    """Return the line that documents an option."""
+    default = option.default
+    if isinstance(default, tuple):
+        shown = ", ".join(default)
+    elif isinstance(default, bool):
+        shown = str(default).lower()
+    elif option.kind is Kind.SIZE and isinstance(default, int):
+        shown = f"{default >> 20}M" if default and default % (1 << 20) == 0 else str(default)
+    else:
+        shown = str(default)
+    cells = (
+        f"`{option.name}`",
+        f"`{shown}`" if shown else "",
+        option.kind.value + (f", {option.bounds()}" if option.bounds() else ""),
+        f"`{option.peer_key}`" if option.peer_key else "",
+        option.help,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def test_every_option_is_documented_as_it_is():
+    lines = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
+    missing = [row_of(option) for option in OPTIONS if row_of(option) not in lines]
+    assert missing == [], "docs/configuration.md lacks:\n" + "\n".join(missing)
+    written = {line for line in lines if re.match(r"\| `[a-z_]+` \|", line)}
+    assert written == {row_of(option) for option in OPTIONS}
+
+
+def _commands(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    context = click.Context(command)
+    found = []
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        found += _commands(child, f"{path} {name}")
+    return found
+
+
+@pytest.mark.parametrize(("path", "command"), _commands(root, "quorumbook"))
+def test_every_command_and_its_options_are_documented(path, command):
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    heading = re.search(rf"^### `{path}\b[^`]*`$", text, re.MULTILINE)
+    assert heading, f"docs/commands.md has no heading for `{path}`"
+    section = text[heading.start() :].split("\n### ", 1)[0]
+    common = {"--metadata", "--config", "--set", "-v", "-o"}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert common & set(parameter.opts) or any(
+                f"`{name}" in section for name in parameter.opts
+            ), f"`{path} {parameter.opts[0]}` is not in docs/commands.md"
+
+
+def test_links_between_documents_lead_somewhere():
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{_name(path)} links to {target}"
+
+
+def test_python_without_asserts_is_refused():
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "quorumbook", "config", "show"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "python -O" in done.stderr
+
+
+# The rules themselves find what they are for.
+
+
+def test_the_rule_about_the_outside_finds_what_it_bans():
+    bad = "import time\nfrom random import random\nopen('x')\nos.replace('a')\nos.path.exists('a')"
+    assert len(outside_calls(ast.parse(bad))) == 5
+    assert outside_calls(ast.parse("import asyncio\nos.path.join('a', 'b')\nfile.open('x')")) == []
+
+
+def test_the_rule_about_functions_does_not_count_docstrings():
+    body = "\n".join("    x = 1" for _ in range(58))
+    assert long_functions(ast.parse(f'def f():\n    """A\n\n\n    B."""\n{body}')) == []
+    body = "\n".join("    x = 1" for _ in range(60))
+    assert long_functions(ast.parse(f"def f():\n{body}")) == ["f: 61 lines"]

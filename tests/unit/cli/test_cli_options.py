@@ -1,0 +1,71 @@
+"""Every option of the configuration reaches the room it is for, with the same default there."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.cli.bookie import bookie_options, in_directory
+from quorumbook.cli.common import client_options
+from quorumbook.client.options import ClientOptions
+from quorumbook.config import load
+from quorumbook.storage.options import StorageOptions
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_defaults_of_a_bookie_are_those_of_its_own_options():
+    made = bookie_options(load(environment={}, overrides=["http.enabled=false"]))
+    own = BookieOptions(
+        journal_directory=made.journal_directory, ledger_directories=made.ledger_directories
+    )
+    assert dataclasses.asdict(made) == dataclasses.asdict(own)
+
+
+def test_every_field_of_a_bookie_and_its_storage_can_be_configured():
+    settings = load(environment={})
+    bookie = {field.name for field in dataclasses.fields(BookieOptions)}
+    elsewhere = {"journal_directory", "ledger_directories", "storage", "http_host", "http_port"}
+    assert set(settings.section("bookie")) == bookie - elsewhere
+    storage = {field.name for field in dataclasses.fields(StorageOptions)}
+    assert set(settings.section("storage")) == storage | {"journal_directory", "ledger_directories"}
+
+
+def test_the_defaults_of_a_client_are_those_of_its_own_options():
+    assert ClientOptions(**client_options(load(environment={}))) == ClientOptions()
+
+
+def test_every_field_of_a_client_can_be_configured():
+    fields = {field.name for field in dataclasses.fields(ClientOptions)}
+    assert set(client_options(load(environment={}))) == fields
+
+
+def test_values_arrive_where_they_belong():
+    settings = load(
+        environment={},
+        overrides=[
+            "bookie.bookie_id=b1",
+            "storage.write_cache_size_bytes=1M",
+            "client.max_ensemble_changes=3",
+            "metadata.session_timeout_s=4",
+            "http.port=0",
+        ],
+    )
+    made = bookie_options(settings)
+    assert made.bookie_id == "b1"
+    assert made.storage.write_cache_size_bytes == 1 << 20
+    assert made.http_port == -1
+    assert client_options(settings)["max_ensemble_changes"] == 3
+    assert client_options(settings)["session_timeout_s"] == 4.0
+
+
+def test_a_data_directory_holds_everything_that_set_does_not_put_elsewhere():
+    settings = load(environment={}, overrides=["storage.journal_directory=/ssd"])
+    made = bookie_options(in_directory(settings, "/data"))
+    assert made.journal_directory == "/ssd"
+    assert tuple(made.ledger_directories) == ("/data/ledgers",)
