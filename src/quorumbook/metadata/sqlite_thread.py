@@ -29,9 +29,7 @@ from typing import Any
 
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
-    MetadataError,
     MetadataUnavailableError,
-    QuorumbookError,
     SessionExpiredError,
 )
 from quorumbook.metadata.sqlite_file import (
@@ -163,7 +161,6 @@ class SqliteThread:
         with sqlite_errors(self._path):
             self._begin(is_write=True)
             try:
-                self._end_over_sessions()
                 self.renew_session()
                 self._connection.execute("COMMIT")
             except BaseException:
@@ -204,14 +201,14 @@ class SqliteThread:
             if self._lost_file is not None:
                 raise self._lost_file
             self._begin(is_write=any(call.is_write for call in calls))
-            self._end_over_sessions()
             for call in calls:
                 self._carry_out(call)
             if self._connection.in_transaction:
                 self._connection.execute("COMMIT")
             for new in self._new_watches:
                 self._watches.add(*new)
-        except (sqlite3.Error, MetadataError) as error:
+        except Exception as error:
+            # Whatever it is, those who wait must hear of it and the thread must go on.
             self._roll_back()
             self._is_living = was_living
             self.session_id = session_before
@@ -223,14 +220,13 @@ class SqliteThread:
         self.tree.touched.clear()
 
     def _begin(self, *, is_write: bool) -> None:
+        """Begin a transaction; a writing one ends the sessions whose lease is over."""
         if not is_write:
             self._connection.execute("BEGIN")
             if not self._sessions.over(self._clock.now_ns()):
                 return
             self._connection.execute("ROLLBACK")
         self._connection.execute("BEGIN IMMEDIATE")
-
-    def _end_over_sessions(self) -> None:
         # The clock is read after the lock was waited for: what counts is when we hold the file.
         for session_id in self._sessions.over(self._clock.now_ns()):
             self._sessions.end(session_id)
@@ -244,13 +240,17 @@ class SqliteThread:
         if not call.is_write:
             try:
                 call.result = call.work()
-            except QuorumbookError as error:
+            except sqlite3.Error:
+                raise
+            except Exception as error:
                 call.error = error
             return
         self._connection.execute("SAVEPOINT call")
         try:
             call.result = call.work()
-        except QuorumbookError as error:
+        except sqlite3.Error:
+            raise
+        except Exception as error:
             call.error = error
             self._connection.execute("ROLLBACK TO call")
         self._connection.execute("RELEASE call")
@@ -264,7 +264,7 @@ class SqliteThread:
                 self._beat()
             if self._watches:
                 self._look()
-        except (sqlite3.Error, MetadataError) as error:
+        except Exception as error:
             # Not an expiry (R31): others may be able to say so, this process cannot.
             self._roll_back()
             _log.warning("metadata heartbeat: %s", self._own_error(error))
@@ -282,7 +282,6 @@ class SqliteThread:
         self._busy_timeout(_HEARTBEAT_BUSY_TIMEOUT_S)
         try:
             self._begin(is_write=True)
-            self._end_over_sessions()
             now_ns = self._clock.now_ns()
             if self._is_living:
                 self._sessions.extend(self.session_id, now_ns + self._timeout_ns)
@@ -343,7 +342,7 @@ class SqliteThread:
                 self._sessions.end(self.session_id)
                 self.tree.end_session(self.session_id)
                 self._connection.execute("COMMIT")
-        except (sqlite3.Error, MetadataError) as error:
+        except Exception as error:
             self._roll_back()
             _log.warning("metadata session is left to its lease: %s", self._own_error(error))
         self._connection.close()
