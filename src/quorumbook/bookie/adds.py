@@ -48,14 +48,14 @@ class Adds:
         storage: LedgerStorage,
         metrics: BookieMetrics,
         writability: Writability,
-        gate: LedgerGate | None = None,
     ) -> None:
         self._clock = env.clock
         self._delay_ns_max = int(options.add_delay_s_max * 1e9)
         self._storage = storage
         self._metrics = metrics
         self._writability = writability
-        self.gate = gate
+        #: Set while first adds of ledgers have to be looked up.
+        self.gate: LedgerGate | None = None
         # Adds that found no room: urgent ones (recovery, high priority) and normal ones.
         self._urgent: deque[Pending] = deque()
         self._normal: deque[Pending] = deque()

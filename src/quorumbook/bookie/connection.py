@@ -278,16 +278,17 @@ class Connection(asyncio.Protocol):
         self.add_bytes -= size_bytes
         owner = self._owner
         owner.add_bytes -= size_bytes
-        if self._paused_for & ADDS:
-            # With nothing of it under way a connection is always read again: a frame of
-            # maximal size must get in however small the budgets are.
-            if not self.add_bytes or (
-                self.add_bytes <= owner.options.connection_add_bytes_max // 2
-                and owner.add_bytes <= owner.options.add_bytes_max
-            ):
-                owner.waiting_for_budget.discard(self)
-                self.resume(ADDS)
-        if owner.waiting_for_budget and owner.add_bytes <= owner.options.add_bytes_max // 2:
+        options = owner.options
+        # With nothing of it under way a connection is always read again: a frame of maximal
+        # size must get in however small the budgets are.
+        may_go_on = not self.add_bytes or (
+            self.add_bytes <= options.connection_add_bytes_max // 2
+            and owner.add_bytes <= options.add_bytes_max
+        )
+        if self._paused_for & ADDS and may_go_on:
+            owner.waiting_for_budget.discard(self)
+            self.resume(ADDS)
+        if owner.waiting_for_budget and owner.add_bytes <= options.add_bytes_max // 2:
             waiting, owner.waiting_for_budget = owner.waiting_for_budget, set()
             for connection in waiting:
                 connection.resume(ADDS)
@@ -342,11 +343,11 @@ class Connection(asyncio.Protocol):
                 self._owner.metrics.connections_slow += 1
                 self.give_up("it does not read its answers")
                 return
+        since_ns = self._frame_since_ns
         frame_limit_ns = int(options.frame_timeout_s * 1e9)
-        if self._frame_since_ns and not self._paused_for:
-            if now_ns - self._frame_since_ns > frame_limit_ns:
-                self._owner.metrics.connections_slow += 1
-                self.give_up("it began a frame and never finished it")
+        if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
+            self._owner.metrics.connections_slow += 1
+            self.give_up("it began a frame and never finished it")
 
     @property
     def frame_since_ns(self) -> int:

@@ -11,7 +11,7 @@ Registering the change is the life cycle's affair (``server.py``): ``on_change``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions

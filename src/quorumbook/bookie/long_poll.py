@@ -33,6 +33,7 @@ class _Poll:
         polls: LongPolls,
         connection: Connection,
         request: Read,
+        *,
         arrived_ns: int,
         handle: LedgerHandle,
         timeout_s: float,
@@ -81,7 +82,9 @@ class LongPolls:
             self._finish(connection, request, now_ns, woken=False)
             return
         timeout_s = min(timeout_ms / 1000, self._options.long_poll_timeout_s_max)
-        poll = _Poll(self, connection, request, now_ns, handle, timeout_s)
+        poll = _Poll(
+            self, connection, request, arrived_ns=now_ns, handle=handle, timeout_s=timeout_s
+        )
         connection.long_polls.add(poll)
         self._waiting.setdefault(request.ledger_id, set()).add(poll)
         self._metrics.long_polls_waiting += 1

@@ -242,5 +242,5 @@ class _Collector:
 def exposition(families: Callable[[], Iterable[Metric]]) -> bytes:
     """Render families in the Prometheus text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(families))  # type: ignore[arg-type]
+    registry.register(_Collector(families))
     return generate_latest(registry)

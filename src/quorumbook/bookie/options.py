@@ -34,8 +34,6 @@ class BookieOptions:
     bookie_id: BookieId | None = None
     #: Accept new empty ledger directories next to the known ones.
     allow_storage_expansion: bool = False
-    #: How long a registration left by this bookie's previous process may take to vanish.
-    registration_wait_s: float = 15.0
 
     # Metrics and health over HTTP; None or 0: off.  -1 takes a free port.
     http_host: str = "127.0.0.1"

@@ -252,7 +252,8 @@ class Reads:
             connection.read_bytes -= weight
             status = Status.OK if error is None else status_for(error)
             if connection.is_open:
-                connection.answer_pieces(answers.batch_read_answer(request, status, pieces))
+                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                connection.answer_pieces(answers.batch_read_answer(request, status, data))
             if error is None:
                 self._metrics.read_bytes += sum(map(len, pieces))
             self._count(request, None, status, arrived_ns)

@@ -1,0 +1,322 @@
+"""A bookie's life: who it is, start, service, stop.
+
+Start: the cookies say that these directories, this id and this cluster belong together
+(``identity.py``); the storage replays its journal; ledgers of which something may be missing go
+to limbo; only then the bookie listens, and registers last.  Stop goes the other way: unregister,
+listen no more, finish what is under way, flush, close.  A journal that fails ends the bookie:
+nothing is acknowledged any more, and its restart replays what is durable (R8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+
+from quorumbook.bookie import identity
+from quorumbook.bookie.connection import Connections
+from quorumbook.bookie.disks import DiskMonitor
+from quorumbook.bookie.gate import LedgerGate
+from quorumbook.bookie.http import HttpServer
+from quorumbook.bookie.metrics import BookieMetrics, exposition
+from quorumbook.bookie.operations import Operations
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.registrar import Registrar
+from quorumbook.env import Env, logger
+from quorumbook.errors import ConfigError, InternalError
+from quorumbook.ids import BookieId, LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.registration import BookieServiceInfo, Endpoint
+from quorumbook.metadata.store import MetadataStore
+from quorumbook.storage.store import LedgerStorage
+
+_log = logger("bookie")
+_WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+class Bookie:
+    """One bookie in this process; the metadata store stays the caller's to close."""
+
+    def __init__(self, env: Env, options: BookieOptions, store: MetadataStore) -> None:
+        self._env = env
+        self._options = options
+        self._store = store
+        self._ledgers = LedgerManager(store)
+        self._advertised_host = options.advertised_host or options.host
+        if options.bookie_id is None and self._advertised_host in _WILDCARDS:
+            raise ConfigError(
+                f"the bookie listens on {options.host or 'all addresses'}: set advertised_host to "
+                "the address that clients reach it by"
+            )
+        self.metrics = BookieMetrics()
+        self.disks = DiskMonitor(
+            env,
+            options,
+            self.metrics,
+            storage_is_full=lambda: self.storage.is_full,
+            on_change=self._writability_changed,
+        )
+        self.storage = LedgerStorage(
+            env,
+            journal_directory=options.journal_directory,
+            ledger_directories=options.ledger_directories,
+            options=options.storage,
+            on_fatal=self._fatal,
+            on_full=self.disks.storage_full,
+            on_space=self.disks.storage_has_space,
+        )
+        self._operations = Operations(env, options, self.storage, self.metrics, self.disks)
+        self.connections = Connections(env, options, self.metrics, self._operations)
+        self._gate: LedgerGate | None = None
+        self._registrar: Registrar | None = None
+        self._server: asyncio.Server | None = None
+        self._http: HttpServer | None = None
+        self._bookie_id: BookieId | None = options.bookie_id
+        self._port = options.port
+        self._stopped = asyncio.Event()
+        self._stop_task: asyncio.Task[None] | None = None
+        self._storage_started = False
+        #: What ended the bookie, if something did.
+        self.fatal_error: BaseException | None = None
+
+    # What it is
+
+    @property
+    def bookie_id(self) -> BookieId:
+        """The registered name; known from the start on."""
+        if self._bookie_id is None:
+            raise InternalError("a bookie on a free port has no id before its start")
+        return self._bookie_id
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients reach it."""
+        return self._advertised_host, self._port
+
+    @property
+    def http_port(self) -> int | None:
+        """Where health and metrics are, None if they are off."""
+        return self._http.port if self._http is not None else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether it serves and can be found."""
+        return (
+            self.connections.is_serving
+            and self._registrar is not None
+            and self._registrar.is_registered
+        )
+
+    @property
+    def is_read_only(self) -> bool:
+        """Tell whether plain adds are refused."""
+        return self.disks.writability.is_read_only
+
+    # Start
+
+    async def start(self) -> None:
+        """Start; returns when the bookie serves and is registered.
+
+        Raises:
+            ConfigError: the port is in use, or the options contradict each other.
+            CookieError: the directories belong to somebody else.
+            ClusterNotInitializedError: there is no cluster; the message says how to make one.
+            DirectoryLockedError: another bookie runs on a directory.
+            StorageError: the storage is damaged; the message says where.
+            MetadataError: the metadata store does not answer, or the id is taken.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._close(timeout_s=0)
+            self._stopped.set()
+            raise
+
+    async def _start(self) -> None:
+        options = self._options
+        instance_id = await read_instance_id(self._store)
+        if self._bookie_id is None:
+            # The id has the port in it; nobody is served before the rest is ready.
+            if options.port == 0:
+                await self._listen()
+            self._bookie_id = f"{self._advertised_host}:{self._port}"
+        identity.check_bookie_id(self._bookie_id)
+        await identity.claim(self._env, options, self._store, self._bookie_id, instance_id)
+        report = await self.storage.start()
+        self._storage_started = True
+        if report.is_full:
+            self.disks.writability.is_read_only = True
+        await self.disks.start()
+        await self._distrust(report.needs_limbo_start or report.has_damaged_journal_tail,
+                             report.limbo_reason)  # fmt: skip
+        if self._server is None:
+            await self._listen()
+        self.connections.is_serving = True
+        if options.http_port:
+            await self._start_http(options)
+        self._registrar = Registrar(
+            self._store,
+            self._bookie_id,
+            self._service_info(),
+            is_read_only=lambda: self.is_read_only,
+            metrics=self.metrics,
+        )
+        await self._registrar.start()
+        _log.info("bookie %s serves on %s:%d", self._bookie_id, options.host, self._port)
+
+    async def _distrust(self, is_unsure: bool, reason: str) -> None:
+        """Put ledgers in limbo of which this bookie may have forgotten something (R22, R26)."""
+        assert self._bookie_id is not None
+        past = await identity.read_past(self._env, self._options)
+        if is_unsure or past is identity.Past.UNCHECKED:
+            found = await identity.find_in_metadata(self._ledgers, self._bookie_id)
+            if found.open_ledger_ids:
+                _log.warning(
+                    "%d open ledgers name this bookie and may be incomplete here (%s)",
+                    len(found.open_ledger_ids),
+                    reason or "it starts empty under a known id",
+                )
+            await self.storage.put_in_limbo(found.open_ledger_ids, fence=True)
+            if is_unsure:
+                await self.storage.finish_limbo_start()
+            if past is identity.Past.UNCHECKED:
+                past = identity.Past.GATED if found.is_known else identity.Past.CLEAN
+                await identity.write_past(self._env, self._options, past)
+        if past is identity.Past.GATED:
+            self._gate = LedgerGate(self._bookie_id, self._read_metadata)
+            self._operations.adds.gate = self._gate
+
+    async def _read_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        return (await self._ledgers.read(ledger_id))[0]
+
+    async def _listen(self) -> None:
+        host, port = self._options.host, self._options.port
+        try:
+            server = await self._env.network.listen(host, port, self.connections.factory)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(
+                    f"port {port} on {host} is in use; choose another one or stop its owner"
+                ) from None
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from error
+        self._server = server
+        self._port = server.sockets[0].getsockname()[1]
+
+    async def _start_http(self, options: BookieOptions) -> None:
+        assert options.http_port is not None
+        http = HttpServer(
+            self._env,
+            options.http_host,
+            max(options.http_port, 0),
+            is_ready=lambda: self.is_ready,
+            metrics=self.render_metrics,
+        )
+        try:
+            await http.start()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {options.http_host}:{options.http_port} for HTTP: "
+                f"{error.strerror or error}"
+            ) from error
+        self._http = http
+
+    def _service_info(self) -> BookieServiceInfo:
+        endpoints = [
+            Endpoint(
+                id="bookie", host=self._advertised_host, port=self._port, protocol="bookie-rpc"
+            )
+        ]
+        if self._http is not None:
+            endpoints.append(
+                Endpoint(
+                    id="httpserver",
+                    host=self._options.http_host,
+                    port=self._http.port,
+                    protocol="http",
+                )
+            )
+        return BookieServiceInfo(endpoints=tuple(endpoints))
+
+    def render_metrics(self) -> bytes:
+        """Return all numbers in the Prometheus text format."""
+        now_ns = self._env.clock.now_ns()
+        statistics = self.storage.statistics() if self._storage_started else {}
+        return exposition(lambda: self.metrics.families(now_ns, statistics))
+
+    def _writability_changed(self) -> None:
+        if self._registrar is not None:
+            self._registrar.changed()
+
+    # Stop
+
+    def stop_on_signals(self) -> None:
+        """Stop cleanly on SIGTERM and SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._begin_stop)
+
+    async def stop(self) -> None:
+        """Unregister, listen no more, finish what is under way, flush and close; idempotent."""
+        await asyncio.shield(self._begin_stop())
+
+    async def wait_stopped(self) -> None:
+        """Return when the bookie has stopped.
+
+        Raises:
+            BaseException: what ended it, if it did not stop of its own will.
+        """
+        await self._stopped.wait()
+        if self.fatal_error is not None:
+            raise self.fatal_error
+
+    def _begin_stop(self) -> asyncio.Task[None]:
+        if self._stop_task is None:
+            self._stop_task = asyncio.get_running_loop().create_task(self._stop())
+        return self._stop_task
+
+    async def _stop(self) -> None:
+        try:
+            await self._close(timeout_s=self._options.stop_timeout_s)
+        except Exception as error:
+            _log.exception("the bookie could not stop cleanly")
+            if self.fatal_error is None:
+                self.fatal_error = error
+        finally:
+            self._stopped.set()
+
+    async def _close(self, timeout_s: float) -> None:
+        self.connections.is_serving = False
+        if self._registrar is not None:
+            await self._registrar.stop()
+        if self._server is not None:
+            self._server.close()
+        self.connections.stop_reading()
+        self._operations.adds.stop()
+        if self._gate is not None:
+            self._gate.stop()
+        if self.fatal_error is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    while self.metrics.adds_in_progress:  # noqa: ASYNC110 - rare, and short
+                        await asyncio.sleep(0.01)
+        await self.connections.close(min(timeout_s, 1.0))
+        if self._http is not None:
+            await self._http.stop()
+        self.disks.stop()
+        if self._storage_started:
+            self._storage_started = False
+            await self.storage.stop()
+
+    def _fatal(self, error: BaseException) -> None:
+        """The storage cannot keep its promises any more."""
+        if self.fatal_error is None:
+            _log.critical("the bookie stops: %s", error)
+            self.fatal_error = error
+            self.connections.is_serving = False
+            self.connections.stop_reading()
+            self._begin_stop()
