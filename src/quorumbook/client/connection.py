@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -275,9 +276,7 @@ class Channel:
         if self._stream is not None and self._last_received_ns < since_ns:
             self._on_health(self.bookie_id, False)
             self.drop(
-                ConnectionLostError(
-                    f"bookie {self.bookie_id} is silent", bookie_id=self.bookie_id
-                )
+                ConnectionLostError(f"bookie {self.bookie_id} is silent", bookie_id=self.bookie_id)
             )
 
 
@@ -323,9 +322,7 @@ class FastChannel(Channel):
         self._reads[request_id] = (deadline_ns, now_ns, future)
         self._ticker.watch(self._check)
         self.write(
-            v2.encode_batch_read(
-                ledger_id, first_entry_id, request_id, max_count, max_size_bytes
-            )
+            v2.encode_batch_read(ledger_id, first_entry_id, request_id, max_count, max_size_bytes)
         )
         return future
 
@@ -371,7 +368,7 @@ class FastChannel(Channel):
         reads, self._reads = self._reads, {}
         for _, _, future in reads.values():
             if not future.done():
-                future.set_exception(_copy(error))
+                future.set_exception(again(error))
         if isinstance(error, BookieUnavailableError):
             for listener in list(self._listeners.values()):
                 listener.on_channel_lost(self, error)
@@ -445,11 +442,11 @@ class ControlChannel(Channel):
         waiting, self._waiting = self._waiting, {}
         for _, _, _, _, future in waiting.values():
             if not future.done():
-                future.set_exception(_copy(error))
+                future.set_exception(again(error))
 
 
-def _copy(error: QuorumbookError) -> QuorumbookError:
+def again(error: QuorumbookError) -> QuorumbookError:
     """Return an error of its own for each waiter: a raised one collects its raiser's frames."""
-    copy = type(error)(str(error), bookie_id=error.bookie_id)
-    copy.__cause__ = error.__cause__
-    return copy
+    another = copy.copy(error)
+    another.__cause__ = error.__cause__
+    return another

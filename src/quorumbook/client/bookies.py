@@ -1,0 +1,259 @@
+"""The bookies a client knows: who takes writes, where they listen, which ones are suspect.
+
+``Bookies`` watches the registrations, chooses ensembles and replacements from them, and keeps
+the channels to every bookie it talked to.  A bookie that failed is in quarantine: it is not
+chosen for new ensembles while enough others are there, and reads ask it last.  A connection that
+works again ends a quarantine that a broken connection began; errors in answers and silence are
+forgotten only with time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorumbook.client.connection import ControlChannel, FastChannel
+from quorumbook.client.options import ClientOptions
+from quorumbook.client.ticker import Ticker
+from quorumbook.env import Env, logger
+from quorumbook.errors import ClientClosedError, MetadataError, NotEnoughBookiesError
+from quorumbook.ids import BookieId
+from quorumbook.ledger.placement.policy import RandomPlacement
+
+_log = logger("client.bookies")
+_NS = 1_000_000_000
+
+
+class Registrations(Protocol):
+    """What is needed of ``metadata.registration``."""
+
+    async def bookies(
+        self, watch: Callable[[], None] | None = None
+    ) -> tuple[Collection[BookieId], Collection[BookieId]]:
+        """Return the writable and the read-only bookies."""
+        ...
+
+    async def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
+        """Return where a bookie listens."""
+        ...
+
+
+@dataclass(slots=True)
+class _Quarantine:
+    until_ns: int
+    #: Began with a lost or failed connection; one that works again ends it.
+    is_connection: bool
+
+
+class Bookies:
+    """Registrations, quarantine and channels of one client."""
+
+    def __init__(
+        self,
+        env: Env,
+        registrations: Registrations,
+        options: ClientOptions,
+        ticker: Ticker,
+        placement: RandomPlacement | None = None,
+    ) -> None:
+        self._env = env
+        self._registrations = registrations
+        self._options = options
+        self._ticker = ticker
+        self._placement = placement or RandomPlacement()
+        self._writable: frozenset[BookieId] = frozenset()
+        self._read_only: frozenset[BookieId] = frozenset()
+        self._is_stale = True
+        self._refreshing: asyncio.Task[None] | None = None
+        self._fast: dict[BookieId, FastChannel] = {}
+        self._control: dict[BookieId, ControlChannel] = {}
+        self._quarantine: dict[BookieId, _Quarantine] = {}
+        self._on_change: dict[Callable[[], None], None] = {}
+        self._is_closed = False
+
+    @property
+    def quarantined(self) -> frozenset[BookieId]:
+        """Return the bookies that are not chosen for now."""
+        now_ns = self._env.clock.now_ns()
+        for bookie_id in [b for b, q in self._quarantine.items() if q.until_ns <= now_ns]:
+            del self._quarantine[bookie_id]
+        return frozenset(self._quarantine)
+
+    def is_suspect(self, bookie_id: BookieId) -> bool:
+        """Tell whether a bookie is in quarantine."""
+        return bookie_id in self._quarantine and bookie_id in self.quarantined
+
+    def fast(self, bookie_id: BookieId) -> FastChannel:
+        """Return the v2 channel to a bookie."""
+        channel = self._fast.get(bookie_id)
+        if channel is None:
+            channel = self._fast[bookie_id] = FastChannel(
+                self._env,
+                bookie_id,
+                self._resolve,
+                self._options,
+                self._ticker,
+                self._on_connection,
+            )
+        return channel
+
+    def control(self, bookie_id: BookieId) -> ControlChannel:
+        """Return the v3 channel to a bookie."""
+        channel = self._control.get(bookie_id)
+        if channel is None:
+            channel = self._control[bookie_id] = ControlChannel(
+                self._env,
+                bookie_id,
+                self._resolve,
+                self._options,
+                self._ticker,
+                self._on_connection,
+            )
+        return channel
+
+    async def writable(self) -> frozenset[BookieId]:
+        """Return the bookies that take new entries."""
+        await self._fresh()
+        return self._writable
+
+    async def read_only(self) -> frozenset[BookieId]:
+        """Return the bookies that only serve reads."""
+        await self._fresh()
+        return self._read_only
+
+    async def new_ensemble(
+        self, size: int, excluded: Collection[BookieId] = ()
+    ) -> tuple[BookieId, ...]:
+        """Choose the bookies of a new ledger; quarantined ones only if it takes them.
+
+        Raises:
+            NotEnoughBookiesError: fewer than ``size`` bookies are writable.
+        """
+        await self._fresh()
+        place = self._placement.new_ensemble
+        random = self._env.random
+        try:
+            return place(size, self._writable, {*excluded, *self.quarantined}, random)
+        except NotEnoughBookiesError:
+            return place(size, self._writable, excluded, random)
+
+    async def replace(
+        self,
+        failed: Mapping[int, BookieId],
+        ensemble: Sequence[BookieId],
+        excluded: Collection[BookieId] = (),
+        *,
+        is_needed: bool = False,
+    ) -> dict[int, BookieId]:
+        """Choose a bookie for each failed position, or for as many as there are bookies.
+
+        Args:
+            failed: Positions and the bookies that stand there.
+            ensemble: All present members.
+            excluded: Bookies not to choose.
+            is_needed: Without a replacement the ledger stops, so take a quarantined one too.
+
+        Raises:
+            NotEnoughBookiesError: there is none for any position.
+        """
+        await self._fresh()
+        place = self._placement.replace
+        random = self._env.random
+        try:
+            return place(failed, ensemble, self._writable, {*excluded, *self.quarantined}, random)
+        except NotEnoughBookiesError:
+            if not is_needed:
+                raise
+            return place(failed, ensemble, self._writable, excluded, random)
+
+    def has_replacement(self, ensemble: Sequence[BookieId]) -> bool:
+        """Tell whether a healthy bookie outside of the ensemble is known."""
+        return bool(self._writable - self.quarantined - set(ensemble))
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have a callback run whenever the registrations changed; return its removal."""
+        self._on_change[callback] = None
+        return lambda: self._on_change.pop(callback, None) and None
+
+    def report_failure(self, bookie_id: BookieId) -> None:
+        """Put a bookie that refused or did not answer an add into quarantine."""
+        self._put_into_quarantine(bookie_id, is_connection=False)
+
+    async def close(self) -> None:
+        """Close every channel and stop watching."""
+        self._is_closed = True
+        self._on_change.clear()
+        task, self._refreshing = self._refreshing, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for channel in [*self._fast.values(), *self._control.values()]:
+            await channel.close()
+
+    async def _resolve(self, bookie_id: BookieId) -> tuple[str, int]:
+        return await self._registrations.resolve(bookie_id)
+
+    def _on_connection(self, bookie_id: BookieId, is_good: bool) -> None:
+        if not is_good:
+            self._put_into_quarantine(bookie_id, is_connection=True)
+            return
+        quarantine = self._quarantine.get(bookie_id)
+        if quarantine is not None and quarantine.is_connection:
+            del self._quarantine[bookie_id]
+
+    def _put_into_quarantine(self, bookie_id: BookieId, *, is_connection: bool) -> None:
+        if self._is_closed or not self._options.quarantine_s:
+            return
+        known = self._quarantine.get(bookie_id)
+        # Many clients see the same bookie fail at the same time; they must not all come back
+        # to it at the same time.
+        seconds = self._options.quarantine_s * (0.75 + 0.5 * self._env.random.random())
+        until_ns = self._env.clock.now_ns() + int(seconds * _NS)
+        if known is None:
+            _log.warning("bookie %s is in quarantine for %.0f s", bookie_id, seconds)
+            self._quarantine[bookie_id] = _Quarantine(until_ns, is_connection)
+        else:
+            known.until_ns = max(known.until_ns, until_ns)
+            known.is_connection = known.is_connection and is_connection
+
+    async def _fresh(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        if self._is_stale and self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+        if self._refreshing is not None:
+            await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
+        try:
+            while self._is_stale and not self._is_closed:
+                self._is_stale = False
+                writable, read_only = await self._registrations.bookies(self._changed)
+                self._writable = frozenset(writable)
+                self._read_only = frozenset(read_only)
+        except MetadataError as error:
+            # The bookies known so far are better than none, and are asked for again next time.
+            self._is_stale = True
+            if not self._writable:
+                raise
+            _log.warning("registrations cannot be read: %s", error)
+        finally:
+            self._refreshing = None
+        for callback in list(self._on_change):
+            callback()
+
+    def _changed(self) -> None:
+        self._is_stale = True
+        if self._refreshing is None and not self._is_closed:
+            task = asyncio.get_running_loop().create_task(self._refresh())
+            self._refreshing = task
+            task.add_done_callback(_log_failure)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.warning("registrations cannot be read: %s", task.exception())

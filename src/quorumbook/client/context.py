@@ -1,0 +1,110 @@
+"""What all parts of one client share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from quorumbook.client.bookies import Bookies
+from quorumbook.client.options import ClientOptions
+from quorumbook.client.ticker import Ticker
+from quorumbook.env import Env, logger
+from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict
+from quorumbook.ids import LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
+
+_log = logger("client")
+T = TypeVar("T")
+_NS = 1_000_000_000
+#: A metadata store that cannot be reached is tried again after this long.
+_METADATA_RETRY_S = 0.2
+
+
+class Ledgers(Protocol):
+    """What is needed of ``metadata.ledgers.LedgerManager``."""
+
+    async def read(
+        self, ledger_id: LedgerId, watch: Callable[[], None] | None = None
+    ) -> tuple[LedgerMetadata, int]:
+        """Return a ledger's metadata and its version."""
+        ...
+
+    async def write(self, metadata: LedgerMetadata, version: int) -> int:
+        """Replace a ledger's metadata of that version; return the new version."""
+        ...
+
+
+@dataclass(slots=True)
+class Context:
+    """Shared by the writers and readers of a client."""
+
+    env: Env
+    bookies: Bookies
+    ledgers: Ledgers
+    options: ClientOptions
+    ticker: Ticker
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a task that the client cancels when it closes."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a task of the client failed: %r", error, exc_info=error)
+
+
+async def change_metadata(
+    context: Context,
+    metadata: LedgerMetadata,
+    version: int,
+    change: Callable[[LedgerMetadata], LedgerMetadata | None],
+    *,
+    timeout_s: float,
+) -> tuple[LedgerMetadata, int]:
+    """Compare and set until it went through, was found done, or ``change`` raises.
+
+    After a lost race the metadata is read again and ``change`` decides anew.  A write whose
+    outcome is unknown, because the store did not answer, is found done or repeated in the same
+    way.
+
+    Args:
+        context: The client's.
+        metadata: As known now.
+        version: Its version.
+        change: Returns what to write, or None if nothing is left to write.
+        timeout_s: How long to wait for a store that cannot be reached.
+
+    Returns:
+        The metadata as it stands then, and its version.
+
+    Raises:
+        MetadataUnavailableError: the store did not come back in time.
+    """
+    deadline_ns = context.env.clock.now_ns() + int(timeout_s * _NS)
+    must_read = False
+    while True:
+        try:
+            if must_read:
+                metadata, version = await context.ledgers.read(metadata.ledger_id)
+                must_read = False
+            wanted = change(metadata)
+            if wanted is None:
+                return metadata, version
+            must_read = True
+            return wanted, await context.ledgers.write(wanted, version)
+        except MetadataVersionConflict as conflict:
+            if not must_read:
+                raise  # ``change`` itself found the ledger in another state
+            _log.debug("ledger %d: %s", metadata.ledger_id, conflict)
+        except MetadataUnavailableError as error:
+            if context.env.clock.now_ns() >= deadline_ns:
+                raise
+            _log.warning("ledger %d: %s; trying again", metadata.ledger_id, error)
+            await asyncio.sleep(_METADATA_RETRY_S)

@@ -1,0 +1,219 @@
+"""Carries out the ensemble changes that a writer's append machine asks for.
+
+A change chooses new bookies, makes sure that they accept connections, and records them by
+compare-and-set; the machine then has everything unconfirmed sent to them.  Where no bookie is
+left and the machine goes on with fewer, it is looked after here until the ensemble is whole again:
+a bookie that appears takes the failed one's place, and a failed one that accepts connections again
+is taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+from quorumbook.client.context import Context, change_metadata
+from quorumbook.env import logger
+from quorumbook.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    InternalError,
+    NotEnoughBookiesError,
+    QuorumbookError,
+)
+from quorumbook.ids import BookieId
+from quorumbook.ledger.append import AppendState
+from quorumbook.ledger.append_effects import ChangeEnsemble
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ledger.placement.schedule import can_reach_quorum
+from quorumbook.ledger.transitions import changed_metadata
+
+_log = logger("client.writer")
+#: How often a degraded writer looks for a bookie, and how long it leaves one alone that failed
+#: again right after it was taken back.
+_LOOK_S = 1.0
+_LONGEST_LOOK_S = 30.0
+
+
+class EnsembleKeeper:
+    """Ensemble changes and degraded mode of one writer."""
+
+    def __init__(
+        self,
+        context: Context,
+        state: AppendState,
+        version: int,
+        on_progress: Callable[[], None],
+        *,
+        require_replacement: bool = False,
+    ) -> None:
+        """Keep the ensemble of a writer.
+
+        Args:
+            context: The client's.
+            state: The writer's machine.
+            version: The version of its metadata.
+            on_progress: Runs after each call of the machine, to carry out its effects.
+            require_replacement: Whether the writer stops where no bookie is left.
+        """
+        self.version = version
+        self._context = context
+        self._state = state
+        self._on_progress = on_progress
+        self._require_replacement = require_replacement
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        #: Why the bookie at a position failed.
+        self._errors: dict[int, QuorumbookError] = {}
+        self._returns: dict[BookieId, int] = {}
+
+    def on_failure(self, index: int, error: QuorumbookError) -> None:
+        """Remember why a position failed."""
+        self._errors[index] = error
+
+    def start_change(self, change: ChangeEnsemble) -> None:
+        """Carry out an ensemble change."""
+        task = self._context.spawn(self._run(change))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def start_watch(self) -> None:
+        """Look for bookies until the ensemble is whole again."""
+        if self._watch is None:
+            self._watch = self._context.spawn(self._look_for_bookies())
+
+    async def stop(self) -> None:
+        """Stop whatever is under way."""
+        tasks = [*self._tasks]
+        if self._watch is not None:
+            tasks.append(self._watch)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, QuorumbookError):
+                await task
+
+    async def _run(self, change: ChangeEnsemble) -> None:
+        state = self._state
+        try:
+            await self._change(change)
+        except NotEnoughBookiesError as error:
+            _log.info("ledger %d: %s", state.metadata.ledger_id, error)
+            state.on_no_replacement()
+        except QuorumbookError as error:
+            state.on_ensemble_change_failed(error)
+        except Exception as error:
+            failure = InternalError(f"an ensemble change failed: {error!r}")
+            failure.__cause__ = error
+            state.on_ensemble_change_failed(failure)
+        self._on_progress()
+
+    async def _change(self, change: ChangeEnsemble) -> None:
+        state = self._state
+        chosen = await self._choose(change, state.metadata)
+        replaced: set[int] = set()
+
+        def apply(current: LedgerMetadata) -> LedgerMetadata | None:
+            wanted, indexes = changed_metadata(current, change, chosen)
+            if not indexes:
+                return None
+            replaced.clear()
+            replaced.update(indexes)
+            return wanted
+
+        metadata, self.version = await change_metadata(
+            self._context,
+            state.metadata,
+            self.version,
+            apply,
+            timeout_s=self._context.options.operation_timeout_s,
+        )
+        _log.info(
+            "ledger %d: from entry %d on the ensemble is %s",
+            metadata.ledger_id,
+            metadata.last_fragment.first_entry_id,
+            ", ".join(metadata.ensemble),
+        )
+        for index in replaced:
+            self._errors.pop(index, None)
+        state.on_ensemble_changed(metadata, replaced)
+
+    async def _choose(
+        self, change: ChangeEnsemble, metadata: LedgerMetadata
+    ) -> Mapping[int, BookieId]:
+        """Choose replacements that accept connections, for as many positions as there are."""
+        bookies = self._context.bookies
+        is_needed = self._require_replacement or not can_reach_quorum(
+            sum(1 << index for index in change.failed),
+            metadata.ensemble_size,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
+        )
+        excluded: set[BookieId] = set()
+        good: dict[int, BookieId] = {}
+        while True:
+            missing = {i: b for i, b in change.failed.items() if i not in good}
+            if not missing:
+                return good
+            try:
+                chosen = await bookies.replace(
+                    missing,
+                    [*metadata.ensemble, *good.values()],
+                    excluded,
+                    is_needed=is_needed,
+                )
+            except NotEnoughBookiesError:
+                if good:
+                    return good
+                raise
+            outcomes = await asyncio.gather(
+                *(bookies.fast(bookie_id).connected() for bookie_id in chosen.values()),
+                return_exceptions=True,
+            )
+            for (index, bookie_id), outcome in zip(chosen.items(), outcomes, strict=True):
+                if outcome is None:
+                    good[index] = bookie_id
+                elif isinstance(outcome, ClientClosedError):
+                    raise outcome
+                else:
+                    excluded.add(bookie_id)
+
+    async def _look_for_bookies(self) -> None:
+        changed = asyncio.Event()
+        remove = self._context.bookies.on_change(changed.set)
+        try:
+            while self._state.failed and self._state.error is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await changed.wait()
+                changed.clear()
+                if self._state.is_changing:
+                    continue
+                if self._context.bookies.has_replacement(self._state.ensemble):
+                    self._state.retry_replacement()
+                    self._on_progress()
+                else:
+                    await self._take_back()
+        finally:
+            remove()
+            self._watch = None
+
+    async def _take_back(self) -> None:
+        """Use failed members that accept connections again."""
+        for index, bookie_id in self._state.failed.items():
+            error = self._errors.get(index)
+            if error is not None and not isinstance(error, BookieUnavailableError):
+                continue
+            channel = self._context.bookies.fast(bookie_id)
+            try:
+                await channel.connected()
+            except QuorumbookError:
+                continue
+            returns = self._returns.get(bookie_id, 0)
+            self._returns[bookie_id] = returns + 1
+            if returns:
+                await asyncio.sleep(min(_LOOK_S * 2**returns, _LONGEST_LOOK_S))
+            _log.info("ledger %d: bookie %s is back", self._state.metadata.ledger_id, bookie_id)
+            self._state.on_bookie_back(index, bookie_id)
+            self._on_progress()

@@ -1,0 +1,350 @@
+"""The writer of a ledger: entries in, ids out, in order, as fast as batches can be.
+
+What the caller appends in one turn of the event loop is packed once, written once to each bookie,
+and confirmed by runs; per entry there is one future and nothing else.  ``adds`` does that work;
+here is what the caller sees: appending, waiting, closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
+
+from quorumbook.client.adds import AddDriver
+from quorumbook.client.connection import again
+from quorumbook.client.context import Context, change_metadata
+from quorumbook.client.options import ClientOptions
+from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
+from quorumbook.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    LocalProtocolError,
+    QuorumbookError,
+)
+from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ledger.transitions import closed_metadata
+
+
+class LedgerWriter:
+    """A ledger that this process writes; made by ``BookKeeper.create_ledger``.
+
+    Use it as an async context manager: leaving it waits for pending entries and closes the
+    ledger.  Cancelling an awaited ``append`` does not take the entry back; it may be stored.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        options: ClientOptions,
+        metadata: LedgerMetadata,
+        version: int,
+        password: bytes,
+        on_over: Callable[[LedgerWriter], None] | None = None,
+    ) -> None:
+        """Begin to write a ledger that was just created; see ``BookKeeper.create_ledger``."""
+        self._context = context
+        self._options = options
+        self._id = metadata.ledger_id
+        self._loop = asyncio.get_running_loop()
+        self._create_future = self._loop.create_future
+        self._on_over = on_over
+        self._adds = AddDriver(context, options, metadata, version, password, self._on_failed)
+        self._state = self._adds.state
+        self._window = self._adds.window
+        self._max_payload_bytes = options.max_frame_size_bytes - FRAME_OVERHEAD_BYTES
+        # What was appended in this turn of the loop and is not packed yet.
+        self._payloads: list[bytes] = []
+        self._futures: list[asyncio.Future[EntryId]] = []
+        self._unpacked: list[Group] = []
+        self._is_flush_scheduled = False
+        self._closed_metadata: LedgerMetadata | None = None
+        self._is_closing = False
+        self._closing: asyncio.Task[None] | None = None
+
+    # What it knows -------------------------------------------------------------------------
+
+    @property
+    def id(self) -> LedgerId:
+        """The ledger's id."""
+        return self._id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last wrote it."""
+        return self._closed_metadata or self._state.metadata
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """The id of the newest entry appended so far, confirmed or not."""
+        unpacked = len(self._payloads) + sum(group.count for group in self._unpacked)
+        return self._state.last_add_pushed + unpacked
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The newest entry that is safe, with all before it; -1 if there is none."""
+        return self._state.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """How many payload bytes are confirmed."""
+        return self._state.close_point()[1]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be appended any more: closed, aborted or failed."""
+        return self._is_closing or self._state.error is not None
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether writing goes on with fewer bookies than wanted."""
+        return self._state.is_degraded
+
+    @property
+    def pending_entries(self) -> int:
+        """How many entries were appended and are not confirmed."""
+        return self._window.used_entries
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes the window holds, what slow bookies have not taken included."""
+        return self._window.used_bytes
+
+    # Appending -----------------------------------------------------------------------------
+
+    async def append(self, payload: bytes) -> EntryId:
+        """Append an entry and wait until it is safe.
+
+        Waits for room in the window first, if need be.
+
+        Args:
+            payload: The entry; anything but ``bytes`` is copied.
+
+        Returns:
+            The entry's id.
+
+        Raises:
+            LedgerFencedError: another client took the ledger over; the entry's fate is unknown.
+            LedgerClosedError: the writer is closed.
+            LedgerError: the writer failed; the entry's fate is unknown.
+        """
+        if type(payload) is not bytes:
+            payload = _frozen(payload)
+        window, size = self._window, len(payload)
+        if window.has_waiters or not window.has_room(1, size):
+            await window.wait()
+            while not window.is_over and not window.has_room(1, size):
+                await window.wait()
+        return await self.append_nowait(payload)
+
+    def append_nowait(self, payload: bytes) -> asyncio.Future[EntryId]:
+        """Append an entry and return a future of its id.
+
+        Raises:
+            BackpressureError: the window is full; ``await drain()`` and try again.
+            LedgerClosedError: the writer is closed, and other errors that ended it.
+        """
+        if type(payload) is not bytes:
+            payload = _frozen(payload)
+        size = len(payload) + ENTRY_OVERHEAD_BYTES
+        window = self._window
+        if window.entries <= 0 or window.size_bytes < size or window.is_over:
+            self._check_open()
+            window.check_room(1, len(payload))
+        if size > self._max_payload_bytes:
+            self._check_size(payload)
+        window.entries -= 1
+        window.size_bytes -= size
+        future: asyncio.Future[EntryId] = self._create_future()
+        self._payloads.append(payload)
+        self._futures.append(future)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    def append_many(self, payloads: Iterable[bytes]) -> asyncio.Future[range]:
+        """Append entries with consecutive ids and return one future of the range of ids.
+
+        Raises:
+            BackpressureError: the window has no room for them; ``await drain()`` and try again.
+            LedgerClosedError: the writer is closed, and other errors that ended it.
+        """
+        frozen = [item if type(item) is bytes else _frozen(item) for item in payloads]
+        future: asyncio.Future[range] = self._create_future()
+        if not frozen:
+            next_id = self.last_add_pushed + 1
+            future.set_result(range(next_id, next_id))
+            return future
+        self.append_group(Group(frozen, None, future))
+        return future
+
+    def append_group(self, group: Group) -> None:
+        """Append what was put together elsewhere (the blocking twin does)."""
+        payloads = group.payloads
+        self._check_open()
+        size = sum(map(len, payloads))
+        self._window.check_room(group.count, size)
+        if max(map(len, payloads)) + ENTRY_OVERHEAD_BYTES > self._max_payload_bytes:
+            for payload in payloads:
+                self._check_size(payload)
+        self._window.entries -= group.count
+        self._window.size_bytes -= size + group.count * ENTRY_OVERHEAD_BYTES
+        self._gather_singles()
+        self._unpacked.append(group)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def drain(self) -> None:
+        """Wait until the window has room again."""
+        self._check_open()
+        while not self._window.has_room(1, 0):
+            await self._window.wait()
+            self._check_open()
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is safe; raises the error that prevents it."""
+        self._flush()
+        await self._adds.confirmed(self._state.last_add_pushed)
+
+    # The end -------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Wait for pending entries, then close the ledger behind the last confirmed one.
+
+        If the writer failed, the ledger is closed behind what was confirmed, unless another
+        client took it over, and the failure is raised: the fate of the entries behind is unknown,
+        a reader does not see them.  Several calls wait for the same close.
+
+        Raises:
+            LedgerFencedError: another client took the ledger over.
+            MetadataVersionConflict: another client closed it at another entry.
+            LedgerError: an earlier append failed.
+        """
+        if self._closing is None:
+            self._flush()
+            self._is_closing = True
+            self._state.close()
+            self._window.is_over = True
+            self._window.wake()
+            self._closing = self._context.spawn(self._close())
+            # Also when nobody waits any more, its failure was told to those who appended.
+            self._closing.add_done_callback(_look_at)
+        await asyncio.shield(self._closing)
+
+    async def abort(self) -> None:
+        """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
+        self._is_closing = True
+        self.stop(LedgerClosedError("the writer was aborted", ledger_id=self._id))
+        if self._closing is not None:
+            with contextlib.suppress(QuorumbookError, asyncio.CancelledError):
+                await self._closing
+        await self._adds.keeper.stop()
+
+    def stop(self, error: QuorumbookError) -> None:
+        """Fail what is pending; the client calls it when it closes."""
+        self._state.abort(error)
+        self._adds.act()
+        self._detach()
+
+    async def __aenter__(self) -> LedgerWriter:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            await self.close()
+            return
+        # The failure that is on its way says more than what closing makes of it.
+        with contextlib.suppress(QuorumbookError):
+            await self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"<LedgerWriter {self._id}, {state}, confirmed {self.last_add_confirmed}>"
+
+    async def _close(self) -> None:
+        state = self._state
+        try:
+            with contextlib.suppress(QuorumbookError):
+                await self._adds.confirmed(state.last_add_pushed)
+            await self._adds.keeper.stop()
+            if isinstance(state.error, LedgerFencedError):
+                raise again(state.error)
+            last, length = state.close_point()
+            self._closed_metadata, _ = await change_metadata(
+                self._context,
+                state.metadata,
+                self._adds.keeper.version,
+                partial(closed_metadata, last_entry_id=last, length=length),
+                timeout_s=self._options.operation_timeout_s,
+            )
+        finally:
+            self._detach()
+        self._check_error()
+
+    def _detach(self) -> None:
+        self._adds.stop()
+        if self._on_over is not None:
+            self._on_over(self)
+
+    def _gather_singles(self) -> None:
+        if self._payloads:
+            self._unpacked.append(Group(self._payloads, self._futures, None))
+            self._payloads, self._futures = [], []
+
+    def _flush(self) -> None:
+        """Pack and send what was appended in this turn of the loop; runs once a turn."""
+        self._is_flush_scheduled = False
+        self._gather_singles()
+        if not self._unpacked:
+            return
+        groups, self._unpacked = self._unpacked, []
+        if self._state.error is None:
+            self._adds.send(groups)
+            return
+        for group in groups:
+            group.fail(self._state.error)
+
+    def _on_failed(self, error: QuorumbookError) -> None:
+        self._gather_singles()
+        groups, self._unpacked = self._unpacked, []
+        for group in groups:
+            group.fail(error)
+
+    def _check_size(self, payload: bytes) -> None:
+        if len(payload) > self._max_payload_bytes:
+            raise LocalProtocolError(
+                f"an entry of {len(payload)} bytes is larger than the {self._max_payload_bytes} "
+                "that fit into a frame",
+                ledger_id=self._id,
+            )
+
+    def _check_open(self) -> None:
+        self._check_error()
+        if self._is_closing:
+            raise LedgerClosedError(f"ledger {self._id} is closed", ledger_id=self._id)
+
+    def _check_error(self) -> None:
+        if self._state.error is not None:
+            raise again(self._state.error)
+
+
+def _frozen(payload: object) -> bytes:
+    """Copy what could change until the last bookie has it (R6)."""
+    if isinstance(payload, bytearray | memoryview | bytes):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
