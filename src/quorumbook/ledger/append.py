@@ -68,7 +68,12 @@ from quorumbook.ledger.append_effects import (
 )
 from quorumbook.ledger.lengths import Lengths
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
-from quorumbook.ledger.placement.schedule import can_reach_quorum, entries_at, stripe_mask
+from quorumbook.ledger.placement.schedule import (
+    can_reach_quorum,
+    entries_at,
+    stripe_mask,
+    write_set,
+)
 
 __all__ = [
     "FATAL_ERRORS",
@@ -199,6 +204,13 @@ class AppendState:
         """
         failed = self._failed
         return [item for item in enumerate(self.ensemble) if item[0] not in failed]
+
+    def missing(self, entry_id: EntryId) -> list[int]:
+        """Return the positions that store a pending entry and have not acknowledged it."""
+        metadata = self.metadata
+        bit = 1 << (entry_id - self._base)
+        stored = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+        return [index for index in stored if not self._acks[index] & bit]
 
     # Entries and answers -------------------------------------------------------------------
 
@@ -485,7 +497,7 @@ class AppendState:
     def _stripe(self, index: int) -> int:
         """Return the bits of the pending entries that a position stores (and some beyond)."""
         pending = self._next - self._base
-        if self._stripes_width < pending:
+        if self._stripes_width <= pending:
             # One mask for each phase, made wide enough at once, serves until the window grows.
             size = self._ensemble_size
             self._stripes_width = 2 * pending + 64
