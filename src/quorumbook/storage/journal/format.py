@@ -7,7 +7,7 @@
       entry     the entry as in protocol/digest.py: int64 ledger id, int64 entry id >= 0, ...
       key       int64 ledger id, int64 -0x1000, int32 length, master key        (version 3 on)
       fence     int64 ledger id, int64 -0x2000                                  (version 4 on)
-      LAC       int64 ledger id, int64 -0x8000, int32 length, packet            (version 6)
+      LAC       int64 ledger id, int64 -0x8000, int32 length, packet   (version 6, seen in 4)
       others    a negative entry id that is none of these is skipped
     padding     int32 -0x100, int32 n, n bytes that nobody looks at             (version 5 on)
 

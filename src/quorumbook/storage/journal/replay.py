@@ -76,11 +76,12 @@ def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> 
     try:
         for journal_id in ids:
             journals.append(_open(env, directory, journal_id))  # noqa: PERF401 - closed on error
-        for journal, successor in zip(journals, [*journals[1:], None], strict=True):
+        for number, journal in enumerate(journals, start=1):
             start = mark.offset if journal.id == mark.journal_id else 0
-            found = _read(journal, start, collect, is_last=successor is None)
-            if successor is not None:
-                _check_end(journal, found, successor.header, start)
+            is_last = number == len(journals)
+            found = _read(journal, start, collect, is_last=is_last)
+            if not is_last:
+                _check_end(journal, found, journals[number].header, start)
             if found.is_damaged:
                 _log.error("%s is damaged at byte %d", journal.file.path, found.valid_end)
                 damage.append((journal.file.path, found.valid_end))

@@ -51,6 +51,9 @@ WINDOW_BYTES = 8 * 1024 * 1024
 #: A record of the peer that claims to be larger is damaged; far above any frame limit in use.
 RECORD_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 
+#: A LAC belongs into version 6, but the peer, told to write an older one, writes it all the same.
+_SINCE_VERSION = {KEY_ENTRY_ID: 3, FENCE_ENTRY_ID: 4, LAC_ENTRY_ID: 4}
+
 _HEAD = Struct(">iqq")
 _TWO_INT32 = Struct(">ii")
 _INT32 = Struct(">i")
@@ -101,7 +104,11 @@ def read_header(file: File, journal_id: int) -> JournalHeader | None:
     data = file.read(0, HEADER_SIZE)
     if not any(data) and last_byte(file, 0) == 0:
         return None
-    return decode_header(data, journal_id, file.path)
+    header = decode_header(data, journal_id, file.path)
+    if header.version == 1 and _check_behind(file, 0, file.size_bytes()) is not None:
+        # No header at all is the peer's oldest format; groups with checks are none of it.
+        raise CorruptJournalError("the journal's header is damaged", path=file.path, offset=0)
+    return header
 
 
 def last_byte(file: File, position: int) -> int:
@@ -252,6 +259,8 @@ def _provable_prefix(window: _Window, position: int, end: int, collect: RunColle
             collect.entries(at, size, ledger_id, entry_id, stop)
         elif entry_id == LAC_ENTRY_ID:
             packet = data[at + 24 : stop]
+            if data[at + 20 : at + 24] != _INT32.pack(len(packet)):
+                break
             if packet[:8] != data[at + 4 : at + 12] or not has_valid_digest(packet, _IDS_SIZE):
                 break
             _special(window, at, collect)
@@ -281,7 +290,7 @@ def has_valid_digest(data: bytes, header_size: int) -> bool:
 def _special(window: _Window, position: int, collect: RunCollector, version: int = VERSION) -> None:
     """Hand over a record that is no entry."""
     size, ledger_id, entry_id = _HEAD.unpack_from(window.data, position)
-    needed = {KEY_ENTRY_ID: 3, FENCE_ENTRY_ID: 4, LAC_ENTRY_ID: 6}.get(entry_id)
+    needed = _SINCE_VERSION.get(entry_id)
     if needed is None:
         collect.skipped()
         return
