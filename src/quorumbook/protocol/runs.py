@@ -30,6 +30,10 @@ def build_run(
         entry_ids: All ids, if some between first and last are not here.
         bodies: An empty piece and then the entries; it makes the first size a separator too.
     """
+    if len(bodies) == 2:
+        size = len(bodies[1])
+        data = SIZE.pack(size) + bodies[1]
+        return EntryRun(ledger_id, first_entry_id, last_entry_id, size, data)
     sizes = list(map(len, bodies))
     size = sizes[1]
     count = len(bodies) - 1

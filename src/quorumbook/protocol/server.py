@@ -93,13 +93,15 @@ class RequestDecoder:
                 if first_byte == _FIRST_FIELD:
                     begin = position
                     position = v3_requests.decode_adds(data, position, end, max_length, requests)
+                    if position == begin:
+                        position = v3_requests.decode_reads(
+                            data, position, end, max_length, requests
+                        )
                     if position != begin:
                         continue
                 request = None
                 if first_byte > _LAST_BYTE_OF_NO_FIELD:
-                    request = v3_requests.decode_plain_read(
-                        data, position, stop
-                    ) or v3_requests.decode_request(data, position, stop)
+                    request = v3_requests.decode_request(data, position, stop)
                 if request is not None:
                     requests.append(request)
                     position = stop

@@ -52,6 +52,21 @@ _ADD_TAG = b"\xaa\x06"
 _READ_TAG = b"\xa2\x06"
 _FLAG_TAG = b"\xa0\x06"
 _KEY_TAG = b"\x1a\x14"
+_LEAST_SIZE = 16
+_SIGN = 1 << 63
+
+
+_structs: dict[str, Struct] = {}
+
+
+def _struct(layout: str) -> Struct:
+    """Return a struct of a layout seen on the wire; many frames, and connections, have the same."""
+    struct = _structs.get(layout)
+    if struct is None:
+        if len(_structs) >= 1024:
+            _structs.clear()
+        struct = _structs[layout] = Struct(layout)
+    return struct
 
 
 class _Add(NamedTuple):
@@ -112,7 +127,7 @@ class _Layout:
         self.size = stop - position
         self.body_at = add.body_at - position
         self.body_end = add.body_end - position
-        self.unpack = Struct(
+        self.unpack = _struct(
             f">{len(self.prefix)}sB{transaction_size - 1}s{len(self.middle)}s"
             f"B{entry_id_size - 1}s{len(self.tail)}sqq"
         ).unpack_from
@@ -125,7 +140,6 @@ def decode_adds(
 
     Returns the position itself if the frame there is no add of a known layout.
     """
-    start = position
     add, stop = _add_at(data, position, end, max_length)
     while add is not None:
         first = add
@@ -133,14 +147,20 @@ def decode_adds(
         ids = [add.entry_id]
         echo_ids = [add.echo_entry_id]
         transaction_ids = [add.transaction_id]
+        frame_at = position
         while True:
-            layout = _Layout(data, position, stop, add)
-            position = stop
-            if add.echo_entry_id == add.entry_id and add.echo_ledger_id == add.ledger_id:
+            size, position = data[position : position + 4], stop
+            if (
+                data.startswith(size, stop)
+                and add.echo_entry_id == add.entry_id
+                and add.echo_ledger_id == add.ledger_id
+            ):
+                layout = _Layout(data, frame_at, stop, add)
                 position = _match_layout(
                     data, position, end, layout, add.ledger_id, ids, transaction_ids, bodies
                 )
                 echo_ids += ids[len(echo_ids) :]
+            frame_at = position
             add, stop = _add_at(data, position, end, max_length)
             if add is None or not add.is_like(first) or not 0 < add.entry_id - ids[-1] < MAX_GAP:
                 break
@@ -149,7 +169,6 @@ def decode_adds(
             echo_ids.append(add.echo_entry_id)
             transaction_ids.append(add.transaction_id)
         requests.append(_add_run(first, ids, echo_ids, transaction_ids, bodies))
-    assert position >= start
     return position
 
 
@@ -236,7 +255,7 @@ def _add_run(
 
 def _add_at(data: bytes, position: int, end: int, max_length: int) -> tuple[_Add | None, int]:
     """Decode the frame at a position if it is a complete add of a known layout."""
-    if end - position < 16:
+    if end - position < _LEAST_SIZE:
         return None, position
     length = int.from_bytes(data[position : position + 4], "big")
     stop = position + 4 + length
@@ -320,22 +339,94 @@ def _expect(data: bytes, position: int, tag: bytes) -> bytes:
     return tag
 
 
-def decode_plain_read(data: bytes, position: int, stop: int) -> Read | None:
-    """Decode a read of one entry without key, flag or waiting, or return None."""
-    try:
-        transaction_id, _, _, priority, at = _decode_header(data, position, Operation.READ_ENTRY)
-        size, at = varint.decode(data, at + len(_expect(data, at, _READ_TAG)), stop)
-        if at + size != stop or data[at] != 0x08:
-            return None
-        ledger_id, at = varint.decode(data, at + 1, stop)
-        if data[at] != 0x10:
-            return None
-        entry_id, at = varint.decode(data, at + 1, stop)
-    except (RemoteProtocolError, IndexError):
-        return None
-    if at != stop:
-        return None
-    return Read(3, transaction_id, varint.signed(ledger_id), varint.signed(entry_id), priority > 0)
+def decode_reads(
+    data: bytes, position: int, end: int, max_length: int, requests: list[Request]
+) -> int:
+    """Decode the plain reads that follow each other from a position on; return where they end.
+
+    Plain are reads of one entry without key, flag or waiting.  Returns the position itself if the
+    frame there is another.
+    """
+    while end - position >= _LEAST_SIZE:
+        length = int.from_bytes(data[position : position + 4], "big")
+        stop = position + 4 + length
+        if stop > end or length > max_length:
+            break
+        try:
+            transaction_id, transaction_at, transaction_end, priority, at = _decode_header(
+                data, position, Operation.READ_ENTRY
+            )
+            size, at = varint.decode(data, at + len(_expect(data, at, _READ_TAG)), stop)
+            is_whole = at + size == stop
+            ledger_id, at = varint.decode(data, at + len(_expect(data, at, b"\x08")), stop)
+            entry_id_at = at + len(_expect(data, at, b"\x10"))
+            entry_id, at = varint.decode(data, entry_id_at, stop)
+        except (RemoteProtocolError, IndexError):
+            break
+        if at != stop or not is_whole:
+            break
+        ledger_id = varint.signed(ledger_id)
+        requests.append(Read(3, transaction_id, ledger_id, varint.signed(entry_id), priority > 0))
+        if data.startswith(data[position : position + 4], stop):
+            fields = (transaction_at, transaction_end, entry_id_at)
+            stop = _match_reads(data, position, stop, end, fields, requests)
+        position = stop
+    return position
+
+
+def _match_reads(
+    data: bytes,
+    position: int,
+    stop: int,
+    end: int,
+    fields: tuple[int, int, int],
+    requests: list[Request],
+) -> int:
+    """Take the reads behind ``stop`` that look like the one before; return where they end."""
+    transaction_at, transaction_end, entry_id_at = fields
+    size = stop - position
+    run_prefix = data[position:transaction_at]
+    run_middle = data[transaction_end:entry_id_at]
+    transaction_size, entry_id_size = transaction_end - transaction_at, stop - entry_id_at
+    transaction_bias = 128 if transaction_size > 1 else 0
+    entry_id_bias = 128 if entry_id_size > 1 else 0
+    unpack = _struct(
+        f">{len(run_prefix)}sB{transaction_size - 1}s{len(run_middle)}sB{entry_id_size - 1}s"
+    ).unpack_from
+    model = requests[-1]
+    assert isinstance(model, Read)
+    ledger_id, is_high_priority = model.ledger_id, model.is_high_priority
+    transaction_rest = entry_id_rest = None
+    transaction_base = entry_id_base = -1
+    position = stop
+    while end - position >= size:
+        prefix, low, rest, middle, entry_id_low, entry_id_high = unpack(data, position)
+        if prefix != run_prefix or middle != run_middle:
+            break
+        if rest != transaction_rest:
+            transaction_rest, transaction_base = rest, varint.high_part(rest)
+        if entry_id_high != entry_id_rest:
+            entry_id_rest, entry_id_base = entry_id_high, varint.high_part(entry_id_high)
+        low -= transaction_bias
+        entry_id_low -= entry_id_bias
+        if (
+            not 0 <= low < 128
+            or not 0 <= entry_id_low < 128
+            or transaction_base < 0
+            or not 0 <= entry_id_base < _SIGN
+        ):
+            break
+        requests.append(
+            Read(
+                3,
+                transaction_base + low,
+                ledger_id,
+                entry_id_base + entry_id_low,
+                is_high_priority,
+            )
+        )
+        position += size
+    return position
 
 
 def decode_request(data: bytes, position: int, stop: int) -> Request | None:

@@ -32,8 +32,8 @@ def encode(value: int) -> bytes:
 
 def decode(data: bytes, position: int, end: int) -> tuple[int, int]:
     """Return the unsigned number at a position and where the next field begins."""
-    value = shift = 0
     stop = min(end, position + _MAX_SIZE_BYTES)
+    value = shift = 0
     while position < stop:
         byte = data[position]
         position += 1
