@@ -11,7 +11,7 @@ from ledger_model import Cluster, length_of
 
 from quorumbook.errors import (
     ConnectionLostError,
-    LedgerError,
+    LedgerClosedError,
     LedgerFencedError,
     MetadataVersionConflict,
     NoSuchEntryError,
@@ -188,7 +188,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         chosen = {index: self.cluster.new_bookie() for index in change.failed}
         try:
             metadata, replaced = changed_metadata(self.cluster.metadata, change, chosen)
-        except LedgerError as error:
+        except (LedgerFencedError, LedgerClosedError) as error:
             self.writer.on_ensemble_change_failed(error)
         else:
             assert self.cluster.write(metadata, self.cluster.version)
@@ -303,7 +303,5 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.nothing_that_succeeded_is_lost()
 
 
-RecoveryMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None
-)
+RecoveryMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestRecoveryMachine = RecoveryMachine.TestCase

@@ -158,10 +158,10 @@ class ReadState:
         effects: list[Effect] = []
         if self.is_done:
             return effects
-        self._ask(effects)
         self._deliver(effects)
         if not self.is_done:
             self._ask(effects)
+            self._deliver(effects)  # a piece may have run out of replicas
         return effects
 
     def on_entries(

@@ -28,7 +28,7 @@ def test_every_bookie_gets_its_turn() -> None:
 def test_a_seed_repeats_the_choice_whatever_the_order_of_the_candidates() -> None:
     placement = RandomPlacement()
     one = placement.new_ensemble(3, BOOKIES, (), Random(7))
-    assert one == placement.new_ensemble(3, set(BOOKIES[::-1]), (), Random(7))
+    assert one == placement.new_ensemble(3, BOOKIES[::-1], (), Random(7))
 
 
 def test_too_few_bookies_raise_an_error_that_counts_them() -> None:

@@ -29,7 +29,7 @@ def quorums(table: dict[str, Any]) -> tuple[int, int, int]:
     return table["ensemble"], table["write_quorum"], table["ack_quorum"]
 
 
-@pytest.fixture(params=TABLES, ids=lambda t: "e%d-w%d-a%d" % quorums(t))
+@pytest.fixture(params=TABLES, ids=lambda t: "e{}-w{}-a{}".format(*quorums(t)))
 def table(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.param
 
