@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from doubles.sim_disk import SimDisk
+from quorumbook.env import Env
+from quorumbook.errors import CorruptStateError, StorageError
+from quorumbook.storage.state_file import (
+    NAME,
+    LedgerState,
+    StateCopies,
+    StateFileContent,
+    decode_states,
+    encode_blocks,
+    encode_deletion,
+    encode_record,
+    read_states,
+)
+
+KEY = b"k" * 20
+
+
+class Bookie:
+    """Ledger states and their copies."""
+
+    def __init__(self, *directories: str) -> None:
+        self.disk = SimDisk()
+        for directory in directories:
+            self.disk.make_directory(directory)
+        self.directories = directories
+        self.copies = StateCopies(Env(disk=self.disk), directories)
+        self.states: dict[int, LedgerState] = {}
+
+    def write(self, *states: LedgerState, deleted: Iterable[int] = ()) -> None:
+        self.states.update({state.ledger_id: state for state in states})
+        for ledger_id in deleted:
+            self.states.pop(ledger_id, None)
+        self.copies.write(states, deleted, self.states.values)
+
+    def content(self, directory: str) -> dict[int, LedgerState]:
+        found = read_states(self.disk, directory)
+        assert found is not None
+        return found.states
+
+
+def states_of(data: bytes) -> dict[int, LedgerState]:
+    return decode_states(data).states
+
+
+def test_every_field_comes_back() -> None:
+    states = [
+        LedgerState(1, KEY),
+        LedgerState(2, b"", is_fenced=True),
+        LedgerState(3, KEY, is_in_limbo=True, explicit_lac=b""),
+        LedgerState(2**62, KEY, True, True, b"packet" * 10),
+    ]
+    data, _ = encode_blocks(map(encode_record, states))
+    assert states_of(data) == {state.ledger_id: state for state in states}
+
+
+def test_every_directory_gets_what_changed() -> None:
+    bookie = Bookie("/a", "/b")
+    bookie.write(LedgerState(1, KEY))
+    bookie.write(LedgerState(2, KEY), LedgerState(1, KEY, is_fenced=True))
+    bookie.write(deleted=[2])
+    for directory in bookie.directories:
+        assert bookie.content(directory) == {1: LedgerState(1, KEY, is_fenced=True)}
+
+
+def test_what_was_written_survives_a_power_cut() -> None:
+    bookie = Bookie("/a")
+    bookie.write(LedgerState(1, KEY))
+    bookie.write(LedgerState(2, KEY))
+    found = read_states(bookie.disk.crash(), "/a")
+    assert found is not None
+    assert found.states == bookie.states
+
+
+def test_a_torn_last_block_is_cut_off_and_written_over() -> None:
+    for seed in range(20):
+        bookie = Bookie("/a")
+        bookie.write(LedgerState(1, KEY))
+        bookie.disk.faults.fail("sync", NAME)
+        with pytest.raises(StorageError):
+            bookie.write(*(LedgerState(i, KEY) for i in range(2, 60)))
+        disk = bookie.disk.crash(random.Random(seed), keep=0.5)
+        copies = StateCopies(Env(disk=disk), ["/a"])
+        found = copies.load()[0]
+        assert isinstance(found, StateFileContent)
+        assert found.states.get(1) == LedgerState(1, KEY)
+        assert len(found.states) in (1, 59)
+        copies.write([LedgerState(99, KEY)], [], dict)
+        again = read_states(disk, "/a")
+        assert again is not None
+        assert again.states == {**found.states, 99: LedgerState(99, KEY)}
+        assert not again.is_torn
+
+
+def test_after_a_failed_write_the_copy_is_written_as_a_whole() -> None:
+    bookie = Bookie("/a")
+    bookie.write(LedgerState(1, KEY))
+    bookie.disk.faults.fail("write", NAME)
+    with pytest.raises(StorageError):
+        bookie.write(LedgerState(2, KEY))
+    bookie.write(LedgerState(3, KEY))
+    assert bookie.content("/a") == {i: LedgerState(i, KEY) for i in (1, 2, 3)}
+
+
+def test_a_file_that_has_grown_to_twice_its_need_is_written_anew() -> None:
+    bookie = Bookie("/a")
+    for i in range(3000):
+        bookie.write(LedgerState(1, KEY, is_fenced=bool(i % 2)))
+    assert len(bookie.disk.get(f"/a/{NAME}")) < 70_000
+    assert bookie.content("/a") == bookie.states
+
+
+def test_a_new_directory_gets_everything() -> None:
+    bookie = Bookie("/a", "/b")
+    bookie.write(LedgerState(1, KEY))
+    bookie.disk.unlink(f"/b/{NAME}")
+    copies = StateCopies(Env(disk=bookie.disk), ["/a", "/b"])
+    assert copies.load()[1] is None
+    copies.write([LedgerState(2, KEY)], [], lambda: [LedgerState(1, KEY), LedgerState(2, KEY)])
+    assert (
+        bookie.content("/a")
+        == bookie.content("/b")
+        == {
+            1: LedgerState(1, KEY),
+            2: LedgerState(2, KEY),
+        }
+    )
+
+
+def three_blocks() -> tuple[bytes, list[int], list[dict[int, LedgerState]]]:
+    data, chain, ends, after = b"", 0, [0], [dict[int, LedgerState]()]
+    states: dict[int, LedgerState] = {}
+    for ledger_id in (1, 2, 3):
+        state = LedgerState(ledger_id, KEY, ledger_id == 2, ledger_id == 3, b"lac" * ledger_id)
+        block, chain = encode_blocks([encode_record(state), encode_deletion(77)], chain)
+        data += block
+        states = {**states, ledger_id: state}
+        ends.append(len(data))
+        after.append(states)
+    return data, ends, after
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_every_flipped_byte_is_noticed(flip: int) -> None:
+    good, ends, after = three_blocks()
+    for at in range(len(good)):
+        data = bytearray(good)
+        data[at] ^= flip
+        if at < ends[2]:
+            with pytest.raises(CorruptStateError):
+                decode_states(bytes(data), "/a/x")
+        else:
+            found = decode_states(bytes(data))
+            assert (found.states, found.end, found.is_torn) == (after[2], ends[2], True)
+
+
+def test_every_cut_is_the_end_of_a_crashed_checkpoint() -> None:
+    good, ends, after = three_blocks()
+    for end in range(len(good) + 1):
+        found = decode_states(good[:end])
+        whole = max(i for i, e in enumerate(ends) if e <= end)
+        assert found.states == after[whole]
+        assert found.is_torn == (end not in ends)
+
+
+def test_every_zeroed_stretch_is_noticed() -> None:
+    good, ends, after = three_blocks()
+    for start in range(0, len(good), 8):
+        data = bytearray(good)
+        data[start : start + 16] = bytes(len(data[start : start + 16]))
+        try:
+            found = decode_states(bytes(data))
+        except CorruptStateError:
+            assert start < ends[2]
+        else:
+            assert found.is_torn or bytes(data) == good
+            assert found.states in after
+
+
+def test_a_lost_block_in_the_middle_is_noticed() -> None:
+    good, ends, _ = three_blocks()
+    with pytest.raises(CorruptStateError):
+        decode_states(good[: ends[1]] + good[ends[2] :] + good[ends[2] :])
+
+
+def test_a_damaged_copy_is_told_apart_from_a_good_one_and_healed() -> None:
+    bookie = Bookie("/a", "/b")
+    bookie.write(LedgerState(1, KEY))
+    bookie.write(LedgerState(2, KEY))
+    data = bytearray(bookie.disk.get(f"/a/{NAME}"))
+    data[20] ^= 1
+    bookie.disk.put(f"/a/{NAME}", bytes(data))
+    copies = StateCopies(Env(disk=bookie.disk), ["/a", "/b"])
+    damaged, good = copies.load()
+    assert isinstance(damaged, CorruptStateError)
+    assert damaged.path == f"/a/{NAME}"
+    assert isinstance(good, StateFileContent)
+    assert good.states == bookie.states
+    copies.write([], [], good.states.values)
+    assert bookie.content("/a") == bookie.states
+
+
+def test_a_newer_release_is_refused_in_one_line() -> None:
+    from struct import pack
+
+    from google_crc32c import value
+
+    block = pack(">4sii", b"QBST", 2, 0)
+    with pytest.raises(CorruptStateError, match="newer release"):
+        decode_states(block + pack(">I", value(block)))
