@@ -23,6 +23,7 @@ the bytes are, this room does not know.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import time
@@ -35,7 +36,7 @@ from typing import Any
 
 from quorumbook.errors import CorruptIndexError, DiskFullError, StorageError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.storage.ledgers import LedgerState
+from quorumbook.storage.state_file import LedgerState
 from quorumbook.storage.stored_run import StoredRun
 
 SCHEMA_VERSION = 1
@@ -45,6 +46,8 @@ _SLICE_ROWS = 1000
 _SLICE_PAUSE_S = 0.0002
 #: Last ids remembered to tell "nothing can overlap" without a look-up.
 _LAST_LIMIT = 50_000
+#: An index up to this size is checked as a whole at each start.
+_CHECK_LIMIT_BYTES = 64 * 1024 * 1024
 _MAX_ENTRY_ID = 2**63 - 1
 
 _SCHEMA = """
@@ -263,8 +266,8 @@ class Index(IndexReader):
     ) -> None:
         self._pause = pause or (lambda: time.sleep(_SLICE_PAUSE_S))
         self._last: dict[LedgerId, EntryId] = {}
-        if not create:
-            _check_exists(path)
+        if not create and not index_exists(path):
+            raise DamagedIndexError("the index is missing", path=path)
         super().__init__(path, cache_size_kib=8192)
         try:
             with _index_errors(path):
@@ -296,7 +299,13 @@ class Index(IndexReader):
         )
 
     def check(self) -> None:
-        """Read every page and see that they fit together; raises ``DamagedIndexError``."""
+        """See that the pages fit together, if reading them all is a matter of moments.
+
+        Raises:
+            DamagedIndexError: They do not.
+        """
+        if os.path.getsize(self._path) > _CHECK_LIMIT_BYTES:
+            return
         with _index_errors(self._path):
             answer = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if answer != "ok":
@@ -433,14 +442,24 @@ class Index(IndexReader):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _check_exists(path: str) -> None:
-    """Refuse a missing file instead of making an empty one."""
-    try:
-        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
-        connection.close()
-    except sqlite3.OperationalError as error:
-        raise DamagedIndexError("the index is missing", path=path) from error
+def index_exists(path: str) -> bool:
+    """Tell whether there is an index file."""
+    return os.path.exists(path)
 
 
-def _quoted(path: str) -> str:
-    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+def set_aside(path: str) -> str:
+    """Move a damaged index out of the way and return where it is now."""
+    aside = f"{path}.damaged"
+    for suffix in ("", "-wal", "-shm"):
+        if os.path.exists(aside + suffix):
+            os.unlink(aside + suffix)
+        if os.path.exists(path + suffix):
+            os.replace(path + suffix, aside + suffix)
+    return aside
+
+
+def remove_index(path: str) -> None:
+    """Remove an index file and what belongs to it."""
+    for suffix in ("", "-wal", "-shm"):
+        if os.path.exists(path + suffix):
+            os.unlink(path + suffix)

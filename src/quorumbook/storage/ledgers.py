@@ -16,23 +16,11 @@ import hmac
 import weakref
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import NamedTuple
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.storage.state_file import LedgerState
 
 _LAC = Struct(">q")
-
-
-class LedgerState(NamedTuple):
-    """The part of a handle that only the index and the side files keep (it cannot be rebuilt)."""
-
-    ledger_id: LedgerId
-    master_key: bytes
-    is_fenced: bool = False
-    is_in_limbo: bool = False
-    explicit_lac: bytes | None = None
-    #: Floor of the known last add confirmed, where the stored entries alone would say less.
-    last_add_confirmed: EntryId = INVALID_ENTRY_ID
 
 
 def lac_of_packet(packet: bytes) -> EntryId:
@@ -56,6 +44,7 @@ class LedgerHandle:
         "__weakref__",
         "_waiters",
         "explicit_lac",
+        "explicit_lac_id",
         "fence_waiters",
         "in_flight",
         "is_deleted",
@@ -81,6 +70,7 @@ class LedgerHandle:
         self.is_fence_durable = False
         self.is_in_limbo = False
         self.explicit_lac: bytes | None = None
+        self.explicit_lac_id: EntryId = INVALID_ENTRY_ID
         self.last_add_confirmed: EntryId = INVALID_ENTRY_ID
         self.last_entry_id: EntryId = INVALID_ENTRY_ID
         self.lac_update_ms = 0
@@ -170,7 +160,9 @@ class LedgerHandle:
         self.lac_floor = state.last_add_confirmed
         self.raise_lac(state.last_add_confirmed)
         if state.explicit_lac is not None:
-            self.raise_lac(lac_of_packet(state.explicit_lac))
+            self.explicit_lac_id = lac_of_packet(state.explicit_lac)
+            self.lac_floor = max(self.lac_floor, self.explicit_lac_id)
+            self.raise_lac(self.lac_floor)
         self.key_needed = False
         self.is_stored = True
 
@@ -185,7 +177,10 @@ class LedgerHandle:
     def is_idle(self) -> bool:
         """Tell whether the table may forget the handle."""
         return not (
-            self.is_dirty or self.in_flight or self._waiters or self.fence_waiters is not None
+            self.is_dirty
+            or self.in_flight
+            or self._waiters
+            or self.is_fenced != self.is_fence_durable
         )
 
 
@@ -194,6 +189,8 @@ class LedgerTable:
 
     def __init__(self, *, limit: int, loader: Callable[[LedgerId], LedgerHandle | None]) -> None:
         self._limit = limit
+        #: Looked through when it has grown by a tenth, not for every ledger above the limit.
+        self._evict_at = limit + limit // 10
         self._loader = loader
         self._recent: dict[LedgerId, LedgerHandle] = {}
         self._alive: weakref.WeakValueDictionary[LedgerId, LedgerHandle] = (
@@ -259,7 +256,7 @@ class LedgerTable:
     @property
     def is_over_limit(self) -> bool:
         """Tell whether ``evict`` has work."""
-        return len(self._recent) > self._limit
+        return len(self._recent) > self._evict_at
 
     def evict(self) -> int:
         """Forget the longest unused clean, idle handles down to the limit.
@@ -276,4 +273,5 @@ class LedgerTable:
                 evicted += 1
                 if evicted == over:
                     break
+        self._evict_at = max(self._limit, len(self._recent)) + self._limit // 10
         return evicted

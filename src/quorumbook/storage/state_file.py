@@ -1,12 +1,13 @@
 """ledger-states: the copy of what cannot be rebuilt, in every ledger directory.
 
 Runs can be found again in the entry logs; master keys, fences, explicit LACs and limbo cannot.
-A checkpoint that changed them appends the changed ledgers here, before the index commits:
+A checkpoint that changed them appends the changed ledgers here, before the marks advance:
 
     block       "QBST", int32 our version (1), int32 bytes of the records, records,
                 CRC32C of the block before it (0 for the first) and of this block
-    record      int64 ledger id, int32 flags (1 fenced, 2 limbo, 4 has explicit LAC, 8 deleted),
-                int32 length, master key, int32 length, explicit LAC packet
+    record      int64 ledger id, int32 flags (1 fenced, 2 limbo, 4 has explicit LAC, 8 deleted,
+                16 has a floor), int32 length, master key, int32 length, explicit LAC packet,
+                and with flag 16 int64 floor of the last add confirmed
 
 The newest record of a ledger counts.  A file that holds twice what it needs is written anew as a
 whole.  The chain of checksums makes a lost block in the middle visible; a torn last block is the
@@ -24,16 +25,17 @@ from google_crc32c import extend
 
 from quorumbook.env import Disk, Env
 from quorumbook.errors import CorruptStateError, StorageError
-from quorumbook.ids import LedgerId
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 
 NAME = "ledger-states"
 MAGIC = b"QBST"
 VERSION = 1
 
-_FENCED, _LIMBO, _HAS_LAC, _DELETED = 1, 2, 4, 8
+_FENCED, _LIMBO, _HAS_LAC, _DELETED, _HAS_FLOOR = 1, 2, 4, 8, 16
 _BLOCK = Struct(">4sii")
 _RECORD = Struct(">qii")
 _INT32 = Struct(">i")
+_INT64 = Struct(">q")
 _UINT32 = Struct(">I")
 #: Small files are never worth writing anew.
 _REWRITE_FROM_BYTES = 64 * 1024
@@ -41,13 +43,18 @@ _BLOCK_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 class LedgerState(NamedTuple):
-    """What a bookie knows of a ledger besides its entries."""
+    """What a bookie knows of a ledger besides its entries.
+
+    ``last_add_confirmed`` is a floor of what readers may have heard, where the last stored entry
+    and the explicit LAC alone would say less (a recovery writes entries with an older LAC).
+    """
 
     ledger_id: LedgerId
     master_key: bytes
     is_fenced: bool = False
     is_in_limbo: bool = False
     explicit_lac: bytes | None = None
+    last_add_confirmed: EntryId = INVALID_ENTRY_ID
 
 
 def encode_record(state: LedgerState) -> bytes:
@@ -57,8 +64,13 @@ def encode_record(state: LedgerState) -> bytes:
     if state.explicit_lac is not None:
         flags |= _HAS_LAC
         lac = state.explicit_lac
+    floor = b""
+    if state.last_add_confirmed != INVALID_ENTRY_ID:
+        flags |= _HAS_FLOOR
+        floor = _INT64.pack(state.last_add_confirmed)
     key = state.master_key
-    return _RECORD.pack(state.ledger_id, flags, len(key)) + key + _INT32.pack(len(lac)) + lac
+    head = _RECORD.pack(state.ledger_id, flags, len(key))
+    return head + key + _INT32.pack(len(lac)) + lac + floor
 
 
 def encode_deletion(ledger_id: LedgerId) -> bytes:
@@ -153,7 +165,8 @@ def _decode_records(
         if key_size < 0 or key_end + 4 > len(data):
             raise CorruptStateError("a record is cut", path=path, offset=offset + position)
         lac_size = _INT32.unpack_from(data, key_end)[0]
-        end = key_end + 4 + lac_size
+        lac_end = key_end + 4 + lac_size
+        end = lac_end + (_INT64.size if flags & _HAS_FLOOR else 0)
         if lac_size < 0 or end > len(data):
             raise CorruptStateError("a record is cut", path=path, offset=offset + position)
         if flags & _DELETED:
@@ -164,7 +177,8 @@ def _decode_records(
                 data[position + _RECORD.size : key_end],
                 bool(flags & _FENCED),
                 bool(flags & _LIMBO),
-                data[key_end + 4 : end] if flags & _HAS_LAC else None,
+                data[key_end + 4 : lac_end] if flags & _HAS_LAC else None,
+                _INT64.unpack_from(data, lac_end)[0] if flags & _HAS_FLOOR else INVALID_ENTRY_ID,
             )
         position = end
 

@@ -9,22 +9,37 @@ An entry is unknown to reads and flushes until its group is durable (deferred sy
 The caller checks fence and key with the handle and calls ``append`` in the same loop step.
 
 Left to others: which ledgers exist in the cluster, cookies' meaning, answers on the wire
-(``bookie``); the files (``journal``, ``entrylog``, ``index``, ``flush``); disk reads (``reads``);
+(``bookie``); what is visible (``book``); the files (``journal``, ``entrylog``, ``index``); the
+order of a checkpoint (``flush``) and when there is one (``flusher``); disk reads (``reads``);
 start and replay (``startup``).
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from dataclasses import asdict
 
-from quorumbook.env import Env
-from quorumbook.ids import EntryId, LedgerId
+from quorumbook.env import DiskUsage, Env, Worker, logger, run_job
+from quorumbook.errors import InternalError, StorageError
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.book import Book
+from quorumbook.storage.caches import Caches
+from quorumbook.storage.directories import Directories
+from quorumbook.storage.entrylog.reader import EntryLogReader
+from quorumbook.storage.flusher import Flusher
+from quorumbook.storage.index import IndexReader
+from quorumbook.storage.journal.group_commit import Journal
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
+from quorumbook.storage.reads import BatchDone, Reads
+from quorumbook.storage.startup import Opened, open_storage
+from quorumbook.storage.writes import Done, Writes
 
-Done: TypeAlias = Callable[[BaseException | None], None]
+_DAMAGE_LIMIT = 10_000
+_log = logger("storage")
 
 
 class LedgerStorage:
@@ -58,7 +73,29 @@ class LedgerStorage:
         on_damage: Callable[[Damage], None] | None = None,
         index_path: str | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._env = env
+        self.options = options or StorageOptions()
+        self.directories = Directories(env, journal_directory, ledger_directories, index_path)
+        self._on_fatal = on_fatal
+        self._on_full = on_full
+        self._on_space = on_space
+        self._on_damage = on_damage
+        self._caches = Caches(read_cache_size_bytes=self.options.read_cache_size_bytes)
+        self._room_callbacks: deque[Callable[[], None]] = deque()
+        self._damaged: deque[Damage] = deque(maxlen=_DAMAGE_LIMIT)
+        self._fatal: BaseException | None = None
+        self._is_open = False
+        self._is_evicting = False
+        self._flush_worker: Worker
+        self._read_worker: Worker
+        self._opened: Opened
+        self._book: Book
+        self._journal: Journal
+        self._flusher: Flusher
+        self._writes: Writes
+        self._reads: Reads
+        self._read_index: IndexReader
+        self._log_reader: EntryLogReader
 
     # Life cycle
 
@@ -70,24 +107,122 @@ class LedgerStorage:
             CorruptJournalError, CorruptIndexError, CorruptStateError: Refused, the message says
                 where and what helps.
         """
-        raise NotImplementedError
+        worker = self._env.threads.start_worker("storage-flush")
+        try:
+            await run_job(worker, self.directories.prepare)
+            opened = await run_job(
+                worker,
+                lambda: open_storage(self._env, self.directories, self._caches, self.options),
+            )
+        except BaseException:
+            worker.stop()
+            self.directories.release()
+            raise
+        self._opened, self._flush_worker, self._book = opened, worker, opened.book
+        self._journal = Journal(
+            self._env,
+            self.directories.journal,
+            mark=opened.mark,
+            file_size_bytes=self.options.journal_file_size_bytes,
+            group_size_bytes_max=self.options.journal_group_size_bytes,
+            on_failed=self._fail,
+        )
+        self._flusher = Flusher(
+            worker,
+            opened.checkpointer,
+            opened.book,
+            self._caches,
+            mark=self._journal.durable_mark,
+            options=self.options,
+            on_settled=self._settled,
+            on_full=self._now_full,
+            on_fatal=self._fail,
+        )
+        self._writes = Writes(
+            self._journal,
+            opened.book,
+            on_shown=self._flusher.flush_if_full,
+            on_failed=self._fail,
+        )
+        self._read_worker = self._env.threads.start_worker("storage-read")
+        self._read_index = IndexReader(self.directories.index_path)
+        self._log_reader = EntryLogReader(self._env, self.directories.ledgers)
+        self._reads = Reads(
+            self._read_worker,
+            self._read_index,
+            self._log_reader.read,
+            caches=self._caches,
+            handle=self.handle,
+            on_damage=self._note_damage,
+            read_ahead_size_bytes=self.options.read_ahead_size_bytes,
+        )
+        self._is_open = True
+        self._flusher.start(opened.pending)
+        return opened.report
 
     async def stop(self) -> None:
-        """Flush, close all files and release the locks; safe to call twice."""
-        raise NotImplementedError
+        """Flush, close all files and release the locks; safe to call twice.
+
+        Raises:
+            StorageError: The last flush failed; nothing is lost, the next start replays it.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._journal.stop()
+        error = await self._flusher.stop(flush=self._fatal is None)
+        if self._fatal is None and error is None:
+            try:
+                await run_job(self._flush_worker, self._finish_files)
+            except StorageError as failure:
+                error = failure
+        self._read_worker.stop()
+        self._flush_worker.stop()
+        self._close_files()
+        if error is not None:
+            raise error
+
+    def _finish_files(self) -> None:
+        self._opened.entry_logs.close()
+        self._opened.index.truncate_wal()
+
+    def _close_files(self) -> None:
+        self._log_reader.close()
+        for index in (self._read_index, self._opened.loop_index, self._opened.index):
+            index.close()
+        self.directories.release()
+
+    def _fail(self, error: BaseException) -> None:
+        """Say once that no promise can be kept any more."""
+        if self._fatal is not None:
+            return
+        self._fatal = error
+        self._flusher.halt()
+        _log.critical("the storage stops: %s", error)
+        if self._on_fatal is not None:
+            self._on_fatal(error)
 
     # Ledgers
 
     def handle(self, ledger_id: LedgerId) -> LedgerHandle | None:
         """Return the one handle of a ledger, None if this bookie knows nothing of it."""
-        raise NotImplementedError
+        table = self._book.table
+        if table.is_over_limit and not self._is_evicting:
+            # Not now: the caller may hold handles that nothing marks as used yet.
+            self._is_evicting = True
+            asyncio.get_running_loop().call_soon(self._evict)
+        return table.get(ledger_id)
+
+    def _evict(self) -> None:
+        self._is_evicting = False
+        self._book.table.evict()
 
     def create_handle(self, ledger_id: LedgerId, master_key: bytes) -> LedgerHandle:
         """Make the handle of a ledger that ``handle`` does not know.
 
         Nothing is stored yet: the key record goes in front of the first record of the ledger.
         """
-        raise NotImplementedError
+        return self._book.create(ledger_id, master_key)
 
     # Writing
 
@@ -104,7 +239,7 @@ class LedgerStorage:
         LAC rises, waiters wake, and then ``done(None)`` is called; ``done(error)`` means that
         nothing may be acknowledged.  Batches are done in the order of the calls.
         """
-        raise NotImplementedError
+        self._writes.append(items, done, deferred_sync=deferred_sync)
 
     def fence(self, handle: LedgerHandle, done: Done) -> None:
         """Refuse normal adds from now on; ``done`` when that is durable.
@@ -112,15 +247,17 @@ class LedgerStorage:
         A second fence waits for the first; if its record could not be journaled, it tries
         again.  On a ledger fenced long ago ``done`` is called before this returns.
         """
-        raise NotImplementedError
+        self._writes.fence(handle, done)
 
     def write_lac(self, handle: LedgerHandle, packet: bytes, lac: EntryId, done: Done) -> None:
         """Store an explicit LAC packet verbatim unless a higher one is stored; then ``done``."""
-        raise NotImplementedError
+        self._writes.write_lac(handle, packet, lac, done)
 
     def force(self, done: Done) -> None:
         """Call ``done`` when everything appended so far is durable."""
-        raise NotImplementedError
+        self._journal.enqueue((), done)
+
+    # Room
 
     def has_room(self, size_bytes: int, *, reserve: bool = False) -> bool:
         """Tell whether an append of this size fits now; ``reserve`` is for recovery adds.
@@ -128,26 +265,50 @@ class LedgerStorage:
         Counted: write caches and what the journal still holds.  An empty storage always has
         room for one append.
         """
-        raise NotImplementedError
+        used = self._caches.unflushed_bytes + self._writes.journaling_bytes
+        limit = 2 * self.options.write_cache_size_bytes
+        if reserve:
+            limit += self.options.reserve_size_bytes
+        return used + size_bytes <= limit or used == 0
 
     def on_room(self, callback: Callable[[], None]) -> None:
         """Call back once, on the loop, when room may have appeared."""
-        raise NotImplementedError
+        self._room_callbacks.append(callback)
 
     async def wait_room(self, size_bytes: int) -> None:
         """Return when an append of this size fits; the caller bounds the time."""
-        raise NotImplementedError
+        while not self.has_room(size_bytes):
+            woken = asyncio.get_running_loop().create_future()
+            self.on_room(lambda woken=woken: woken.done() or woken.set_result(None))  # type: ignore[misc]
+            await woken
 
     @property
     def is_full(self) -> bool:
         """A disk is full: no new entries until ``on_space``."""
-        raise NotImplementedError
+        return self._flusher.is_full
+
+    def _settled(self, replaced: bool, had_been_full: bool) -> None:
+        """A checkpoint went through."""
+        if replaced:
+            self._reads.generation += 1
+        if had_been_full and self._on_space is not None:
+            self._on_space()
+        callbacks, self._room_callbacks = self._room_callbacks, deque()
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                _log.exception("a waiter for room failed")
+
+    def _now_full(self, error: BaseException) -> None:
+        if self._on_full is not None:
+            self._on_full(error)
 
     # Reading
 
     def cached_entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Return an entry if a cache has it; None says nothing about the disk."""
-        raise NotImplementedError
+        return self._reads.entry(ledger_id, entry_id)
 
     def read(
         self,
@@ -161,7 +322,7 @@ class LedgerStorage:
         in limbo, ``BookieIOError`` for damage.  It is called before this returns if the caches
         had everything.
         """
-        raise NotImplementedError
+        self._reads.read(requests, done)
 
     def read_batch(
         self,
@@ -169,60 +330,103 @@ class LedgerStorage:
         first_entry_id: EntryId,
         max_count: int,
         max_size_bytes: int,
-        done: Callable[[list[bytes], int, BaseException | None], None],
+        done: BatchDone,
     ) -> None:
         """Read consecutive entries from the first id on: ``done(pieces, count, error)``.
 
         The pieces, one behind the other, are (int32 size, entry) each.  At least one entry is
-        given however large, and fewer than asked where one is missing here or in the way of the
-        limits; ``max_count`` or ``max_size_bytes`` of 0 means no limit of that kind (the frame limit
-        always binds).
+        given however large, and fewer than asked where one is missing here or a limit is
+        reached.  ``max_count`` or ``max_size_bytes`` of 0 means no limit of that kind; what fits
+        into a frame always binds.
         """
-        raise NotImplementedError
+        self._reads.read_batch(ledger_id, first_entry_id, max_count, max_size_bytes, done)
 
     def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
         """Return the highest readable entry id, -1 if there is none."""
-        raise NotImplementedError
+        handle = self._book.table.get(ledger_id)
+        return INVALID_ENTRY_ID if handle is None else handle.last_entry_id
 
     def entry_ids(
-        self,
-        ledger_id: LedgerId,
-        done: Callable[[list[range] | BaseException], None],
+        self, ledger_id: LedgerId, done: Callable[[list[range] | BaseException], None]
     ) -> None:
         """Give all entry ids held of a ledger as ascending ranges (step 1)."""
-        raise NotImplementedError
+        self._reads.entry_ids(ledger_id, done)
+
+    def _note_damage(self, damage: Damage) -> None:
+        _log.error(
+            "entries %d to %d of ledger %d cannot be read: %s",
+            damage.first_entry_id,
+            damage.last_entry_id,
+            damage.ledger_id,
+            damage.reason,
+        )
+        self._damaged.append(damage)
+        if self._on_damage is not None:
+            self._on_damage(damage)
 
     # Limbo, deletion, care
 
     async def put_in_limbo(self, ledger_ids: Iterable[LedgerId], *, fence: bool = True) -> None:
         """Answer "unknown" instead of "no" for these ledgers, known here or not; durable."""
-        raise NotImplementedError
+        self._book.set_limbo(ledger_ids, fence=fence)
+        await self._flusher.flush()
 
     async def clear_limbo(self, ledger_ids: Iterable[LedgerId]) -> None:
         """These ledgers are whole again; durable."""
-        raise NotImplementedError
+        self._book.clear_limbo(ledger_ids)
+        await self._flusher.flush()
 
     async def finish_limbo_start(self) -> None:
         """All ledgers that ``needs_limbo_start`` asked for are in limbo; durable."""
-        raise NotImplementedError
+        self._book.limbo_start = ""
+        await self._flusher.flush()
 
-    async def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Forget a ledger for good (the metadata store positively said that it is gone)."""
-        raise NotImplementedError
+    async def delete_ledgers(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Forget ledgers for good (the metadata store positively said that they are gone)."""
+        for handle in self._book.delete(ledger_ids):
+            self._writes.wake(handle)
+        self._reads.generation += 1
+        await self._flusher.flush()
 
     async def flush(self) -> None:
-        """Bring everything durable in the journal into entry logs and index."""
-        raise NotImplementedError
+        """Bring everything durable in the journal into entry logs and index.
+
+        Raises:
+            StorageError: The flush failed; it is tried again by itself.
+        """
+        await self._flusher.flush()
 
     def ledger_ids(self) -> list[LedgerId]:
         """Return all ledgers known here, ascending."""
-        raise NotImplementedError
+        stored = set(self._opened.loop_index.ledger_ids())
+        return sorted(self._book.with_unstored(stored))
 
     @property
     def damaged(self) -> list[Damage]:
         """Entries that could not be given back since the start (bounded)."""
-        raise NotImplementedError
+        return list(self._damaged)
+
+    async def usage(self) -> dict[str, DiskUsage]:
+        """Return the space of all directories."""
+        if not self._is_open:
+            raise InternalError("the storage is not started")
+        return await run_job(self._read_worker, self.directories.usage)
 
     def statistics(self) -> dict[str, int]:
         """Return counters and sizes for metrics."""
-        raise NotImplementedError
+        journal = asdict(self._journal.statistics())
+        reads = asdict(self._reads.statistics)
+        flush = asdict(self._opened.checkpointer.statistics)
+        numbers = {f"journal_{name}": number for name, number in journal.items()}
+        numbers |= {f"read_{name}": number for name, number in reads.items()}
+        numbers |= {f"flush_{name}": number for name, number in flush.items()}
+        return numbers | {
+            "entries_appended": self._writes.entries_appended,
+            "bytes_appended": self._writes.bytes_appended,
+            "write_cache_bytes": self._caches.unflushed_bytes,
+            "read_cache_bytes": self._caches.read.size_bytes,
+            "journaling_bytes": self._writes.journaling_bytes,
+            "ledgers_in_memory": len(self._book.table),
+            "damaged": len(self._damaged),
+            "is_full": int(self.is_full),
+        }

@@ -107,6 +107,13 @@ class WriteCache:
             run = ledger.runs[index]
         return run if entry_id <= run.last_entry_id else None
 
+    def first_above(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryId | None:
+        """Return the first id of the next run that begins behind the entry."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or ledger.firsts[-1] <= entry_id:
+            return None
+        return ledger.firsts[bisect_right(ledger.firsts, entry_id)]
+
     def get(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Return an entry."""
         run = self.find(ledger_id, entry_id)

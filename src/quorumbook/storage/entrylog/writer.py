@@ -132,8 +132,13 @@ class EntryLogs:
         self._log: _Log | None = None
         self._finished: list[_Log] = []
         self._new_names: dict[str, None] = {}
+        self._places: dict[int, str] = {}
         self.bytes_written = 0
         self.syncs = 0
+
+    def directory_of(self, entry_log_id: int) -> str:
+        """Return the directory of a log that was begun since the start."""
+        return self._places[entry_log_id]
 
     @property
     def current_id(self) -> int | None:
@@ -245,6 +250,7 @@ class EntryLogs:
             self._env.disk.unlink(path)
             raise
         self._new_names[directory] = None
+        self._places[entry_log_id] = directory
         return _Log(entry_log_id, directory, file)
 
     def _finish(self) -> None:

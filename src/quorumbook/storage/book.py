@@ -1,0 +1,202 @@
+"""What is visible: handles and caches together, changed in the order of the journal.
+
+The store calls this on the event loop when a group is durable, and replay calls it for the same
+records after a start; so both end in the same state.  What reaches disk from here is cut out as
+a ``Checkpoint``.
+
+The last add confirmed that readers may have heard must be known again after a restart (R15).
+After one it is the greatest of: what the last stored entry carries, the explicit LAC, and the
+floor in the ledger's state, which is raised where the first two would say less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.caches import Caches
+from quorumbook.storage.flush import Checkpoint
+from quorumbook.storage.index import IndexReader
+from quorumbook.storage.ledgers import LedgerHandle, LedgerTable
+from quorumbook.storage.marks import LogMark
+from quorumbook.storage.write_cache import WriteCache
+
+
+class Book:
+    """Handles, write caches and what waits for the next checkpoint.
+
+    Args:
+        index: A connection for the thread that calls.
+        caches: Where entries are found in memory.
+        handle_limit: Idle ledgers remembered.
+        wall_ms: Wall time, for the "updated at" of long polls.
+    """
+
+    def __init__(
+        self,
+        index: IndexReader,
+        caches: Caches,
+        *,
+        handle_limit: int,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._index = index
+        self._caches = caches
+        self._wall_ms = wall_ms
+        self.table = LedgerTable(limit=handle_limit, loader=self._load)
+        #: Deleted ledgers that the index does not know of yet.
+        self._deleted: set[LedgerId] = set()
+        self._deleting: set[LedgerId] = set()
+        self.limbo_start: str | None = None
+
+    def _load(self, ledger_id: LedgerId) -> LedgerHandle | None:
+        if ledger_id in self._deleted or ledger_id in self._deleting:
+            return None
+        state = self._index.ledger_state(ledger_id)
+        if state is None:
+            return None
+        handle = LedgerHandle(ledger_id, state.master_key)
+        handle.load(state)
+        stored = self._index.last_entry(ledger_id)
+        if stored is not None:
+            handle.last_entry_id = stored[0]
+            if stored[1] is not None:
+                handle.raise_lac(stored[1])
+        last, lac = self._caches.last_unflushed(ledger_id)
+        handle.last_entry_id = max(handle.last_entry_id, last)
+        handle.raise_lac(lac)
+        return handle
+
+    def create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerHandle:
+        """Make the handle of a new ledger."""
+        handle = LedgerHandle(ledger_id, master_key)
+        self.table.add(handle)
+        return handle
+
+    def get_or_create(self, ledger_id: LedgerId) -> LedgerHandle:
+        """Return a handle; a ledger never heard of gets one without a key."""
+        handle = self.table.get(ledger_id)
+        if handle is None:
+            handle = self.create(ledger_id, b"")
+            handle.key_needed = False
+        return handle
+
+    def add(self, handle: LedgerHandle, run: EntryRun) -> bool:
+        """Make a run visible; tell whether the last add confirmed rose."""
+        self._caches.active.add(run)
+        if not handle.is_stored:
+            handle.is_stored = True
+            self.table.mark_dirty(handle)
+        lac = run.last_add_confirmed()
+        known = handle.last_add_confirmed
+        if run.last_entry_id >= handle.last_entry_id:
+            handle.last_entry_id = run.last_entry_id
+            if lac < known:
+                self._keep_floor(handle, known)
+        elif lac > known:
+            self._keep_floor(handle, lac)
+        if lac <= known:
+            return False
+        handle.last_add_confirmed = lac
+        handle.lac_update_ms = self._wall_ms()
+        return True
+
+    def _keep_floor(self, handle: LedgerHandle, lac: EntryId) -> None:
+        if lac > handle.lac_floor:
+            handle.lac_floor = lac
+            self.table.mark_dirty(handle)
+
+    def set_key(self, handle: LedgerHandle, master_key: bytes) -> None:
+        """Take over a journaled key."""
+        if not any(handle.master_key):
+            handle.master_key = master_key
+        handle.key_needed = False
+        handle.is_stored = True
+        self.table.mark_dirty(handle)
+
+    def set_fenced(self, handle: LedgerHandle) -> None:
+        """A fence is durable."""
+        handle.is_fenced = handle.is_fence_durable = True
+        handle.is_stored = True
+        self.table.mark_dirty(handle)
+
+    def set_explicit_lac(self, handle: LedgerHandle, packet: bytes, lac: EntryId) -> bool:
+        """An explicit LAC is durable; tell whether the last add confirmed rose."""
+        handle.is_stored = True
+        self.table.mark_dirty(handle)
+        if handle.explicit_lac is None or lac > handle.explicit_lac_id:
+            handle.explicit_lac = packet
+            handle.explicit_lac_id = lac
+        handle.lac_floor = max(handle.lac_floor, lac)
+        if not handle.raise_lac(lac):
+            return False
+        handle.lac_update_ms = self._wall_ms()
+        return True
+
+    def set_limbo(self, ledger_ids: Iterable[LedgerId], *, fence: bool) -> None:
+        """Doubt these ledgers, heard of or not."""
+        for ledger_id in ledger_ids:
+            handle = self.get_or_create(ledger_id)
+            handle.is_in_limbo = True
+            if fence:
+                handle.is_fenced = handle.is_fence_durable = True
+            handle.is_stored = True
+            self.table.mark_dirty(handle)
+
+    def clear_limbo(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Trust these ledgers again."""
+        for ledger_id in ledger_ids:
+            handle = self.table.get(ledger_id)
+            if handle is not None and handle.is_in_limbo:
+                handle.is_in_limbo = False
+                self.table.mark_dirty(handle)
+
+    def delete(self, ledger_ids: Iterable[LedgerId]) -> list[LedgerHandle]:
+        """Forget ledgers; return the handles that were in memory."""
+        gone: list[LedgerHandle] = []
+        for ledger_id in ledger_ids:
+            handle = self.table.remove(ledger_id)
+            if handle is not None:
+                handle.is_deleted = True
+                gone.append(handle)
+            self._caches.active.remove_ledger(ledger_id)
+            self._caches.read.drop_ledger(ledger_id)
+            self._deleted.add(ledger_id)
+        return gone
+
+    def with_unstored(self, stored: set[LedgerId]) -> set[LedgerId]:
+        """Correct a list of stored ledgers by what the index does not know yet."""
+        gone = self._deleted | self._deleting
+        return (stored - gone) | {handle.ledger_id for handle in self.table if handle.is_stored}
+
+    @property
+    def is_dirty(self) -> bool:
+        """Tell whether a checkpoint has anything to bring along, the mark aside."""
+        return bool(
+            self._caches.active or self.table.dirty or self._deleted or self.limbo_start is not None
+        )
+
+    def checkpoint(self, mark: LogMark) -> Checkpoint:
+        """Cut out everything up to now; the caches swap."""
+        cache = self._caches.swap() if self._caches.active else WriteCache()
+        handles = self.table.take_dirty()
+        self._deleting, self._deleted = self._deleted, set()
+        limbo_start, self.limbo_start = self.limbo_start, None
+        return Checkpoint(
+            cache,
+            mark,
+            handles,
+            [handle.state() for handle in handles],
+            sorted(self._deleting),
+            limbo_start,
+        )
+
+    def settle(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint went through: its entries are on disk now."""
+        self._caches.drop_flushed()
+        for replaced in checkpoint.replaced:
+            self._caches.read.drop(*replaced)
+        self._deleting = set()
+        self.table.settle(checkpoint.handles)
+        self.table.evict()

@@ -1,0 +1,106 @@
+"""The directories of a bookie: where things lie, who holds them, how much space is left.
+
+    <journal directory>/current/    <hex id>.txn journals, VERSION
+    <ledger directory>/current/     <hex id>.log entry logs, lastMark, ledger states, VERSION;
+                                    in the first one the index as well
+    <any directory>/quorumbook.lock held while a bookie runs
+
+``VERSION`` is the cookie, one copy in each directory; what it must say is decided by the bookie
+(R25), which asks here before it starts the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quorumbook.env import DiskUsage, Env
+
+CURRENT = "current"
+COOKIE_NAME = "VERSION"
+LOCK_NAME = "quorumbook.lock"
+INDEX_NAME = "index.sqlite"
+
+
+def _normal(directory: str) -> str:
+    return directory.rstrip("/") or "/"
+
+
+def current(directory: str) -> str:
+    """Return where a configured directory keeps its files."""
+    return f"{_normal(directory)}/{CURRENT}"
+
+
+def read_cookie_file(env: Env, directory: str) -> bytes | None:
+    """Return the cookie of a configured directory, None if it has none."""
+    path = f"{current(directory)}/{COOKIE_NAME}"
+    return env.disk.read_file(path) if env.disk.exists(path) else None
+
+
+def write_cookie_file(env: Env, directory: str, cookie: bytes) -> None:
+    """Stamp a configured directory, durably."""
+    env.disk.make_directory(current(directory))
+    env.disk.sync_directory(_normal(directory))
+    env.disk.write_file(f"{current(directory)}/{COOKIE_NAME}", cookie)
+
+
+def is_empty(env: Env, directory: str) -> bool:
+    """Tell whether a configured directory holds nothing of a bookie, besides a cookie."""
+    path = current(directory)
+    if not env.disk.exists(path):
+        return True
+    return all(name.startswith(COOKIE_NAME) for name in env.disk.list_directory(path))
+
+
+class Directories:
+    """All directories of one bookie.
+
+    Attributes:
+        journal: Where the journals lie (``.../current``).
+        ledgers: Where the entry logs lie, one for each ledger directory.
+        index_path: The index file.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        journal_directory: str,
+        ledger_directories: Sequence[str],
+        index_path: str | None = None,
+    ) -> None:
+        self._disk = env.disk
+        self._journal = _normal(journal_directory)
+        self._ledgers = [_normal(directory) for directory in ledger_directories]
+        self.journal = current(journal_directory)
+        self.ledgers = [current(directory) for directory in ledger_directories]
+        self.index_path = index_path or f"{self.ledgers[0]}/{INDEX_NAME}"
+        self._releases: list[Callable[[], None]] = []
+
+    @property
+    def all(self) -> list[str]:
+        """Every configured directory once."""
+        return list(dict.fromkeys([self._journal, *self._ledgers]))
+
+    def prepare(self) -> None:
+        """Make what is missing and take the locks; blocks.
+
+        Raises:
+            DirectoryLockedError: Another bookie runs on one of them; none stays locked.
+        """
+        try:
+            for directory in self.all:
+                self._disk.make_directory(current(directory))
+                self._disk.sync_directory(directory)
+                self._releases.append(self._disk.lock(f"{directory}/{LOCK_NAME}"))
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give the locks back."""
+        releases, self._releases = self._releases, []
+        for release in releases:
+            release()
+
+    def usage(self) -> dict[str, DiskUsage]:
+        """Return the space of every directory; blocks."""
+        return {directory: self._disk.usage(directory) for directory in self.all}

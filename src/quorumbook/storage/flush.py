@@ -1,0 +1,181 @@
+"""Checkpoints: what is durable in the journal goes to where it stays, then the mark advances.
+
+The order is what a crash at any point relies on (R21):
+
+    1. entries into entry logs, ledgers ascending, neighbours merged; logs and names synced
+    2. one index transaction: runs, ledger states, the mark
+    3. the copies of the ledger states, if any changed
+    4. lastMark in every ledger directory
+    5. journals below the smallest mark deleted
+
+A checkpoint is fixed when the write caches are swapped: the full cache, the states that changed
+and the end of the last durable group.  If a step fails, the same checkpoint is run again later;
+its entries stay readable in their cache meanwhile, and what was appended is appended anew to
+another log.  A checkpoint without entries still brings states and mark along (S37).
+
+``Checkpointer.run`` blocks and belongs to the flush worker; when to flush is decided in ``store``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from google_crc32c import value as crc32c
+
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.storage.entrylog.writer import EntryLogs
+from quorumbook.storage.index import Index
+from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark
+from quorumbook.storage.state_file import LedgerState, StateCopies
+from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.write_cache import WriteCache
+
+#: Meta of the index: the mark that it has reached.
+MARK_KEY = "mark"
+#: Meta of the index: why a limbo start is due, and the ledger id that stands for it in copies.
+LIMBO_START_KEY = "limbo_start"
+LIMBO_START_ID: LedgerId = -1
+
+
+def encode_index_mark(mark: LogMark) -> str:
+    """Return a mark as the index remembers it."""
+    return f"{mark.journal_id}:{mark.offset}"
+
+
+def decode_index_mark(text: str | None) -> LogMark | None:
+    """Parse what ``encode_index_mark`` made."""
+    if text is None:
+        return None
+    journal_id, _, offset = text.partition(":")
+    return LogMark(int(journal_id), int(offset))
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Everything that one checkpoint brings to its place."""
+
+    cache: WriteCache
+    mark: LogMark
+    handles: list[LedgerHandle] = field(default_factory=list)
+    states: list[LedgerState] = field(default_factory=list)
+    deleted: list[LedgerId] = field(default_factory=list)
+    #: None leaves the limbo start as it is, "" ends it, a reason demands it.
+    limbo_start: str | None = None
+    #: The index has it; only the later steps are left.
+    is_committed: bool = False
+    #: Ranges whose older entries were replaced.
+    replaced: list[tuple[LedgerId, EntryId, EntryId]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FlushStatistics:
+    """Counters since the start; times are nanoseconds."""
+
+    checkpoints: int = 0
+    failed: int = 0
+    runs: int = 0
+    bytes_flushed: int = 0
+    flush_ns: int = 0
+    journals_deleted: int = 0
+
+
+class Checkpointer:
+    """Carries checkpoints out, one after the other.
+
+    Args:
+        index: The writer.
+        entry_logs: The writer.
+        copies: The copies of the ledger states.
+        marks: lastMark in all ledger directories.
+        delete_journals: Deletes journals below a mark; returns how many.
+        now_ns: The clock.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        entry_logs: EntryLogs,
+        copies: StateCopies,
+        marks: LastMarks,
+        *,
+        delete_journals: Callable[[LogMark], int],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._index = index
+        self._entry_logs = entry_logs
+        self._copies = copies
+        self._marks = marks
+        self.delete_journals = delete_journals
+        self._now_ns = now_ns
+        self._known_logs: set[int] = set()
+        #: Never behind what the index says: several flushes of one replay share an early mark.
+        self.index_mark = decode_index_mark(index.meta(MARK_KEY)) or NO_MARK
+        self.statistics = FlushStatistics()
+
+    def run(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Carry a checkpoint out; after an error the same one may be run again."""
+        started = self._now_ns()
+        try:
+            if not checkpoint.is_committed:
+                self._store(checkpoint)
+                checkpoint.is_committed = True
+            self._copy_states(checkpoint)
+            minimum = self._marks.advance(checkpoint.mark)
+            self.statistics.journals_deleted += self.delete_journals(minimum)
+        except BaseException:
+            self.statistics.failed += 1
+            raise
+        self.statistics.checkpoints += 1
+        self.statistics.flush_ns += self._now_ns() - started
+        return checkpoint
+
+    def _store(self, checkpoint: Checkpoint) -> None:
+        runs = list(self._append(checkpoint.cache))
+        self._entry_logs.sync()
+        new_logs = {run.entry_log_id for run in runs} - self._known_logs
+        index_mark = max(self.index_mark, checkpoint.mark)
+        meta: list[tuple[str, str | None]] = [(MARK_KEY, encode_index_mark(index_mark))]
+        if checkpoint.limbo_start is not None:
+            meta.append((LIMBO_START_KEY, checkpoint.limbo_start or None))
+        checkpoint.replaced = self._index.commit(
+            runs=runs,
+            states=checkpoint.states,
+            entry_logs=[(log_id, self._entry_logs.directory_of(log_id)) for log_id in new_logs],
+            deleted_ledgers=checkpoint.deleted,
+            meta=meta,
+        )
+        self.index_mark = index_mark
+        self._known_logs |= new_logs
+        self.statistics.runs += len(runs)
+        self.statistics.bytes_flushed += checkpoint.cache.data_bytes
+
+    def _append(self, cache: WriteCache) -> Iterator[StoredRun]:
+        for run in cache.stretches():
+            location = self._entry_logs.append_run(run)
+            yield StoredRun(
+                run.ledger_id,
+                run.first_entry_id,
+                run.last_entry_id,
+                location.entry_log_id,
+                location.position,
+                run.sizes,
+                crc32c(run.data),
+                run.last_add_confirmed(),
+            )
+
+    def _copy_states(self, checkpoint: Checkpoint) -> None:
+        changed: Sequence[LedgerState] = checkpoint.states
+        deleted = checkpoint.deleted
+        if checkpoint.limbo_start:
+            changed = [*changed, LedgerState(LIMBO_START_ID, b"", is_in_limbo=True)]
+        elif checkpoint.limbo_start == "":
+            deleted = [*deleted, LIMBO_START_ID]
+        self._copies.write(changed, deleted, self._all_states)
+
+    def _all_states(self) -> list[LedgerState]:
+        states = self._index.ledger_states()
+        if self._index.meta(LIMBO_START_KEY) is not None:
+            states.append(LedgerState(LIMBO_START_ID, b"", is_in_limbo=True))
+        return states

@@ -1,0 +1,209 @@
+"""When to flush: by size, by time, on demand, again after a failure, and at the stop.
+
+One checkpoint is under way at a time, on the flush worker.  The caches swap in a step of the
+event loop of their own, never inside an answer of the journal: only between groups does the
+journal's mark cover exactly what is visible.
+
+A failed checkpoint is kept and run again: on a full disk until there is space (the owner turns
+read-only meanwhile), after another error a few times before the owner is told that it is over.
+Nothing is lost either way, the journal still has everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from quorumbook.env import Worker, logger
+from quorumbook.errors import DiskFullError, StorageError
+from quorumbook.storage.book import Book
+from quorumbook.storage.caches import Caches
+from quorumbook.storage.flush import Checkpoint, Checkpointer
+from quorumbook.storage.marks import LogMark
+from quorumbook.storage.options import StorageOptions
+
+_ATTEMPTS = 5
+_log = logger("storage.flush")
+
+
+class Flusher:
+    """Runs checkpoints; used on the event loop.
+
+    Args:
+        worker: Where they run.
+        checkpointer: What they do.
+        book: Where they are cut from.
+        caches: Whose size calls for them.
+        mark: Gives the end of the last durable group.
+        options: Sizes and times.
+        on_settled: A checkpoint went through: whether older entries were replaced, and whether
+            the disk had been full until now.
+        on_full: A disk is full; called once until it is not.
+        on_fatal: Checkpoints fail for another reason.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        checkpointer: Checkpointer,
+        book: Book,
+        caches: Caches,
+        *,
+        mark: Callable[[], LogMark],
+        options: StorageOptions,
+        on_settled: Callable[[bool, bool], None],
+        on_full: Callable[[BaseException], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._worker = worker
+        self._checkpointer = checkpointer
+        self._book = book
+        self._caches = caches
+        self._mark = mark
+        self._options = options
+        self._on_settled = on_settled
+        self._on_full = on_full
+        self._on_fatal = on_fatal
+        self._running: Checkpoint | None = None
+        self._failed: Checkpoint | None = None
+        self._failures = 0
+        self._last_mark = mark()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._is_scheduled = False
+        self._is_stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self.is_full = False
+
+    def start(self, pending: Checkpoint | None) -> None:
+        """Begin to watch the time; ``pending`` failed during the start, on a full disk."""
+        if pending is not None:
+            self._failed = pending
+            self.is_full = True
+            self._retry = self._loop.call_later(self._options.retry_interval_s, self._begin)
+        self._timer = self._loop.call_later(self._options.flush_interval_s, self._by_time)
+
+    async def stop(self, *, flush: bool) -> BaseException | None:
+        """Flush for the last time; return why that failed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        error: BaseException | None = None
+        if flush:
+            try:
+                await self.flush()
+            except Exception as failure:  # the caller decides
+                error = failure
+        self.halt()
+        while self._running is not None:
+            with contextlib.suppress(Exception):
+                await self._attempt()
+        return error
+
+    def halt(self) -> None:
+        """Begin no further checkpoint: the journal keeps what the next start needs."""
+        self._is_stopped = True
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        if self._running is None:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(_stopped())
+
+    def flush_if_full(self) -> None:
+        """Flush soon if the write cache has reached its size; called after each batch."""
+        if (
+            self._caches.active.size_bytes >= self._options.write_cache_size_bytes
+            and self._running is None
+            and not self._is_scheduled
+            and self._failed is None
+        ):
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)
+
+    async def flush(self) -> None:
+        """Return when everything visible now is on disk; raises what a checkpoint failed with."""
+        if self._running is not None:
+            # What is under way was cut before now.
+            await self._attempt()
+        while self._failed is not None:
+            await self._attempt(begin=True)
+        if self._has_work():
+            await self._attempt(begin=True)
+
+    async def _attempt(self, *, begin: bool = False) -> None:
+        """Wait for the next checkpoint to end; raise its error."""
+        if self._is_stopped and self._running is None:
+            raise _stopped()
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        if begin and self._running is None and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)
+        await waiter
+
+    def _has_work(self) -> bool:
+        return self._book.is_dirty or self._mark() != self._last_mark
+
+    def _by_time(self) -> None:
+        if self._running is None and self._failed is None and self._has_work():
+            self._begin()
+        if not self._is_stopped:
+            self._timer = self._loop.call_later(self._options.flush_interval_s, self._by_time)
+
+    def _begin(self) -> None:
+        self._is_scheduled = False
+        if self._running is not None or self._is_stopped:
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        checkpoint, self._failed = self._failed, None
+        if checkpoint is None:
+            checkpoint = self._book.checkpoint(self._mark())
+        self._running = checkpoint
+        self._worker.submit(lambda: self._checkpointer.run(checkpoint), self._ended)
+
+    def _ended(self, result: Checkpoint | BaseException) -> None:
+        checkpoint, self._running = self._running, None
+        assert checkpoint is not None
+        waiters, self._waiters = self._waiters, []
+        if isinstance(result, BaseException):
+            self._failed = checkpoint
+            self._note_failure(result)
+        else:
+            self._failures = 0
+            self._last_mark = checkpoint.mark
+            had_been_full, self.is_full = self.is_full, False
+            self._book.settle(checkpoint)
+            self._on_settled(bool(checkpoint.replaced), had_been_full)
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if isinstance(result, BaseException):
+                waiter.set_exception(result)
+            else:
+                waiter.set_result(None)
+        if not self._is_stopped:
+            self.flush_if_full()
+
+    def _note_failure(self, error: BaseException) -> None:
+        _log.error("a flush failed: %s", error)
+        if isinstance(error, DiskFullError):
+            if not self.is_full:
+                self.is_full = True
+                self._on_full(error)
+        else:
+            self._failures += 1
+            if self._failures >= _ATTEMPTS or not isinstance(error, Exception):
+                self._on_fatal(error)
+                return
+        if not self._is_stopped:
+            self._retry = self._loop.call_later(self._options.retry_interval_s, self._begin)
+
+
+def _stopped() -> StorageError:
+    return StorageError("the storage has stopped, the next start replays the journal")

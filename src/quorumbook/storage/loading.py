@@ -1,0 +1,226 @@
+"""Reading runs and entries from the entry logs, as jobs of the read worker.
+
+The index says where and what must be there.  A run that is read as a whole is compared with its
+checksum, a single entry with its size and ids; what does not fit is damage, noted down for
+repair, and an I/O error for the reader, never "no such entry" (R9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Protocol, TypeVar
+
+from google_crc32c import value as crc32c
+
+from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.index import IndexReader
+from quorumbook.storage.options import Damage
+from quorumbook.storage.stored_run import StoredRun
+
+T = TypeVar("T")
+_ENTRY_HEAD = Struct(">iqq")
+#: Ids that may lie between two reads in a row (the ensemble stripes).
+STRIDE = 16
+_RUNS_PER_JOB = 16
+
+
+class LogReader(Protocol):
+    """Reads bytes of an entry log."""
+
+    def __call__(self, entry_log_id: int, position: int, size_bytes: int) -> bytes:
+        """Return exactly that many bytes; errors are ``StorageError``."""
+        ...
+
+
+@dataclass(slots=True)
+class ReadStatistics:
+    """Counters since the start."""
+
+    cache_hits: int = 0
+    disk_reads: int = 0
+    run_reads: int = 0
+    read_ahead_runs: int = 0
+    damaged: int = 0
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a job brings back to the loop."""
+
+    results: list[bytes | BaseException] = field(default_factory=list)
+    runs: list[EntryRun] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    error: BaseException | None = None
+
+
+class MismatchError(StorageError):
+    """Other bytes lie there than were written."""
+
+
+class Loader:
+    """Loads what the index points to; belongs to one worker."""
+
+    def __init__(self, index: IndexReader, read_log: LogReader, statistics: ReadStatistics) -> None:
+        self._index = index
+        self._read_log = read_log
+        self._statistics = statistics
+
+    def load_entries(self, wanted: list[tuple[int, LedgerId, EntryId, bool]]) -> Loaded:
+        """Load entries (place, ledger, entry, whether to read the whole run), one by one."""
+        loaded = Loaded()
+        run: EntryRun | None = None
+        before: tuple[LedgerId, EntryId] | None = None
+        for _, ledger_id, entry_id, is_adjacent in wanted:
+            adjacent = is_adjacent or (
+                before is not None and before[0] == ledger_id and 0 < entry_id - before[1] <= STRIDE
+            )
+            before = (ledger_id, entry_id)
+            if run is not None and run.ledger_id == ledger_id and run.has(entry_id):
+                body = run.entry(entry_id)
+                assert body is not None
+                loaded.results.append(body)
+                continue
+            try:
+                body, whole = self._load_entry(ledger_id, entry_id, adjacent, loaded)
+            except (StorageError, NoSuchEntryError) as error:
+                loaded.results.append(self._failure(ledger_id, entry_id, entry_id, error, loaded))
+                continue
+            run = whole or run
+            loaded.results.append(body)
+        return loaded
+
+    def _load_entry(
+        self, ledger_id: LedgerId, entry_id: EntryId, adjacent: bool, loaded: Loaded
+    ) -> tuple[bytes, EntryRun | None]:
+        def load(row: StoredRun) -> tuple[bytes, EntryRun | None]:
+            if adjacent:
+                try:
+                    run = self._load_run(row)
+                except MismatchError as error:
+                    # One bad entry must not cost its neighbours: they are read one by one.
+                    self._damage(
+                        row.ledger_id, row.first_entry_id, row.last_entry_id, error, loaded
+                    )
+                else:
+                    loaded.runs.append(run)
+                    body = run.entry(entry_id)
+                    assert body is not None
+                    return body, run
+            return self._load_single(row, entry_id), None
+
+        return self._with_row(ledger_id, entry_id, load)
+
+    def _with_row(
+        self, ledger_id: LedgerId, entry_id: EntryId, load: Callable[[StoredRun], T]
+    ) -> T:
+        """Look an entry up and load; if its log is gone by then, look once more."""
+        for attempt in (1, 2):
+            row = self._index.find(ledger_id, entry_id)
+            if row is None:
+                break
+            try:
+                return load(row)
+            except StorageError:
+                again = self._index.find(ledger_id, entry_id)
+                if attempt == 2 or again == row:
+                    raise
+        raise NoSuchEntryError(ledger_id=ledger_id, entry_id=entry_id)
+
+    def _load_single(self, row: StoredRun, entry_id: EntryId) -> bytes:
+        size = row.size_of(entry_id)
+        position = row.position_of(entry_id)
+        data = self._read_log(row.entry_log_id, position, size + 4)
+        self._statistics.disk_reads += 1
+        if len(data) != size + 4 or _head(data, 0) != (size, row.ledger_id, entry_id):
+            raise MismatchError(
+                f"entry {entry_id} of ledger {row.ledger_id} is not where the index says: "
+                f"entry log {row.entry_log_id:x}, byte {position}"
+            )
+        return data[4:]
+
+    def _load_run(self, row: StoredRun) -> EntryRun:
+        data = self._read_log(row.entry_log_id, row.position, row.size_bytes)
+        self._statistics.run_reads += 1
+        run = EntryRun(row.ledger_id, row.first_entry_id, row.last_entry_id, row.sizes, data)
+        known = row.checksum
+        is_good = crc32c(data) == known if known is not None else _is_framed(run)
+        if not is_good:
+            raise MismatchError(
+                f"entries {row.first_entry_id} to {row.last_entry_id} of ledger {row.ledger_id} "
+                f"are damaged: entry log {row.entry_log_id:x}, byte {row.position}"
+            )
+        return run
+
+    def load_runs(
+        self, ledger_id: LedgerId, entry_id: EntryId, max_count: int, max_size_bytes: int
+    ) -> Loaded:
+        """Load whole runs from an entry on until count or size is reached."""
+        loaded = Loaded()
+        try:
+            run = self._with_row(ledger_id, entry_id, self._load_run)
+            loaded.runs.append(run)
+            size = len(run.data) - (run.bounds(entry_id)[0] - 4)
+            last = run.last_entry_id
+            while (
+                last - entry_id + 1 < max_count
+                and size < max_size_bytes
+                and len(loaded.runs) < _RUNS_PER_JOB
+            ):
+                row = self._index.find(ledger_id, last + 1)
+                if row is None or row.first_entry_id != last + 1:
+                    break
+                run = self._load_run(row)
+                loaded.runs.append(run)
+                size += len(run.data)
+                last = run.last_entry_id
+        except NoSuchEntryError:
+            pass
+        except StorageError as error:
+            row = self._index.find(ledger_id, entry_id)
+            first, last = (row[1], row[2]) if row is not None else (entry_id, entry_id)
+            failure = self._failure(ledger_id, first, last, error, loaded)
+            if not loaded.runs:
+                loaded.error = failure
+        return loaded
+
+    def _failure(
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        error: StorageError | NoSuchEntryError,
+        loaded: Loaded,
+    ) -> BaseException:
+        """Say what a failed read means; damage is noted down."""
+        if isinstance(error, NoSuchEntryError):
+            return error
+        self._damage(ledger_id, first, last, error, loaded)
+        return BookieIOError(str(error), ledger_id=ledger_id, entry_id=first)
+
+    @staticmethod
+    def _damage(
+        ledger_id: LedgerId, first: EntryId, last: EntryId, error: BaseException, loaded: Loaded
+    ) -> None:
+        loaded.damages.append(Damage(ledger_id, first, last, str(error)))
+
+
+def _head(data: bytes, position: int) -> tuple[int, LedgerId, EntryId]:
+    if len(data) - position < _ENTRY_HEAD.size:
+        return (-1, -1, -1)
+    size, ledger_id, entry_id = _ENTRY_HEAD.unpack_from(data, position)
+    return size, ledger_id, entry_id
+
+
+def _is_framed(run: EntryRun) -> bool:
+    """Compare sizes and ids of a run whose checksum was lost by a cut."""
+    for entry_id in run.entry_ids():
+        start, end = run.bounds(entry_id)
+        if end > len(run.data):
+            return False
+        if _head(run.data, start - 4) != (end - start, run.ledger_id, entry_id):
+            return False
+    return True

@@ -1,0 +1,399 @@
+"""From a set of directories to a storage that serves: open or rebuild, replay, flush.
+
+    marks, index, copies of the states    the index is rebuilt from entry logs and copies if it is
+                                          lost, damaged or older than the marks
+    entry logs                            those nothing points to are removed; a new one is begun
+    journal                               replayed from the smallest mark on
+    one full checkpoint                   its mark is the end of the replay, so a bookie that only
+                                          ever restarts does not replay for ever (S45)
+
+Where acknowledged entries, fences or keys may be gone (a damaged end of the journal, an index
+lost together with the copies, damaged runs while rebuilding), a limbo start is demanded, and the
+demand is stored with the checkpoint that lets the journal go.
+
+Everything here blocks and runs as one job, before anybody is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from google_crc32c import value as crc32c
+
+from quorumbook.env import Env, logger
+from quorumbook.errors import DiskFullError, StorageError
+from quorumbook.ids import LedgerId
+from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.book import Book
+from quorumbook.storage.caches import Caches
+from quorumbook.storage.directories import Directories
+from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
+from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
+from quorumbook.storage.flush import (
+    LIMBO_START_ID,
+    LIMBO_START_KEY,
+    MARK_KEY,
+    Checkpoint,
+    Checkpointer,
+    decode_index_mark,
+    encode_index_mark,
+)
+from quorumbook.storage.index import (
+    DamagedIndexError,
+    Index,
+    IndexReader,
+    index_exists,
+    remove_index,
+    set_aside,
+)
+from quorumbook.storage.journal.format import journal_id_of
+from quorumbook.storage.journal.replay import replay
+from quorumbook.storage.ledgers import lac_of_packet
+from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark
+from quorumbook.storage.options import StartReport, StorageOptions
+from quorumbook.storage.state_file import LedgerState, StateCopies, StateFileContent
+from quorumbook.storage.stored_run import StoredRun
+
+_REBUILD_ROWS = 500
+_log = logger("storage")
+
+
+@dataclass(slots=True)
+class Opened:
+    """A storage after its start."""
+
+    index: Index
+    loop_index: IndexReader
+    entry_logs: EntryLogs
+    checkpointer: Checkpointer
+    book: Book
+    mark: LogMark
+    report: StartReport
+    #: A checkpoint that could not be finished because a disk is full.
+    pending: Checkpoint | None = None
+    #: Entries known to be lost, found while rebuilding.
+    damages: list[DamagedStretch] = field(default_factory=list)
+
+
+def open_storage(
+    env: Env, directories: Directories, caches: Caches, options: StorageOptions
+) -> Opened:
+    """Do all of it.
+
+    Raises:
+        CorruptJournalError, NewerIndexError, CorruptStateError: Refused.
+        StorageError: A disk failed.
+    """
+    opening = _Opening(env, directories, caches, options)
+    try:
+        return opening.run()
+    except BaseException:
+        opening.close()
+        raise
+
+
+class _Opening:
+    def __init__(
+        self, env: Env, directories: Directories, caches: Caches, options: StorageOptions
+    ) -> None:
+        self._env = env
+        self._directories = directories
+        self._caches = caches
+        self._options = options
+        self._report = StartReport()
+        self._reasons: list[str] = []
+        self._damages: list[DamagedStretch] = []
+        self._index: Index | None = None
+        self._loop_index: IndexReader | None = None
+
+    def close(self) -> None:
+        """Let go of what was opened before the failure."""
+        for index in (self._loop_index, self._index):
+            if index is not None:
+                index.close()
+
+    def run(self) -> Opened:
+        env, directories = self._env, self._directories
+        marks = LastMarks(env, directories.ledgers)
+        marks.load()
+        copies = StateCopies(env, directories.ledgers)
+        contents = copies.load()
+        index = self._index = self._open_index(marks, contents)
+        self._loop_index = IndexReader(directories.index_path)
+        self._remove_unused_logs(index)
+        entry_logs = EntryLogs(
+            env,
+            directories.ledgers,
+            size_bytes_max=self._options.entry_log_size_bytes,
+            least_id=max(index.entry_logs(), default=-1) + 1,
+        )
+        checkpointer = Checkpointer(
+            index,
+            entry_logs,
+            copies,
+            marks,
+            delete_journals=lambda mark: _delete_journals(env, directories.journal, mark),
+            now_ns=env.clock.now_ns,
+        )
+        book = Book(
+            self._loop_index,
+            self._caches,
+            handle_limit=self._options.handle_limit,
+            wall_ms=env.clock.wall_ms,
+        )
+        marks.prepare()
+        opened = Opened(
+            index, self._loop_index, entry_logs, checkpointer, book, NO_MARK, self._report
+        )
+        self._replay(opened, marks)
+        opened.damages = self._damages
+        return opened
+
+    # The index
+
+    def _open_index(
+        self, marks: LastMarks, contents: list[StateFileContent | StorageError | None]
+    ) -> Index:
+        path = self._directories.index_path
+        if not index_exists(path):
+            is_first = (
+                marks.maximum() == NO_MARK
+                and not any(contents)
+                and not find_entry_logs(self._env, self._directories.ledgers)
+            )
+            if is_first:
+                return self._new_index()
+            _log.error("the index %s is lost, it is rebuilt from the entry logs", path)
+            return self._rebuild(contents)
+        try:
+            return self._trusted_index(marks)
+        except DamagedIndexError as error:
+            aside = set_aside(path)
+            _log.error("%s; it is kept as %s and rebuilt from the entry logs", error, aside)
+            return self._rebuild(contents)
+
+    def _new_index(self) -> Index:
+        index = Index(self._directories.index_path, create=True)
+        self._env.disk.sync_directory(self._directories.ledgers[0])
+        return index
+
+    def _trusted_index(self, marks: LastMarks) -> Index:
+        # An index file of which nothing was ever committed is an empty one, so it is made anew.
+        index = Index(self._directories.index_path, create=marks.maximum() == NO_MARK)
+        try:
+            index.check()
+            reached = decode_index_mark(index.meta(MARK_KEY)) or NO_MARK
+            if reached < marks.maximum():
+                # Somebody put an old copy back, or its log of changes is gone.
+                raise DamagedIndexError(
+                    f"the index is older than the marks ({reached} before {marks.maximum()})",
+                    path=self._directories.index_path,
+                )
+            reason = index.meta(LIMBO_START_KEY)
+            if reason is not None:
+                self._report.needs_limbo_start = True
+                self._report.limbo_reason = reason
+        except BaseException:
+            index.close()
+            raise
+        return index
+
+    def _rebuild(self, contents: list[StateFileContent | StorageError | None]) -> Index:
+        self._report.is_index_rebuilt = True
+        path = self._directories.index_path
+        building = f"{path}.building"
+        remove_index(building)
+        states = _merged_states(contents)
+        if states is None:
+            self._reasons.append("the index and the copies of the ledger states are lost")
+        elif states.pop(LIMBO_START_ID, None) is not None:
+            self._reasons.append("a limbo start was not finished")
+        index = self._index = Index(building, create=True)
+        logs = find_entry_logs(self._env, self._directories.ledgers)
+        rows: list[StoredRun] = []
+        for entry_log_id in sorted(logs):
+            rows += self._scan(logs[entry_log_id], entry_log_id, states)
+            if len(rows) >= _REBUILD_ROWS:
+                index.commit(runs=rows)
+                rows = []
+        index.commit(runs=rows, entry_logs=logs.items(), states=list((states or {}).values()))
+        unknown = index.ledger_ids_without_state()
+        index.commit(states=[LedgerState(ledger_id, b"") for ledger_id in unknown])
+        if self._damages:
+            self._reasons.append("entries in the entry logs are damaged")
+        if self._reasons:
+            index.commit(meta=[(LIMBO_START_KEY, "; ".join(self._reasons))])
+        marks = LastMarks(self._env, self._directories.ledgers)
+        index.commit(meta=[(MARK_KEY, encode_index_mark(marks.maximum()))])
+        # Only a whole index gets the name, so a crash meanwhile begins the work again.
+        index.truncate_wal()
+        index.close()
+        self._index = None
+        self._env.disk.replace(building, path)
+        self._env.disk.sync_directory(self._directories.ledgers[0])
+        return Index(path)
+
+    def _scan(
+        self, directory: str, entry_log_id: int, states: dict[LedgerId, LedgerState] | None
+    ) -> Iterable[StoredRun]:
+        """Yield the runs of a log; ledgers that the states do not know were deleted."""
+        for found in scan_entry_log(self._env, directory, entry_log_id):
+            if not isinstance(found, ScannedRun):
+                _log.error("%s is damaged at byte %d: %s", found.path, found.position, found.reason)
+                self._damages.append(found)
+                continue
+            run = found.run
+            if states is not None and run.ledger_id not in states:
+                continue
+            yield StoredRun(
+                run.ledger_id,
+                run.first_entry_id,
+                run.last_entry_id,
+                entry_log_id,
+                found.position,
+                run.sizes,
+                crc32c(run.data) if found.is_verified else None,
+                run.last_add_confirmed(),
+            )
+
+    def _remove_unused_logs(self, index: Index) -> None:
+        """Remove logs in which no run lies: a flush failed, or everything was deleted."""
+        if self._report.is_index_rebuilt:
+            return
+        known = index.entry_logs()
+        unused = set(index.entry_logs_without_runs())
+        logs = find_entry_logs(self._env, self._directories.ledgers)
+        for entry_log_id, directory in logs.items():
+            if entry_log_id in unused or entry_log_id not in known:
+                _log.info("entry log %x holds nothing any more, it is removed", entry_log_id)
+                delete_entry_log(self._env, directory, entry_log_id)
+        # The newest id stays known, so that it is never used again.
+        forgotten = unused - {max(known, default=-1)}
+        if forgotten:
+            index.commit(deleted_entry_logs=forgotten)
+
+    # The journal
+
+    def _replay(self, opened: Opened, marks: LastMarks) -> None:
+        report = self._report
+        start = marks.minimum()
+        visitor = _Replay(opened, self._options.write_cache_size_bytes, start)
+        found = replay(self._env, self._directories.journal, start, visitor)
+        opened.mark = found.end
+        report.has_damaged_journal_tail = found.damaged_tail
+        report.replayed_entries = visitor.entries
+        report.replayed_bytes = visitor.size_bytes
+        if found.damaged_tail:
+            where = ", ".join(f"{path} at byte {offset}" for path, offset in found.damage)
+            self._reasons.append(f"the end of the journal is damaged ({where})")
+        if self._reasons:
+            if report.limbo_reason:
+                self._reasons.insert(0, report.limbo_reason)
+            report.needs_limbo_start = True
+            report.limbo_reason = "; ".join(self._reasons)
+            opened.book.limbo_start = report.limbo_reason
+        if opened.book.is_dirty or found.end != start:
+            visitor.flush(found.end)
+        report.is_full = opened.pending is not None
+        report.ledgers_in_limbo = opened.index.count_in_limbo()
+
+
+class _Replay:
+    """Takes records over as if they had just become durable; flushes when a cache is full."""
+
+    def __init__(self, opened: Opened, limit_bytes: int, mark: LogMark) -> None:
+        self._opened = opened
+        self._book = opened.book
+        self._limit_bytes = limit_bytes
+        self._mark = mark
+        self._cached = 0
+        self.entries = 0
+        self.size_bytes = 0
+
+    def on_run(self, run: EntryRun) -> None:
+        """Entries."""
+        self._book.add(self._book.get_or_create(run.ledger_id), run)
+        self.entries += run.count
+        self.size_bytes += len(run.data)
+        self._cached += len(run.data)
+        if self._cached >= self._limit_bytes:
+            self.flush(self._mark)
+
+    def on_key(self, ledger_id: LedgerId, master_key: bytes) -> None:
+        """A ledger's key: stored again (S48)."""
+        self._book.set_key(self._book.get_or_create(ledger_id), master_key)
+
+    def on_fence(self, ledger_id: LedgerId) -> None:
+        """A fence."""
+        self._book.set_fenced(self._book.get_or_create(ledger_id))
+
+    def on_lac(self, ledger_id: LedgerId, packet: bytes) -> None:
+        """An explicit LAC."""
+        handle = self._book.get_or_create(ledger_id)
+        self._book.set_explicit_lac(handle, packet, lac_of_packet(packet))
+
+    def flush(self, mark: LogMark) -> None:
+        """Bring what was replayed to its place; on a full disk it stays in memory (S55)."""
+        self._cached = 0
+        opened = self._opened
+        try:
+            if opened.pending is not None:
+                opened.checkpointer.run(opened.pending)
+                self._book.settle(opened.pending)
+                opened.pending = None
+            checkpoint = self._book.checkpoint(mark)
+            opened.pending = checkpoint
+            opened.checkpointer.run(checkpoint)
+            self._book.settle(checkpoint)
+            opened.pending = None
+        except DiskFullError as error:
+            _log.error("the replay cannot be flushed: %s", error)
+
+
+def _merged_states(
+    contents: list[StateFileContent | StorageError | None],
+) -> dict[LedgerId, LedgerState] | None:
+    """Put the readable copies together; None if there are none.
+
+    They should be alike.  Where they are not, the more careful statement counts.
+    """
+    merged: dict[LedgerId, LedgerState] = {}
+    found = False
+    for content in contents:
+        if not isinstance(content, StateFileContent):
+            continue
+        found = True
+        for ledger_id, state in content.states.items():
+            other = merged.get(ledger_id)
+            merged[ledger_id] = state if other is None else _careful(state, other)
+    return merged if found else None
+
+
+def _careful(one: LedgerState, other: LedgerState) -> LedgerState:
+    lac = max(
+        (packet for packet in (one.explicit_lac, other.explicit_lac) if packet is not None),
+        key=lac_of_packet,
+        default=None,
+    )
+    return LedgerState(
+        one.ledger_id,
+        one.master_key or other.master_key,
+        one.is_fenced or other.is_fenced,
+        one.is_in_limbo or other.is_in_limbo,
+        lac,
+        max(one.last_add_confirmed, other.last_add_confirmed),
+    )
+
+
+def _delete_journals(env: Env, directory: str, mark: LogMark) -> int:
+    """Delete the journals that lie wholly before a mark."""
+    deleted = 0
+    for name in env.disk.list_directory(directory):
+        journal_id = journal_id_of(name)
+        if journal_id is not None and journal_id < mark.journal_id:
+            env.disk.unlink(f"{directory}/{name}")
+            deleted += 1
+    if deleted:
+        env.disk.sync_directory(directory)
+    return deleted

@@ -1,0 +1,183 @@
+"""The write path: from a batch of runs to what is visible and acknowledged.
+
+Each call enqueues in the journal in the loop step in which the caller checked fence and key, so
+there is one order of everything that happens to a ledger (R11).  When a group is durable its
+batches are shown one after the other: write cache, last add confirmed, waiting readers, and only
+then the writer's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from quorumbook.env import logger
+from quorumbook.ids import EntryId
+from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.book import Book
+from quorumbook.storage.journal.format import fence_record, key_record, lac_record
+from quorumbook.storage.journal.group_commit import Journal
+from quorumbook.storage.ledgers import LedgerHandle
+
+Done: TypeAlias = Callable[[BaseException | None], None]
+_log = logger("storage")
+
+
+class Writes:
+    """Appends, fences and explicit LACs; used on the event loop.
+
+    Args:
+        journal: Makes them durable.
+        book: Makes them visible.
+        on_shown: Called after each batch: a cache may be full.
+        on_failed: Something durable could not be shown.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        book: Book,
+        *,
+        on_shown: Callable[[], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._journal = journal
+        self._book = book
+        self._on_shown = on_shown
+        self._on_failed = on_failed
+        #: Bytes handed to the journal that are not in a write cache yet.
+        self.journaling_bytes = 0
+        self.entries_appended = 0
+        self.bytes_appended = 0
+
+    def append(
+        self, items: Sequence[tuple[LedgerHandle, EntryRun]], done: Done, *, deferred_sync: bool
+    ) -> None:
+        """Journal runs as one batch; see ``LedgerStorage.append``."""
+        buffers: list[bytes] = []
+        size = 0
+        for handle, run in items:
+            if handle.key_needed:
+                self._put_key(handle, buffers)
+            if deferred_sync and handle.in_flight:
+                # Shown before the sync it would overtake what was enqueued before it.
+                deferred_sync = False
+            buffers.append(run.data)
+            size += len(run.data)
+        for handle, _ in items:
+            handle.in_flight += 1
+        self.journaling_bytes += size
+        if not deferred_sync:
+            self._journal.enqueue(buffers, lambda error: self._appended(items, size, done, error))
+            return
+        written = False
+
+        def on_written() -> None:
+            nonlocal written
+            written = True
+            self._appended(items, size, done, None)
+
+        def on_durable(error: BaseException | None) -> None:
+            if not written:
+                self._appended(items, size, done, error)
+
+        self._journal.enqueue(buffers, on_durable, on_written=on_written)
+
+    def _put_key(self, handle: LedgerHandle, buffers: list[bytes]) -> None:
+        """Put the key record in front of the first record of a ledger (R13)."""
+        buffers.append(key_record(handle.ledger_id, handle.master_key))
+        handle.key_needed = False
+        if handle.is_stored:
+            # A ledger without a key has got one; a new ledger is stored with its first record.
+            self._book.table.mark_dirty(handle)
+
+    def _appended(
+        self,
+        items: Sequence[tuple[LedgerHandle, EntryRun]],
+        size: int,
+        done: Done,
+        error: BaseException | None,
+    ) -> None:
+        """A batch is durable, in its turn: show it, then tell its writer."""
+        self.journaling_bytes -= size
+        for handle, _ in items:
+            handle.in_flight -= 1
+        if error is not None:
+            for handle, _ in items:
+                handle.key_needed = handle.key_needed or not handle.is_stored
+            done(error)
+            return
+        woken: list[LedgerHandle] = []
+        try:
+            for handle, run in items:
+                if handle.is_deleted:
+                    continue
+                self.entries_appended += run.count
+                if self._book.add(handle, run) and handle.has_waiters:
+                    woken.append(handle)
+        except BaseException as failure:
+            # Journaled and not shown: the next checkpoint's mark would skip it.
+            self._on_failed(failure)
+            done(failure)
+            raise
+        self.bytes_appended += size
+        for handle in woken:
+            self.wake(handle)
+        done(None)
+        self._on_shown()
+
+    @staticmethod
+    def wake(handle: LedgerHandle) -> None:
+        """Call the readers whose wait for the last add confirmed is over."""
+        for callback in handle.take_woken():
+            try:
+                callback()
+            except Exception:
+                _log.exception("a reader waiting for ledger %d failed", handle.ledger_id)
+
+    def fence(self, handle: LedgerHandle, done: Done) -> None:
+        """Fence; see ``LedgerStorage.fence``."""
+        if handle.is_fence_durable:
+            done(None)
+            return
+        if handle.fence_waiters is not None:
+            handle.fence_waiters.append(done)
+            return
+        handle.is_fenced = True
+        handle.fence_waiters = [done]
+        buffers: list[bytes] = []
+        if handle.key_needed:
+            self._put_key(handle, buffers)
+        buffers.append(fence_record(handle.ledger_id))
+
+        def fenced(error: BaseException | None) -> None:
+            waiters, handle.fence_waiters = handle.fence_waiters or [], None
+            if error is not None:
+                handle.key_needed = handle.key_needed or not handle.is_stored
+            elif not handle.is_deleted:
+                self._book.set_fenced(handle)
+            for waiter in waiters:
+                try:
+                    waiter(error)
+                except Exception:
+                    _log.exception("a waiter for the fence of %d failed", handle.ledger_id)
+
+        self._journal.enqueue(buffers, fenced)
+
+    def write_lac(self, handle: LedgerHandle, packet: bytes, lac: EntryId, done: Done) -> None:
+        """Store an explicit LAC; see ``LedgerStorage.write_lac``."""
+        buffers: list[bytes] = []
+        if handle.key_needed:
+            self._put_key(handle, buffers)
+        buffers.append(lac_record(handle.ledger_id, packet))
+        handle.in_flight += 1
+
+        def stored(error: BaseException | None) -> None:
+            handle.in_flight -= 1
+            if error is not None:
+                handle.key_needed = handle.key_needed or not handle.is_stored
+            elif not handle.is_deleted and self._book.set_explicit_lac(handle, packet, lac):
+                self.wake(handle)
+            done(error)
+
+        self._journal.enqueue(buffers, stored)
