@@ -1,0 +1,417 @@
+"""What the bookie's tests stand on: a scripted storage, a server around it, and raw clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from quorumbook.bookie.connection import Connections
+from quorumbook.bookie.disks import DiskMonitor
+from quorumbook.bookie.metrics import BookieMetrics
+from quorumbook.bookie.operations import Operations
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.server import Bookie
+from quorumbook.env import Env
+from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
+from quorumbook.metadata.cluster import init_cluster
+from quorumbook.metadata.memory import forget_memory_tree
+from quorumbook.metadata.store import MetadataStore
+from quorumbook.metadata.uri import open_store
+from quorumbook.protocol import v2, v3
+from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.options import StorageOptions
+
+PASSWORD = b"passwd"
+KEY = master_key(PASSWORD)
+WRONG_KEY = master_key(b"another")
+DIGESTER = digester(DigestType.CRC32C, PASSWORD)
+MIB = 1024 * 1024
+#: Longer than anything here takes, shorter than a developer's patience.
+PATIENCE_S = 20
+
+
+def entry(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -1) -> bytes:
+    """Seal an entry."""
+    return DIGESTER.seal(ledger_id, entry_id, lac, len(payload), payload)
+
+
+def v2_adds(
+    ledger_id: int,
+    ids: Sequence[int],
+    payload: bytes = b"payload",
+    *,
+    flags: int = 0,
+    key: bytes = KEY,
+    lac: int = -1,
+) -> bytes:
+    """Return the frames of v2 adds, joined."""
+    bodies = [entry(ledger_id, entry_id, payload, lac) for entry_id in ids]
+    return b"".join(v2.encode_adds(key, flags, bodies))
+
+
+class ScriptedStorage:
+    """The storage's facade on dictionaries; the test decides when a group is durable.
+
+    ``log`` has every call that a promise depends on, in order.
+    """
+
+    def __init__(self, *, automatic: bool = True) -> None:
+        self.automatic = automatic
+        self.handles: dict[int, LedgerHandle] = {}
+        self.entries: dict[tuple[int, int], bytes] = {}
+        #: Entries only a "disk" read finds, and errors it gives.
+        self.on_disk: dict[tuple[int, int], bytes | BaseException] = {}
+        self.log: list[tuple[Any, ...]] = []
+        self.group: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+        self.room: int | None = None
+        self.reserve = 0
+        self.room_callbacks: list[Callable[[], None]] = []
+        self.held_reads: list[Callable[[], None]] | None = None
+        self.is_full = False
+
+    # Journal
+
+    def _enqueue(
+        self, effect: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        self.group.append((effect, done))
+        if self.automatic and len(self.group) == 1:
+            asyncio.get_running_loop().call_soon(self.commit)
+
+    def commit(self, error: BaseException | None = None) -> None:
+        """End the group in flight, as the journal does: all callbacks in one loop step."""
+        group, self.group = self.group, []
+        for effect, done in group:
+            if error is None:
+                effect()
+            done(error)
+
+    # The facade
+
+    def handle(self, ledger_id: int) -> LedgerHandle | None:
+        return self.handles.get(ledger_id)
+
+    def create_handle(self, ledger_id: int, key: bytes) -> LedgerHandle:
+        assert ledger_id not in self.handles, "two handles of one ledger"
+        handle = self.handles[ledger_id] = LedgerHandle(ledger_id, key)
+        return handle
+
+    def append(
+        self,
+        items: Sequence[tuple[LedgerHandle, EntryRun]],
+        done: Callable[[BaseException | None], None],
+        *,
+        deferred_sync: bool = False,
+    ) -> None:
+        for handle, run in items:
+            self.log.append(("add", handle.ledger_id, run.first_entry_id, run.last_entry_id))
+        size = sum(len(run.data) for _, run in items)
+        if self.room is not None:
+            self.room -= size
+
+        def effect() -> None:
+            for handle, run in items:
+                for entry_id, body in run.entries():
+                    self.entries[handle.ledger_id, entry_id] = body
+                handle.last_entry_id = max(handle.last_entry_id, run.last_entry_id)
+                handle.raise_lac(run.last_add_confirmed())
+                for callback in handle.take_woken():
+                    callback()
+
+        self.log.append(("append", len(items), deferred_sync))
+        if deferred_sync:
+            asyncio.get_running_loop().call_soon(lambda: (effect(), done(None)))
+        else:
+            self._enqueue(effect, done)
+
+    def fence(self, handle: LedgerHandle, done: Callable[[BaseException | None], None]) -> None:
+        handle.is_fenced = True
+        self.log.append(("fence", handle.ledger_id))
+        if handle.is_fence_durable:
+            done(None)
+            return
+
+        def effect() -> None:
+            handle.is_fence_durable = True
+
+        self._enqueue(effect, done)
+
+    def write_lac(
+        self,
+        handle: LedgerHandle,
+        packet: bytes,
+        lac: int,
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        self.log.append(("lac", handle.ledger_id, lac))
+
+        def effect() -> None:
+            if lac > handle.last_add_confirmed or handle.explicit_lac is None:
+                handle.explicit_lac = packet
+            handle.raise_lac(lac)
+            for callback in handle.take_woken():
+                callback()
+
+        self._enqueue(effect, done)
+
+    def force(self, done: Callable[[BaseException | None], None]) -> None:
+        self._enqueue(lambda: None, done)
+
+    def has_room(self, size_bytes: int, *, reserve: bool = False) -> bool:
+        if self.room is None:
+            return True
+        return size_bytes <= self.room + (self.reserve if reserve else 0)
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        self.room_callbacks.append(callback)
+
+    def make_room(self, size_bytes: int | None) -> None:
+        """Say that room has appeared."""
+        self.room = size_bytes
+        callbacks, self.room_callbacks = self.room_callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        return self.entries.get((ledger_id, entry_id))
+
+    def _find(self, ledger_id: int, entry_id: int) -> bytes | BaseException:
+        handle = self.handles.get(ledger_id)
+        if handle is None:
+            return NoSuchLedgerError()
+        if entry_id == -1:
+            if handle.is_in_limbo:
+                return UnknownLedgerStateError()
+            entry_id = handle.last_entry_id
+        found = self.entries.get((ledger_id, entry_id)) or self.on_disk.get((ledger_id, entry_id))
+        if found is None:
+            return UnknownLedgerStateError() if handle.is_in_limbo else NoSuchEntryError()
+        return found
+
+    def read(
+        self,
+        requests: Sequence[tuple[int, int]],
+        done: Callable[[list[bytes | BaseException]], None],
+    ) -> None:
+        self.log.append(("read", len(requests)))
+
+        def job() -> None:
+            done([self._find(*request) for request in requests])
+
+        if self.held_reads is not None:
+            self.held_reads.append(job)
+        else:
+            asyncio.get_running_loop().call_soon(job)
+
+    def read_batch(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_size: int,
+        done: Callable[[list[bytes], int, BaseException | None], None],
+    ) -> None:
+        pieces: list[bytes] = []
+        size = 0
+        entry_id = first
+        while not max_count or len(pieces) < max_count:
+            found = self._find(ledger_id, entry_id)
+            if isinstance(found, BaseException):
+                if not pieces:
+                    done([], 0, found)
+                    return
+                break
+            size += len(found) + 4
+            if pieces and max_size and size > max_size:
+                break
+            pieces.append(len(found).to_bytes(4, "big") + found)
+            entry_id += 1
+        done(pieces, len(pieces), None)
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        handle = self.handles.get(ledger_id)
+        return handle.last_entry_id if handle else -1
+
+    def entry_ids(
+        self, ledger_id: int, done: Callable[[list[range] | BaseException], None]
+    ) -> None:
+        ids = sorted(entry for ledger, entry in self.entries if ledger == ledger_id)
+        done([range(entry_id, entry_id + 1) for entry_id in ids])
+
+
+class Server:
+    """The request path of a bookie around a scripted storage, listening on loopback."""
+
+    def __init__(self, storage: ScriptedStorage, options: BookieOptions) -> None:
+        self.env = Env()
+        self.options = options
+        self.storage = storage
+        self.metrics = BookieMetrics()
+        self.disks = DiskMonitor(
+            self.env,
+            options,
+            self.metrics,
+            storage_is_full=lambda: storage.is_full,
+            on_change=lambda: None,
+        )
+        self.operations = Operations(
+            self.env, options, storage, self.metrics, self.disks  # type: ignore[arg-type]
+        )
+        self.connections = Connections(self.env, options, self.metrics, self.operations)
+        self.connections.is_serving = True
+        self.port = 0
+
+    async def connect(self) -> RawClient:
+        """Open a raw connection."""
+        return await RawClient.connect(self.port)
+
+
+@contextlib.asynccontextmanager
+async def serve(storage: ScriptedStorage | None = None, **changes: Any) -> AsyncIterator[Server]:
+    """Run the request path."""
+    options = BookieOptions(journal_directory="/nowhere", ledger_directories=("/nowhere",))
+    options = dataclasses.replace(options, **changes)
+    server = Server(storage or ScriptedStorage(), options)
+    listener = await server.env.network.listen("127.0.0.1", 0, server.connections.factory)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listener.close()
+        server.connections.abort()
+
+
+class RawClient:
+    """A socket that speaks frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> RawClient:
+        """Connect to a port on loopback."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=64 * MIB))
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self.writer.write(data)
+
+    async def frame(self) -> bytes:
+        """Receive a frame, its length included."""
+        async with asyncio.timeout(PATIENCE_S):
+            head = await self.reader.readexactly(4)
+            return head + await self.reader.readexactly(int.from_bytes(head, "big"))
+
+    async def ask(self, data: bytes) -> bytes:
+        """Send a request and receive a frame."""
+        self.send(data)
+        return await self.frame()
+
+    async def ask_v3(self, data: bytes) -> v3.V3Response:
+        """Send a v3 request and receive its answer."""
+        return v3.ResponseDecoder().feed(await self.ask(data))[0]
+
+    async def v3_answer(self) -> v3.V3Response:
+        """Receive a v3 answer."""
+        return v3.ResponseDecoder().feed(await self.frame())[0]
+
+    async def add_codes(self, count: int) -> list[tuple[int, int]]:
+        """Receive v2 add answers; return (entry id, code) in the order they came."""
+        found = []
+        for _ in range(count):
+            frame = await self.frame()
+            _, _, code, _, entry_id = v2.ANSWER.unpack_from(frame)
+            found.append((entry_id, code))
+        return found
+
+    async def is_closed(self) -> bool:
+        """Wait for the end of the stream."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while await self.reader.read(65536):
+                    pass
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close."""
+        self.writer.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def settle(rounds: int = 20) -> None:
+    """Let the loop turn: whatever could happen now happens."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.005)
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+_names = iter(range(1, 1_000_000))
+
+
+@contextlib.asynccontextmanager
+async def cluster(name: str | None = None) -> AsyncIterator[MetadataStore]:
+    """Make a cluster in a metadata store of its own."""
+    tree = name or f"bookie-test-{next(_names)}"
+    store = await open_store(f"memory://{tree}", create=True)
+    await init_cluster(store)
+    try:
+        yield store
+    finally:
+        await store.close()
+        forget_memory_tree(tree)
+
+
+def options_in(root: object, **changes: Any) -> BookieOptions:
+    """Return the options of a small bookie below a directory."""
+    options = BookieOptions(
+        journal_directory=f"{root}/journal",
+        ledger_directories=(f"{root}/ledgers",),
+        port=0,
+        storage=StorageOptions(
+            write_cache_size_bytes=4 * MIB,
+            read_cache_size_bytes=MIB,
+            journal_file_size_bytes=8 * MIB,
+            reserve_size_bytes=MIB,
+        ),
+        high_priority_free_bytes_min=1,
+        disk_usage_max=1.0,
+        disk_usage_writable=1.0,
+    )
+    return dataclasses.replace(options, **changes)
+
+
+@contextlib.asynccontextmanager
+async def running(bookie: Bookie) -> AsyncIterator[Bookie]:
+    """Run a bookie."""
+    await bookie.start()
+    try:
+        yield bookie
+    finally:
+        await bookie.stop()
+
+
+@contextlib.asynccontextmanager
+async def real_bookie(
+    root: object, store: MetadataStore, **changes: Any
+) -> AsyncIterator[Bookie]:
+    """Run a real bookie below a directory."""
+    async with running(Bookie(Env(), options_in(root, **changes), store)) as bookie:
+        yield bookie
