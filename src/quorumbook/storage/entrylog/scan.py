@@ -110,6 +110,7 @@ class _Walk(NamedTuple):
 
     ids: list[EntryId]
     sizes: list[int]
+    ledger_ids: set[LedgerId]
     end: int
     next_entry_id: int
 
@@ -192,12 +193,14 @@ class _Scan:
         unpack, entry_size_max = _HEAD.unpack_from, self.entry_size_max
         ids: list[EntryId] = []
         sizes: list[int] = []
+        ledger_ids: set[LedgerId] = set()
         while index <= limit:
             size, ledger_id, entry_id = unpack(data, index)
             if ledger_id == INVALID_LEDGER_ID:
-                return _Walk(ids, sizes, self.base + index, entry_id)
+                return _Walk(ids, sizes, ledger_ids, self.base + index, entry_id)
             if size < 16 or size > entry_size_max or ledger_id < 0 or entry_id < 0:
-                return _Walk(ids, sizes, -1, 0)
+                return _Walk(ids, sizes, ledger_ids, -1, 0)
+            ledger_ids.add(ledger_id)
             ids.append(entry_id)
             sizes.append(size)
             index += 4 + size
@@ -216,7 +219,7 @@ class _Scan:
         if start > position:
             return self.damage(position, start, "no run record proves this stretch"), start
         end = at + RUN_RECORD_SIZE
-        return self.damage(position, end, "a size field is damaged", record=record), end
+        return self.damage(position, end, "the run's size fields are damaged", record=record), end
 
     def next_record(self, position: int) -> tuple[int, RunRecord] | None:
         """Return the first run record at or behind ``position`` that proves itself."""
@@ -242,7 +245,8 @@ class _Scan:
         ids, sizes = walk.ids, walk.sizes
         first, last = record.first_entry_id, record.last_entry_id
         span = last - first + 1
-        if not ids or (ids[0], ids[-1], len(ids)) != (first, last, record.entries):
+        is_other = walk.ledger_ids != {record.ledger_id}
+        if is_other or (ids[0], ids[-1], len(ids)) != (first, last, record.entries):
             return self.damage(position, whole, "the run holds other entries", record=record)
         if span == len(ids):
             uniform = sizes.count(sizes[0]) == len(sizes)
