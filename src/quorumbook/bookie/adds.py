@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from quorumbook.bookie.access import open_ledger
 from quorumbook.bookie.connection import Connection
 from quorumbook.bookie.disks import Writability
 from quorumbook.bookie.gate import LedgerGate
@@ -132,12 +133,8 @@ class Adds:
                 return None
             if passed is not Status.OK:
                 return passed
-        handle = self._storage.handle(ledger_id)
-        if handle is None:
-            return self._storage.create_handle(ledger_id, add.master_key)
-        if not handle.accepts_key(add.master_key):
-            return Status.UNAUTHORIZED
-        if handle.is_fenced and not add.is_recovery:
+        handle = open_ledger(self._storage, ledger_id, add.master_key)
+        if isinstance(handle, LedgerHandle) and handle.is_fenced and not add.is_recovery:
             return Status.FENCED
         return handle
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from quorumbook.bookie.access import open_ledger
 from quorumbook.bookie.adds import Adds
 from quorumbook.bookie.connection import Connection
 from quorumbook.bookie.disks import DiskMonitor
@@ -36,7 +37,7 @@ from quorumbook.protocol.requests import (
     WriteLAC,
 )
 from quorumbook.protocol.status import Status, status_for
-from quorumbook.storage.ledgers import lac_of_packet
+from quorumbook.storage.ledgers import LedgerHandle, lac_of_packet
 from quorumbook.storage.store import LedgerStorage
 
 #: What a bookie without authentication calls it; the peer's clients know the name.
@@ -115,19 +116,16 @@ class Operations:
     # Last add confirmed
 
     def _write_lac(self, connection: Connection, request: WriteLAC, now_ns: int) -> None:
-        status = None
-        handle = self._storage.handle(request.ledger_id)
+        handle: LedgerHandle | Status
         if self._disks.writability.is_read_only:
-            status = Status.READ_ONLY
+            handle = Status.READ_ONLY
         elif len(request.packet) < _LAC_PACKET_BYTES_MIN:
-            status = Status.BAD_REQUEST
-        elif handle is None:
-            handle = self._storage.create_handle(request.ledger_id, request.master_key)
-        elif not handle.accepts_key(request.master_key):
-            status = Status.UNAUTHORIZED
-        if status is not None or handle is None:
-            self._done("write_lac", status or Status.IO_ERROR, now_ns)
-            connection.answer(answers.write_lac_answer(request, status or Status.IO_ERROR))
+            handle = Status.BAD_REQUEST
+        else:
+            handle = open_ledger(self._storage, request.ledger_id, request.master_key)
+        if isinstance(handle, Status):
+            self._done("write_lac", handle, now_ns)
+            connection.answer(answers.write_lac_answer(request, handle))
             return
 
         def done(error: BaseException | None) -> None:

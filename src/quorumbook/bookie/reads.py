@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from quorumbook.bookie.access import open_ledger
 from quorumbook.bookie.connection import READS, Connection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
@@ -66,17 +67,10 @@ class Reads:
 
     def fence(self, connection: Connection, request: Read | BatchRead, now_ns: int) -> None:
         """Fence the ledger, and read when that is durable."""
-        storage = self._storage
-        key = request.master_key
-        if key is None:
-            self._refuse(connection, request, Status.UNAUTHORIZED, now_ns)
-            return
-        handle = storage.handle(request.ledger_id)
-        if handle is None:
-            # An unknown ledger is fenced too: its writer's first add may still be on its way.
-            handle = storage.create_handle(request.ledger_id, key)
-        elif not handle.accepts_key(key):
-            self._refuse(connection, request, Status.UNAUTHORIZED, now_ns)
+        # An unknown ledger is fenced too: its writer's first add may still be on its way.
+        handle = open_ledger(self._storage, request.ledger_id, request.master_key)
+        if isinstance(handle, Status):
+            self._refuse(connection, request, handle, now_ns)
             return
 
         def fenced(error: BaseException | None) -> None:
@@ -88,7 +82,7 @@ class Reads:
                 self.enqueue(connection, (request, now_ns, None))
                 self.pump(connection)
 
-        storage.fence(handle, fenced)
+        self._storage.fence(handle, fenced)
 
     def pump(self, connection: Connection) -> None:
         """Begin as many waiting reads as the connection's window and its peer allow."""

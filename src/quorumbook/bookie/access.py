@@ -1,0 +1,24 @@
+"""Who may write to a ledger or fence it: whoever has its master key (R13).
+
+The key of the first add, fence or LAC write is the ledger's for good.  It is compared in constant
+time and written nowhere but into the journal, the index and its copies; logs never see it.
+"""
+
+from __future__ import annotations
+
+from quorumbook.ids import MASTER_KEY_SIZE_BYTES, LedgerId
+from quorumbook.protocol.status import Status
+from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.store import LedgerStorage
+
+
+def open_ledger(
+    storage: LedgerStorage, ledger_id: LedgerId, master_key: bytes | None
+) -> LedgerHandle | Status:
+    """Return the ledger's handle, a new one if it is unknown, or the refusal."""
+    if master_key is None or len(master_key) != MASTER_KEY_SIZE_BYTES:
+        return Status.UNAUTHORIZED
+    handle = storage.handle(ledger_id)
+    if handle is None:
+        return storage.create_handle(ledger_id, master_key)
+    return handle if handle.accepts_key(master_key) else Status.UNAUTHORIZED
