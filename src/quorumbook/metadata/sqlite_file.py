@@ -12,6 +12,7 @@ It holds ledger passwords, so nobody but its owner may read it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -69,11 +70,16 @@ def open_file(path: str, uri: str, *, create: bool) -> sqlite3.Connection:
         MetadataUnavailableError: it cannot be opened.
     """
     if create:
-        _create_empty(path)
-    elif not os.path.exists(path):
+        with _making(path):
+            return _open(path, uri, create=True)
+    if not os.path.exists(path):
         raise ClusterNotInitializedError(
             f"there is no metadata file {path}; make a cluster with: {init_command(uri)}"
         )
+    return _open(path, uri, create=False)
+
+
+def _open(path: str, uri: str, *, create: bool) -> sqlite3.Connection:
     with sqlite_errors(path):
         connection = sqlite3.connect(
             f"file:{quote(os.path.abspath(path))}?mode=rw",
@@ -129,22 +135,31 @@ def boot_id() -> str:
     return "unknown"
 
 
-def _create_empty(path: str) -> None:
+@contextlib.contextmanager
+def _making(path: str) -> Iterator[None]:
+    """Make an empty file if there is none, and keep other makers away for a while."""
     directory = os.path.dirname(os.path.abspath(path))
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        # SQLite gives its side files the mode of the file itself.
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
     except OSError as error:
-        raise MetadataUnavailableError(
-            f"metadata file {path} cannot be made: {error.strerror}"
-        ) from error
+        raise _cannot_make(path, error) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            # SQLite gives its side files the mode of the file itself.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                os.fsync(fd)
+        except OSError as error:
+            raise _cannot_make(path, error) from error
+        yield
+    finally:
+        os.close(fd)
+
+
+def _cannot_make(path: str, error: OSError) -> MetadataUnavailableError:
+    return MetadataUnavailableError(f"metadata file {path} cannot be made: {error.strerror}")
 
 
 def _prepare(connection: sqlite3.Connection, path: str, uri: str, *, create: bool) -> None:
@@ -169,8 +184,11 @@ def _prepare(connection: sqlite3.Connection, path: str, uri: str, *, create: boo
 
 
 def _check_owner(connection: sqlite3.Connection, path: str) -> None:
+    # One transaction: somebody may be making the tables right now.
+    connection.execute("BEGIN")
     owner = _pragma(connection, "application_id")
     tables = connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
+    connection.execute("COMMIT")
     if owner != APPLICATION_ID and (owner or tables):
         raise MetadataFormatError(f"{path} is an SQLite file of another program")
 

@@ -136,9 +136,9 @@ class SqliteThread:
         try:
             self._open()
         except BaseException as error:
-            self._tell(self._fail_start, error)
+            self._tell(self._report_start, error)
             return
-        self._tell(self._started.set_result, None)
+        self._tell(self._report_start, None)
         while not self._is_stopping:
             calls = self._take()
             if calls:
@@ -147,9 +147,13 @@ class SqliteThread:
                 self._tend()
         self._end()
 
-    def _fail_start(self, error: BaseException) -> None:
-        if not self._started.done():
+    def _report_start(self, error: BaseException | None) -> None:
+        if self._started.done():
+            return
+        if error is not None:
             self._started.set_exception(error)
+        else:
+            self._started.set_result(None)
 
     def _open(self) -> None:
         self._connection = open_file(self._path, self._uri, create=self._create)
@@ -159,8 +163,8 @@ class SqliteThread:
         self._identity = self._file_identity()
         self.session_id = 0
         with sqlite_errors(self._path):
-            self._begin(is_write=True)
             try:
+                self._begin(is_write=True)
                 self.renew_session()
                 self._connection.execute("COMMIT")
             except BaseException:
