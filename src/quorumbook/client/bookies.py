@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,12 @@ from quorumbook.client.connection import ControlChannel, FastChannel
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.env import Env, logger
-from quorumbook.errors import ClientClosedError, MetadataError, NotEnoughBookiesError
+from quorumbook.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    MetadataError,
+    NotEnoughBookiesError,
+)
 from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.policy import RandomPlacement
 
@@ -124,50 +129,95 @@ class Bookies:
         await self._fresh()
         return self._read_only
 
-    async def new_ensemble(
-        self, size: int, excluded: Collection[BookieId] = ()
-    ) -> tuple[BookieId, ...]:
+    async def new_ensemble(self, size: int) -> tuple[BookieId, ...]:
         """Choose the bookies of a new ledger; quarantined ones only if it takes them.
 
+        Only bookies that accept a connection are chosen, so that a ledger does not begin with
+        an ensemble change after a bookie died and its registration lives on for a while.
+
         Raises:
-            NotEnoughBookiesError: fewer than ``size`` bookies are writable.
+            NotEnoughBookiesError: too few bookies are writable and can be reached.
         """
         await self._fresh()
-        place = self._placement.new_ensemble
-        random = self._env.random
-        try:
-            return place(size, self._writable, {*excluded, *self.quarantined}, random)
-        except NotEnoughBookiesError:
-            return place(size, self._writable, excluded, random)
+        refused: set[BookieId] = set()
+        while True:
+            place = self._placement.new_ensemble
+            random = self._env.random
+            try:
+                healthy_only = {*refused, *self.quarantined}
+                chosen = place(size, self._writable, healthy_only, random)
+            except NotEnoughBookiesError:
+                chosen = place(size, self._writable, refused, random)
+            newly_refused = await self.refusing(chosen)
+            if not newly_refused:
+                return chosen
+            refused |= newly_refused
 
     async def replace(
         self,
         failed: Mapping[int, BookieId],
         ensemble: Sequence[BookieId],
-        excluded: Collection[BookieId] = (),
         *,
         is_needed: bool = False,
     ) -> dict[int, BookieId]:
         """Choose a bookie for each failed position, or for as many as there are bookies.
 
+        Only bookies that accept a connection are chosen.
+
         Args:
             failed: Positions and the bookies that stand there.
             ensemble: All present members.
-            excluded: Bookies not to choose.
             is_needed: Without a replacement the ledger stops, so take a quarantined one too.
 
         Raises:
             NotEnoughBookiesError: there is none for any position.
         """
         await self._fresh()
+        good: dict[int, BookieId] = {}
+        refused: set[BookieId] = set()
+        while missing := {i: b for i, b in failed.items() if i not in good}:
+            members = [*ensemble, *good.values()]
+            try:
+                chosen = self._place(missing, members, refused, is_needed=is_needed)
+            except NotEnoughBookiesError:
+                if good:
+                    break
+                raise
+            refused |= await self.refusing(chosen.values())
+            good.update({i: b for i, b in chosen.items() if b not in refused})
+        return good
+
+    def _place(
+        self,
+        failed: Mapping[int, BookieId],
+        members: Sequence[BookieId],
+        refused: Collection[BookieId],
+        *,
+        is_needed: bool,
+    ) -> dict[int, BookieId]:
         place = self._placement.replace
         random = self._env.random
         try:
-            return place(failed, ensemble, self._writable, {*excluded, *self.quarantined}, random)
+            healthy_only = {*refused, *self.quarantined}
+            return place(failed, members, self._writable, healthy_only, random)
         except NotEnoughBookiesError:
             if not is_needed:
                 raise
-            return place(failed, ensemble, self._writable, excluded, random)
+            return place(failed, members, self._writable, refused, random)
+
+    async def refusing(self, bookie_ids: Iterable[BookieId]) -> set[BookieId]:
+        """Connect to bookies and return those that cannot be connected to."""
+        wanted = list(bookie_ids)
+        outcomes = await asyncio.gather(
+            *(self.fast(bookie_id).connected() for bookie_id in wanted), return_exceptions=True
+        )
+        refused: set[BookieId] = set()
+        for bookie_id, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, BookieUnavailableError):
+                refused.add(bookie_id)
+            elif outcome is not None:
+                raise outcome
+        return refused
 
     def has_replacement(self, ensemble: Sequence[BookieId]) -> bool:
         """Tell whether a healthy bookie outside of the ensemble is known."""

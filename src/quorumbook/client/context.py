@@ -45,6 +45,8 @@ class Context:
     ledgers: Ledgers
     options: ClientOptions
     ticker: Ticker
+    #: Forgets a watch wherever it waits.
+    unwatch: Callable[[Callable[[], None]], None]
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

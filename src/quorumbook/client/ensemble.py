@@ -17,7 +17,6 @@ from quorumbook.client.context import Context, change_metadata
 from quorumbook.env import logger
 from quorumbook.errors import (
     BookieUnavailableError,
-    ClientClosedError,
     InternalError,
     NotEnoughBookiesError,
     QuorumbookError,
@@ -142,42 +141,16 @@ class EnsembleKeeper:
     async def _choose(
         self, change: ChangeEnsemble, metadata: LedgerMetadata
     ) -> Mapping[int, BookieId]:
-        """Choose replacements that accept connections, for as many positions as there are."""
-        bookies = self._context.bookies
+        """Choose replacements; quarantined bookies only if the writer stops without them."""
         is_needed = self._require_replacement or not can_reach_quorum(
             sum(1 << index for index in change.failed),
             metadata.ensemble_size,
             metadata.write_quorum_size,
             metadata.ack_quorum_size,
         )
-        excluded: set[BookieId] = set()
-        good: dict[int, BookieId] = {}
-        while True:
-            missing = {i: b for i, b in change.failed.items() if i not in good}
-            if not missing:
-                return good
-            try:
-                chosen = await bookies.replace(
-                    missing,
-                    [*metadata.ensemble, *good.values()],
-                    excluded,
-                    is_needed=is_needed,
-                )
-            except NotEnoughBookiesError:
-                if good:
-                    return good
-                raise
-            outcomes = await asyncio.gather(
-                *(bookies.fast(bookie_id).connected() for bookie_id in chosen.values()),
-                return_exceptions=True,
-            )
-            for (index, bookie_id), outcome in zip(chosen.items(), outcomes, strict=True):
-                if outcome is None:
-                    good[index] = bookie_id
-                elif isinstance(outcome, ClientClosedError):
-                    raise outcome
-                else:
-                    excluded.add(bookie_id)
+        return await self._context.bookies.replace(
+            change.failed, metadata.ensemble, is_needed=is_needed
+        )
 
     async def _look_for_bookies(self) -> None:
         changed = asyncio.Event()

@@ -1,0 +1,337 @@
+"""The reader of a ledger: ranges, batches, the last add confirmed, and following a writer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from types import TracebackType
+
+from quorumbook.client.connection import again
+from quorumbook.client.context import Context
+from quorumbook.client.entries import Entry, EntryBatch
+from quorumbook.client.lac import LacPolls, read_lac
+from quorumbook.client.reading import RangeRead
+from quorumbook.env import logger
+from quorumbook.errors import (
+    LedgerClosedError,
+    LocalProtocolError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+)
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.protocol.digest import Digester
+
+_log = logger("client.reader")
+_METADATA_RETRY_S = 0.5
+
+
+class LedgerReader:
+    """A ledger opened for reading; made by ``BookKeeper.open_ledger``.
+
+    Of a ledger that is still written (opened with ``recover=False``) only entries up to the last
+    add confirmed known here are read; ``tail`` follows the writer.  The last entry of an idle
+    writer becomes visible when the writer's ``lac_delay_s`` is over.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        metadata: LedgerMetadata,
+        version: int,
+        digester: Digester,
+        on_over: Callable[[LedgerReader], None] | None = None,
+    ) -> None:
+        """Begin to read; see ``BookKeeper.open_ledger``."""
+        self._context = context
+        self._metadata = metadata
+        self._version = version
+        self._digester = digester
+        self._on_over = on_over
+        self._lac: EntryId = INVALID_ENTRY_ID
+        self._length = 0
+        self._is_over = False
+        self._error: QuorumbookError | None = None
+        self._reads: set[RangeRead] = set()
+        self._news: set[asyncio.Future[None]] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._take(metadata, version)
+
+    # What it knows -------------------------------------------------------------------------
+
+    @property
+    def id(self) -> LedgerId:
+        """The ledger's id."""
+        return self._metadata.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as last heard of; kept up to date."""
+        return self._metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is closed, so that nothing is ever added to it."""
+        return self._metadata.is_closed
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The newest entry known here to be safe; of a closed ledger the last one; else -1."""
+        return self._lac
+
+    @property
+    def length(self) -> int:
+        """Payload bytes: of a closed ledger all, else up to the newest entry read so far."""
+        return self._metadata.length if self._metadata.is_closed else self._length
+
+    # Reading -------------------------------------------------------------------------------
+
+    async def read(
+        self, first: EntryId = 0, last: EntryId | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        """Yield entries in order.
+
+        Args:
+            first: The first one wanted.
+            last: The last one wanted; the last add confirmed known now if not given.
+
+        Raises:
+            LocalProtocolError: ``last`` is beyond the last add confirmed.
+            ReadFailedError: no replica gives the next entry at the moment.
+            DigestMismatchError: every replica of the next entry is damaged.
+        """
+        async with contextlib.aclosing(self.read_batches(first, last)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def read_batches(
+        self, first: EntryId = 0, last: EntryId | None = None
+    ) -> AsyncGenerator[EntryBatch, None]:
+        """Yield entries as they come in, many at a time; see ``read``."""
+        if last is None:
+            last = self._lac
+        elif last > self._lac:
+            raise LocalProtocolError(
+                f"entry {last} is beyond the last add confirmed, {self._lac}; it may still "
+                "vanish (read_unconfirmed reads it nevertheless)",
+                ledger_id=self.id,
+                entry_id=last,
+            )
+        async with contextlib.aclosing(self._read(first, last)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def read_unconfirmed(self, first: EntryId, last: EntryId) -> AsyncGenerator[Entry, None]:
+        """Yield entries whether they are confirmed or not.
+
+        What lies beyond the last add confirmed may vanish when the ledger is recovered.
+
+        Raises:
+            NoSuchEntryError: no bookie has the next one.
+        """
+        async with contextlib.aclosing(self._read(first, last)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def tail(self, first: EntryId = 0) -> AsyncGenerator[Entry, None]:
+        """Yield entries from ``first`` on as they are confirmed, until the ledger is closed."""
+        async with contextlib.aclosing(self.tail_batches(first)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def tail_batches(self, first: EntryId = 0) -> AsyncGenerator[EntryBatch, None]:
+        """Yield entries as they are confirmed, many at a time, until the ledger is closed.
+
+        Raises:
+            NoSuchLedgerInMetadataError: the ledger was deleted meanwhile.
+        """
+        self._check_first(first)
+        polls = LacPolls(self._context, self._digester)
+        try:
+            while True:
+                if first <= self._lac:
+                    async with contextlib.aclosing(self._read(first, self._lac)) as batches:
+                        async for batch in batches:
+                            first = batch.last_entry_id + 1
+                            yield batch
+                self._check_open()
+                if first <= self._lac:
+                    continue
+                if self._metadata.is_closed:
+                    return
+                batch_of_one = await self._wait_for_news(polls)
+                if (
+                    batch_of_one is not None
+                    and batch_of_one.first_entry_id == first
+                    and self._lac == first
+                ):
+                    first += 1
+                    self._note(batch_of_one)
+                    yield batch_of_one
+        finally:
+            polls.close()
+
+    async def try_read_last_add_confirmed(self) -> EntryId:
+        """Ask bookies until one knows of progress; cheap, and maybe behind."""
+        return await self._read_lac(is_try=True)
+
+    async def read_last_add_confirmed(self) -> EntryId:
+        """Ask so many bookies that every entry confirmed before the call is counted in.
+
+        It is a lower bound: what a writer confirmed but has not told the bookies yet (it does
+        with its next entry, or when idle) is not in it.
+        """
+        return await self._read_lac(is_try=False)
+
+    # The end -------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go; the ledger itself stays as it is."""
+        self.stop(LedgerClosedError("this reader is closed", ledger_id=self.id))
+        task = self._refreshing
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def stop(self, error: QuorumbookError) -> None:
+        """End every iteration with an error; the client calls it when it closes."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._error = error
+        self._context.unwatch(self._on_watch)
+        self._announce()
+        if self._on_over is not None:
+            self._on_over(self)
+
+    async def __aenter__(self) -> LedgerReader:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        state = self._metadata.state.name
+        return f"<LedgerReader {self.id}, {state}, last add confirmed {self._lac}>"
+
+    # Inside --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to watch the metadata: replicas move, ledgers get closed."""
+        metadata, version = await self._context.ledgers.read(self.id, self._on_watch)
+        self._take(metadata, version)
+        if not metadata.is_closed:
+            await self.read_last_add_confirmed()
+
+    async def _read(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+        self._check_open()
+        self._check_first(first)
+        if first > last:
+            return
+        read = RangeRead(self._context, self._digester, lambda: self._metadata, first, last)
+        self._reads.add(read)
+        try:
+            batches: AsyncIterator[EntryBatch] = read.batches()
+            async for batch in batches:
+                self._note(batch)
+                yield batch
+                self._check_open()
+        except NoSuchEntryError as error:
+            # A ledger that was deleted has its entries collected; say that instead.
+            with contextlib.suppress(MetadataUnavailableError):
+                await self._context.ledgers.read(self.id)
+            raise error
+        finally:
+            self._reads.discard(read)
+            read.close()
+
+    def _note(self, batch: EntryBatch) -> None:
+        """Learn from entries that were read."""
+        self._length = max(self._length, batch.length_after)
+        self._raise_lac(batch.last_add_confirmed)
+
+    async def _read_lac(self, *, is_try: bool) -> EntryId:
+        self._check_open()
+        if not self._metadata.is_closed:
+            lac = await read_lac(
+                self._context, self._digester, self._metadata, known=self._lac, is_try=is_try
+            )
+            self._raise_lac(lac)
+        return self._lac
+
+    def _raise_lac(self, lac: EntryId) -> None:
+        if not self._metadata.is_closed:
+            self._lac = max(self._lac, lac)
+
+    async def _wait_for_news(self, polls: LacPolls) -> EntryBatch | None:
+        """Wait for a larger last add confirmed, or other metadata."""
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._news.add(news)
+        known = self._lac
+        try:
+            lac, batch = await polls.wait(self._metadata, known, news)
+        finally:
+            self._news.discard(news)
+        self._raise_lac(lac)
+        return batch
+
+    def _take(self, metadata: LedgerMetadata, version: int) -> None:
+        self._metadata, self._version = metadata, version
+        if metadata.is_closed:
+            self._lac = metadata.last_entry_id
+        else:
+            self._lac = max(self._lac, metadata.last_fragment.first_entry_id - 1)
+        for read in list(self._reads):
+            read.on_metadata(metadata)
+
+    def _announce(self) -> None:
+        for news in self._news:
+            if not news.done():
+                news.set_result(None)
+
+    def _on_watch(self) -> None:
+        if not self._is_over and self._refreshing is None:
+            self._refreshing = self._context.spawn(self._refresh())
+
+    async def _refresh(self) -> None:
+        try:
+            while not self._is_over:
+                try:
+                    metadata, version = await self._context.ledgers.read(self.id, self._on_watch)
+                except MetadataUnavailableError:
+                    await asyncio.sleep(_METADATA_RETRY_S)
+                    continue
+                except NoSuchLedgerInMetadataError as error:
+                    self._error = error
+                    break
+                if version > self._version:
+                    self._take(metadata, version)
+                break
+        except MetadataError as error:
+            _log.warning("ledger %d: %s", self.id, error)
+        finally:
+            self._refreshing = None
+            self._announce()
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise again(self._error)
+
+    def _check_first(self, first: EntryId) -> None:
+        if first < 0:
+            raise LocalProtocolError(
+                f"entry ids begin at 0, not {first}", ledger_id=self.id, entry_id=first
+            )
