@@ -37,6 +37,7 @@ FREE_DISK_SPACE = 2
 _VERSION_THREE = 3
 _ADD_HEADER = b"\x08\x03\x10\x02\x18"
 _READ_HEADER = b"\x08\x03\x10\x01\x18"
+_STATUS_CODES = {status: varint.encode(status) for status in Status}
 _MORE = varint.MORE
 _LAST = varint.LAST
 
@@ -54,7 +55,7 @@ def _v3_add_answers(
     ledger_id: LedgerId, entry_ids: Sequence[EntryId], transaction_ids: list[int], status: Status
 ) -> bytes:
     encode = varint.encode
-    code = encode(status)
+    code = _STATUS_CODES[status]
     ledger = encode(ledger_id)
     parts: list[bytes] = []
     block = (-1, 0)
@@ -108,37 +109,35 @@ def read_answer(
             request.ledger_id, request.entry_id, V2_CODE[status], body, request.token
         )
     encode = varint.encode
-    code = encode(status)
-    parts = [
-        b"\x08",
-        code,
-        b"\x10",
-        encode(request.ledger_id),
-        b"\x18",
-        encode(request.entry_id if entry_id is None else entry_id),
-    ]
-    if entry is not None:
-        parts += (b"\x22", encode(len(entry)), entry)
-    if max_lac is not None:
-        parts += (b"\x28", encode(max_lac))
-    if lac_update_ms is not None:
-        parts += (b"\x30", encode(lac_update_ms))
-    transaction = encode(request.token)
-    head = b"".join(
-        (
-            b"\x0a",
-            _LAST[len(_READ_HEADER) + len(transaction)],
-            _READ_HEADER,
-            transaction,
-            b"\x10",
-            code,
-            b"\xa2\x06",
-            encode(sum(map(len, parts))),
-        )
+    code = _STATUS_CODES[status]
+    nested = (
+        b"\x08"
+        + code
+        + b"\x10"
+        + encode(request.ledger_id)
+        + b"\x18"
+        + encode(request.entry_id if entry_id is None else entry_id)
     )
-    parts.insert(0, head)
-    parts.insert(0, LENGTH.pack(sum(map(len, parts))))
-    return b"".join(parts)
+    if entry is not None:
+        nested += b"\x22" + encode(len(entry))
+    tail = b"" if max_lac is None else b"\x28" + encode(max_lac)
+    if lac_update_ms is not None:
+        tail += b"\x30" + encode(lac_update_ms)
+    nested_size = len(nested) + len(body) + len(tail)
+    transaction = encode(request.token)
+    head = (
+        b"\x0a"
+        + _LAST[len(_READ_HEADER) + len(transaction)]
+        + _READ_HEADER
+        + transaction
+        + b"\x10"
+        + code
+        + b"\xa2\x06"
+        + encode(nested_size)
+        + nested
+    )
+    size = len(head) + len(body) + len(tail)
+    return b"".join((LENGTH.pack(size), head, body, tail))
 
 
 def batch_read_answer(request: BatchRead, status: Status, data: bytes = b"") -> list[bytes]:

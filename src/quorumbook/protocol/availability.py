@@ -20,6 +20,7 @@ HEADER_SIZE_BYTES = 64
 _HEADER = Struct(">ii56x")
 _GROUP = Struct(">qqii")
 _MAX_SEQUENCE_SIZE = 2**31 - 1
+_MAX_RUNS = 1 << 20
 
 
 def encode_ranges(ranges: Iterable[tuple[EntryId, EntryId]]) -> bytes:
@@ -40,8 +41,8 @@ def encode(entry_ids: Iterable[EntryId]) -> bytes:
 def decode_ranges(data: bytes) -> list[tuple[EntryId, EntryId]]:
     """Decode to runs of first and last id, as they come.
 
-    Periods are not multiplied out to ids, so a small answer never becomes a large list of ids;
-    how many runs one group may have is bounded.
+    Ids are not multiplied out, and the number of runs is bounded, so that no small answer becomes
+    a large list.
 
     Raises:
         RemoteProtocolError: the bytes are no availability of this version.
@@ -56,7 +57,9 @@ def decode_ranges(data: bytes) -> list[tuple[EntryId, EntryId]]:
     ranges: list[tuple[EntryId, EntryId]] = []
     for index in range(group_count):
         group = _GROUP.unpack_from(data, HEADER_SIZE_BYTES + index * _GROUP.size)
-        ranges.extend(_runs_of_group(*group))
+        ranges += _runs_of_group(*group)
+        if len(ranges) > _MAX_RUNS:
+            raise RemoteProtocolError("the availability of entries has too many runs")
     return ranges
 
 
@@ -66,9 +69,6 @@ def decode(data: bytes) -> list[EntryId]:
     return sorted(ids)
 
 
-_MAX_RUNS_OF_GROUP = 1 << 20
-
-
 def _runs_of_group(
     first: EntryId, last: EntryId, size: int, period: int
 ) -> list[tuple[EntryId, EntryId]]:
@@ -76,7 +76,7 @@ def _runs_of_group(
         raise RemoteProtocolError("a group of the availability of entries contradicts itself")
     if period == 0:
         return [(first, first + size - 1)]
-    if (last - first) % period or (last - first) // period >= _MAX_RUNS_OF_GROUP:
+    if (last - first) % period or (last - first) // period >= _MAX_RUNS:
         raise RemoteProtocolError("a group of the availability of entries contradicts itself")
     return [(start, start + size - 1) for start in range(first, last + 1, period)]
 

@@ -77,8 +77,8 @@ class AddRun(Request):
     """
 
     __slots__ = (
-        "echo_entry_ids",
-        "echo_ledger_id",
+        "_echo_entry_ids",
+        "_echo_ledger_id",
         "is_deferred_sync",
         "is_high_priority",
         "is_recovery",
@@ -111,8 +111,18 @@ class AddRun(Request):
         self.is_high_priority = is_high_priority
         self.is_deferred_sync = is_deferred_sync
         self.transaction_ids = transaction_ids
-        self.echo_ledger_id = run.ledger_id if echo_ledger_id is None else echo_ledger_id
-        self.echo_entry_ids = run.entry_ids() if echo_entry_ids is None else echo_entry_ids
+        self._echo_ledger_id = echo_ledger_id
+        self._echo_entry_ids = echo_entry_ids
+
+    @property
+    def echo_ledger_id(self) -> LedgerId:
+        """The ledger id that the answers repeat."""
+        return self.run.ledger_id if self._echo_ledger_id is None else self._echo_ledger_id
+
+    @property
+    def echo_entry_ids(self) -> Sequence[EntryId]:
+        """The entry ids that the answers repeat."""
+        return self.run.entry_ids() if self._echo_entry_ids is None else self._echo_entry_ids
 
 
 class Read(Request):

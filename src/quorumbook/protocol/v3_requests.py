@@ -75,6 +75,8 @@ class _Add(NamedTuple):
     transaction_id: int
     transaction_at: int
     transaction_end: int
+    nested_size_at: int
+    nested_at: int
     is_high_priority: bool
     is_recovery: bool
     is_deferred_sync: bool
@@ -85,6 +87,7 @@ class _Add(NamedTuple):
     master_key: bytes
     ledger_id: LedgerId
     entry_id: EntryId
+    body_size_at: int
     body_at: int
     body_end: int
 
@@ -94,21 +97,25 @@ class _Add(NamedTuple):
             self.ledger_id == other.ledger_id
             and self.echo_ledger_id == other.echo_ledger_id
             and self.master_key == other.master_key
-            and self[3:6] == other[3:6]
+            and self.is_high_priority == other.is_high_priority
+            and self.is_recovery == other.is_recovery
+            and self.is_deferred_sync == other.is_deferred_sync
         )
 
 
 class _Layout:
-    """Where the varying fields of an add are, and what stands around them."""
+    """Where the varying fields of an add are, and what stands around them.
+
+    Transaction id, entry id, body and the three sizes may vary, as long as each takes as many bytes
+    as in the add the layout was learned from.
+    """
 
     __slots__ = (
+        "around_body",
+        "around_nested_body",
         "body_at",
-        "body_end",
         "entry_id_bias",
-        "middle",
-        "prefix",
-        "size",
-        "tail",
+        "fixed",
         "trailer",
         "transaction_bias",
         "unpack",
@@ -120,16 +127,22 @@ class _Layout:
         # A varint that goes on behind its first byte says so in the first byte's high bit.
         self.transaction_bias = 128 if transaction_size > 1 else 0
         self.entry_id_bias = 128 if entry_id_size > 1 else 0
-        self.prefix = data[position : add.transaction_at]
-        self.middle = data[add.transaction_end : add.entry_id_at]
-        self.tail = data[add.entry_id_end : add.body_at]
+        self.fixed = (
+            data[position + 4 : add.transaction_at],
+            data[add.transaction_end : add.nested_size_at],
+            data[add.nested_at : add.entry_id_at],
+            data[add.entry_id_end : add.body_size_at],
+        )
         self.trailer = data[add.body_end : stop]
-        self.size = stop - position
+        body_size = add.body_end - add.body_at
+        self.around_body = stop - position - 4 - body_size
+        self.around_nested_body = stop - add.nested_at - body_size
         self.body_at = add.body_at - position
-        self.body_end = add.body_end - position
+        head, before_nested, nested, before_body = map(len, self.fixed)
+        nested_size, body_size = add.nested_at - add.nested_size_at, add.body_at - add.body_size_at
         self.unpack = _struct(
-            f">{len(self.prefix)}sB{transaction_size - 1}s{len(self.middle)}s"
-            f"B{entry_id_size - 1}s{len(self.tail)}sqq"
+            f">i{head}sB{transaction_size - 1}s{before_nested}s{nested_size}s{nested}s"
+            f"B{entry_id_size - 1}s{before_body}s{body_size}sqq"
         ).unpack_from
 
 
@@ -147,20 +160,18 @@ def decode_adds(
         ids = [add.entry_id]
         echo_ids = [add.echo_entry_id]
         transaction_ids = [add.transaction_id]
-        frame_at = position
         while True:
-            size, position = data[position : position + 4], stop
+            begin, position = position, stop
             if (
-                data.startswith(size, stop)
+                end - stop >= stop - begin - (add.body_end - add.body_at)  # there is another
                 and add.echo_entry_id == add.entry_id
                 and add.echo_ledger_id == add.ledger_id
             ):
-                layout = _Layout(data, frame_at, stop, add)
+                layout = _Layout(data, begin, stop, add)
                 position = _match_layout(
-                    data, position, end, layout, add.ledger_id, ids, transaction_ids, bodies
+                    data, stop, end, max_length, layout, add, ids, transaction_ids, bodies
                 )
                 echo_ids += ids[len(echo_ids) :]
-            frame_at = position
             add, stop = _add_at(data, position, end, max_length)
             if add is None or not add.is_like(first) or not 0 < add.entry_id - ids[-1] < MAX_GAP:
                 break
@@ -176,31 +187,35 @@ def _match_layout(
     data: bytes,
     position: int,
     end: int,
+    max_length: int,
     layout: _Layout,
-    run_ledger_id: LedgerId,
+    add: _Add,
     ids: list[EntryId],
     transaction_ids: list[int],
     bodies: list[bytes],
 ) -> int:
-    """Take the frames that look like the one before; return where they end."""
-    unpack, size, trailer = layout.unpack, layout.size, layout.trailer
-    run_prefix, run_middle, run_tail = layout.prefix, layout.middle, layout.tail
+    """Take the frames that look like the add before them; return where they end."""
+    unpack, trailer, body_at = layout.unpack, layout.trailer, layout.body_at
+    run_head, run_before_nested, run_nested, run_before_body = layout.fixed
     transaction_bias, entry_id_bias = layout.transaction_bias, layout.entry_id_bias
-    body_at, body_end = layout.body_at, layout.body_end
-    transaction_rest = entry_id_rest = None
-    transaction_base = entry_id_base = -1
-    last = ids[-1]
-    while end - position >= size:
-        prefix, low, rest, middle, entry_id_low, entry_id_high, tail, ledger_id, entry_id = unpack(
-            data, position
-        )
-        if (
-            prefix != run_prefix
-            or middle != run_middle
-            or tail != run_tail
-            or ledger_id != run_ledger_id
-            or not 0 < entry_id - last < MAX_GAP
-        ):
+    around_body, around_nested = layout.around_body, layout.around_nested_body
+    run_ledger_id, last = add.ledger_id, add.entry_id
+    transaction_rest = entry_id_rest = run_nested_size = run_body_size = None
+    transaction_base = entry_id_base = run_length = -1
+    least_size = body_at + _IDS.size
+    while end - position >= least_size:
+        (
+            length, head, low, rest, before_nested, nested_size, nested,
+            entry_id_low, entry_id_high, before_body, body_size, ledger_id, entry_id,
+        ) = unpack(data, position)  # fmt: skip
+        stop = position + 4 + length
+        if length != run_length:
+            size = length - around_body
+            if size < _IDS.size or stop > end or length > max_length:
+                break
+            run_length, run_body_size = length, varint.encode(size)
+            run_nested_size = varint.encode(size + around_nested)
+        elif stop > end:
             break
         if rest != transaction_rest:
             transaction_rest, transaction_base = rest, varint.high_part(rest)
@@ -209,18 +224,31 @@ def _match_layout(
         low -= transaction_bias
         entry_id_low -= entry_id_bias
         if (
-            transaction_base < 0
+            head != run_head
+            or before_nested != run_before_nested
+            or nested_size != run_nested_size
+            or nested != run_nested
+            or before_body != run_before_body
+            or body_size != run_body_size
+            or ledger_id != run_ledger_id
+            or not 0 < entry_id - last < MAX_GAP
             or not 0 <= low < 128
             or not 0 <= entry_id_low < 128
+            or transaction_base < 0
             or entry_id_base + entry_id_low != entry_id
-            or (trailer and data[position + body_end : position + size] != trailer)
         ):
             break
-        bodies.append(data[position + body_at : position + body_end])
+        if trailer:
+            body_end = stop - len(trailer)
+            if data[body_end:stop] != trailer:
+                break
+            bodies.append(data[position + body_at : body_end])
+        else:
+            bodies.append(data[position + body_at : stop])
         transaction_ids.append(transaction_base + low)
         ids.append(entry_id)
         last = entry_id
-        position += size
+        position = stop
     return position
 
 
@@ -295,7 +323,9 @@ def _decode_add(data: bytes, position: int, stop: int) -> _Add:
         data, position, Operation.ADD_ENTRY
     )
     flag = write_flags = 0
-    size, at = varint.decode(data, at + len(_expect(data, at, _ADD_TAG)), stop)
+    nested_size_at = at + len(_expect(data, at, _ADD_TAG))
+    size, nested_at = varint.decode(data, nested_size_at, stop)
+    at = nested_at
     if at + size != stop:
         raise RemoteProtocolError("another layout")
     if data[at : at + 2] == _FLAG_TAG:
@@ -305,7 +335,8 @@ def _decode_add(data: bytes, position: int, stop: int) -> _Add:
     echo_entry_id, entry_id_end = varint.decode(data, entry_id_at, stop)
     key_at = entry_id_end + len(_expect(data, entry_id_end, _KEY_TAG))
     at = key_at + 20
-    size, body_at = varint.decode(data, at + len(_expect(data, at, b"\x22")), stop)
+    body_size_at = at + len(_expect(data, at, b"\x22"))
+    size, body_at = varint.decode(data, body_size_at, stop)
     at = body_end = body_at + size
     if at < stop and data[at] == 0x28:
         write_flags, at = varint.decode(data, at + 1, stop)
@@ -318,6 +349,8 @@ def _decode_add(data: bytes, position: int, stop: int) -> _Add:
         transaction_id,
         transaction_at,
         transaction_end,
+        nested_size_at,
+        nested_at,
         priority > 0,
         flag == _RECOVERY_ADD,
         bool(write_flags & _DEFERRED_SYNC),
@@ -328,6 +361,7 @@ def _decode_add(data: bytes, position: int, stop: int) -> _Add:
         data[key_at : key_at + 20],
         ledger_id,
         entry_id,
+        body_size_at,
         body_at,
         body_end,
     )

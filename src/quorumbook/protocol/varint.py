@@ -18,10 +18,17 @@ LAST = [bytes((value,)) for value in range(128)]
 MORE = [bytes((value | 128,)) for value in range(128)]
 
 
-@lru_cache(maxsize=4096)
 def encode(value: int) -> bytes:
     """Encode a number of 64 bits, negative ones as two's complement."""
+    if 0 <= value < 128:
+        return LAST[value]
     value &= _MASK
+    return MORE[value & 127] + _encode_rest(value >> 7)
+
+
+@lru_cache(maxsize=4096)
+def _encode_rest(value: int) -> bytes:
+    """Encode what follows the first byte; numbers near each other share it."""
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)

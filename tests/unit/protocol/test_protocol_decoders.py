@@ -1,0 +1,339 @@
+"""Decoders fed whole, in pieces and with bytes that are no frames."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
+from quorumbook.protocol import requests as rq
+from quorumbook.protocol import v2, v3
+from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.frames import frame
+from quorumbook.protocol.messages import message_class
+from quorumbook.protocol.server import (
+    RequestDecoder,
+    add_answers,
+    error_answer,
+    read_answer,
+)
+from quorumbook.protocol.status import Status
+
+KEY = master_key(b"passwd")
+SEALER = digester(DigestType.CRC32C, b"passwd")
+
+
+def bodies_of(
+    payloads: Sequence[bytes], ledger_id: int = 5, first: int = 100, lac: int = 99
+) -> list[bytes]:
+    return SEALER.seal_many(ledger_id, first, lac, 0, payloads)[0]
+
+
+def payloads_of(count: int, size: int = 50) -> list[bytes]:
+    return [bytes([index & 255]) * size for index in range(count)]
+
+
+def v2_adds(ids: Sequence[int], ledger_id: int = 5, size: int = 50, flags: int = 0) -> bytes:
+    bodies = [SEALER.seal(ledger_id, i, 9, 0, bytes([i & 255]) * size) for i in ids]
+    return b"".join(v2.encode_adds(KEY, flags, bodies))
+
+
+def v3_adds(ids: Sequence[int], first_txn: int = 120, ledger_id: int = 5, **options: Any) -> bytes:
+    return b"".join(
+        v3.encode_add(
+            first_txn + n,
+            ledger_id,
+            i,
+            KEY,
+            SEALER.seal(ledger_id, i, 9, 0, bytes([i & 255]) * 50),
+            **options,
+        )
+        for n, i in enumerate(ids)
+    )
+
+
+def describe(requests: list[rq.Request]) -> list[Any]:
+    """What requests say, adds entry by entry, so that it does not matter how they were grouped."""
+    lines: list[Any] = []
+    for request in requests:
+        if isinstance(request, rq.AddRun):
+            run = request.run
+            tokens = request.transaction_ids or [request.token] * run.count
+            for token, (entry_id, entry) in zip(tokens, run.entries(), strict=True):
+                assert run.data[run.bounds(entry_id)[0] - 4 :][:4] == len(entry).to_bytes(4, "big")
+                flags = (request.is_recovery, request.is_high_priority, request.is_deferred_sync)
+                lines.append((run.ledger_id, entry_id, entry, request.master_key, token, *flags))
+        else:
+            lines.append(repr(request))
+    return lines
+
+
+V2_STREAM = b"".join(
+    (
+        v2_adds(range(250, 300)),
+        v2.encode_read(5, 7),
+        v2.encode_read(5, 8),
+        v2_adds([300, 301, 303, 304, 306], size=7),
+        v2_adds([306, 305], flags=v2.RECOVERY_ADD),
+        v2_adds(range(40), ledger_id=6),
+        v2.encode_read(5, -1, master_key=KEY),
+        v2.encode_batch_read(5, 7, 1, 10, 1 << 20),
+        v2.encode_auth("AuthDisabledPlugin", b""),
+    )
+)
+V3_STREAM = b"".join(
+    (
+        v3_adds(range(100, 160)),
+        v3.encode_read(16380, 5, 126),
+        v3.encode_read(16381, 5, 127),
+        v3.encode_read(16384, 5, 128),
+        v3.encode_read(1, 5, -1, previous_lac=7, timeout_ms=10, is_piggyback=True),
+        v3_adds(range(16380, 16390), 2**31 - 3),
+        v3_adds([16390, 16392], 1, is_deferred_sync=True),
+        v3_adds([1, 2], 1, is_recovery=True, is_high_priority=True),
+        v3.encode_read(2, 5, -1, master_key=KEY),
+        v3.encode_write_lac(3, 5, 7, KEY, SEALER.lac_packet(5, 7)),
+        v3.encode_read_lac(4, 5),
+        v3.encode_force(5, 5),
+        v3.encode_list_entries(6, 5),
+        v3.encode_bookie_info(7),
+        v3.encode_auth(8, "P", b"x"),
+        v3.encode_start_tls(9),
+    )
+)
+
+
+def answers_stream() -> bytes:
+    (run,) = RequestDecoder().feed(v2_adds(range(200, 600)))
+    (holes,) = RequestDecoder().feed(v2_adds([1, 2, 4, 5, 7]))
+    assert isinstance(run, rq.AddRun)
+    assert isinstance(holes, rq.AddRun)
+    return b"".join(
+        (
+            add_answers(run, Status.OK),
+            add_answers(holes, Status.FENCED),
+            v2.encode_read_answer(5, 9, 0, b"e" * 100),
+            v2.encode_add_answers(5, [3], 0),
+            *v2.encode_batch_read_answer(5, 9, 77, 0, b"d" * 1000),
+            v2.encode_auth("P", b"y"),
+        )
+    )
+
+
+def responses_stream() -> bytes:
+    requests = RequestDecoder().feed(V3_STREAM)
+    return b"".join(error_answer(request, Status.FENCED) for request in requests)
+
+
+@pytest.mark.parametrize("stream", [V2_STREAM, V3_STREAM], ids=["v2", "v3"])
+def test_a_stream_of_requests_means_the_same_however_it_is_cut(stream: bytes) -> None:
+    whole = describe(RequestDecoder().feed(stream))
+    for size in (1, 2, 3, 7, 100, 1000, len(stream) - 1):
+        decoder = RequestDecoder()
+        found: list[rq.Request] = []
+        for start in range(0, len(stream), size):
+            found += decoder.feed(stream[start : start + size])
+        assert describe(found) == whole
+        assert decoder.pending_bytes == 0
+
+
+def merged(answers: list[Any]) -> list[Any]:
+    lines: list[Any] = []
+    for answer in answers:
+        if isinstance(answer, v2.AddAnswers):
+            lines += [
+                (answer.ledger_id, entry_id, answer.code)
+                for entry_id in range(answer.first_entry_id, answer.last_entry_id + 1)
+            ]
+        else:
+            lines.append(repr(answer))
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("make_decoder", "stream"),
+    [(v2.AnswerDecoder, answers_stream()), (v3.ResponseDecoder, responses_stream())],
+    ids=["v2", "v3"],
+)
+def test_a_stream_of_answers_means_the_same_however_it_is_cut(
+    make_decoder: Callable[[], Any], stream: bytes
+) -> None:
+    whole = merged(make_decoder().feed(stream))
+    for size in (1, 3, 27, 28, 29, 1000):
+        decoder = make_decoder()
+        found: list[Any] = []
+        for start in range(0, len(stream), size):
+            found += decoder.feed(stream[start : start + size])
+        assert merged(found) == whole
+        assert decoder.pending_bytes == 0
+
+
+@pytest.mark.parametrize("make_decoder", [RequestDecoder, v2.AnswerDecoder, v3.ResponseDecoder])
+def test_bytes_of_the_next_frame_wait_for_the_rest(make_decoder: Callable[[], Any]) -> None:
+    stream = {RequestDecoder: V2_STREAM, v2.AnswerDecoder: answers_stream()}.get(
+        make_decoder,  # type: ignore[call-overload]
+        responses_stream(),
+    )
+    decoder = make_decoder()
+    count = len(merged(decoder.feed(stream)))
+    assert decoder.feed(stream[:10]) == []
+    assert decoder.pending_bytes == 10
+    again = decoder.feed(stream[10:] + stream[:3])
+    if make_decoder is not RequestDecoder:
+        assert len(merged(again)) == count
+    assert decoder.pending_bytes == 3
+
+
+@pytest.mark.parametrize("make_decoder", [RequestDecoder, v2.AnswerDecoder, v3.ResponseDecoder])
+def test_a_frame_one_byte_over_the_limit_is_refused_before_it_comes(
+    make_decoder: Callable[[int], Any],
+) -> None:
+    limit = 1000
+    assert make_decoder(limit).feed((limit - 4).to_bytes(4, "big")) == []
+    with pytest.raises(FrameTooLargeError):
+        make_decoder(limit).feed((limit - 3).to_bytes(4, "big"))
+    decoder = make_decoder(limit)
+    decoder.feed((limit - 3).to_bytes(4, "big")[:3])
+    with pytest.raises(FrameTooLargeError):
+        decoder.feed((limit - 3).to_bytes(4, "big")[3:])
+    # also where the whole frame is there already
+    with pytest.raises(FrameTooLargeError):
+        make_decoder(limit).feed((limit - 3).to_bytes(4, "big") + bytes(2 * limit))
+
+
+@pytest.mark.parametrize("make_decoder", [RequestDecoder, v2.AnswerDecoder, v3.ResponseDecoder])
+@pytest.mark.parametrize("length", [0, -1, -(2**31)])
+def test_a_length_that_is_not_positive_is_refused(
+    make_decoder: Callable[[], Any], length: int
+) -> None:
+    with pytest.raises(RemoteProtocolError):
+        make_decoder().feed(length.to_bytes(4, "big", signed=True) + bytes(100))
+
+
+def test_an_oversized_add_in_the_middle_of_a_run_is_refused() -> None:
+    for encode in (v2_adds, v3_adds):
+        small = encode(range(5))
+        large = v2_adds([5], size=900) if encode is v2_adds else encode([5]) + bytes(1)
+        decoder = RequestDecoder(500)
+        if encode is v2_adds:
+            with pytest.raises(FrameTooLargeError):
+                decoder.feed(small + large)
+        else:
+            assert len(decoder.feed(small + large)) == 1
+    with pytest.raises(FrameTooLargeError):
+        RequestDecoder(200).feed(
+            v3_adds([1]) + v3.encode_add(2, 5, 2, KEY, bodies_of([bytes(300)])[0])
+        )
+
+
+def test_an_http_request_on_the_port_is_refused() -> None:
+    with pytest.raises(FrameTooLargeError):
+        RequestDecoder().feed(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_garbage_raises_a_protocol_error_and_nothing_else() -> None:
+    rng = random.Random(7)
+    for decoder_class in (RequestDecoder, v2.AnswerDecoder, v3.ResponseDecoder):
+        for _ in range(2000):
+            body = rng.randbytes(rng.randrange(1, 60))
+            if rng.random() < 0.5:
+                body = bytes([rng.choice((2, 10)), rng.choice((1, 2, 3, 6, 7, 8))]) + body
+            with contextlib.suppress(RemoteProtocolError):
+                decoder_class().feed(frame(body))
+
+
+@pytest.mark.parametrize("stream", [V2_STREAM, V3_STREAM], ids=["v2", "v3"])
+def test_flipped_bytes_raise_a_protocol_error_or_decode_and_never_hang(stream: bytes) -> None:
+    rng = random.Random(8)
+    for _ in range(600):
+        damaged = bytearray(stream)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        with contextlib.suppress(RemoteProtocolError):
+            RequestDecoder().feed(bytes(damaged))
+
+
+@pytest.mark.parametrize("stream", [V2_STREAM, V3_STREAM], ids=["v2", "v3"])
+def test_frames_shorter_than_their_fields_are_refused(stream: bytes) -> None:
+    position = 0
+    while position < len(stream):
+        length = int.from_bytes(stream[position : position + 4], "big")
+        body = stream[position + 4 : position + 4 + length]
+        for size in (1, 3, 7, 15, 23, 35, 43):
+            if size >= len(body):
+                continue
+            decoder = RequestDecoder()
+            decoder.is_v2 = stream is V2_STREAM
+            try:
+                requests = decoder.feed(frame(body[:size]))
+            except RemoteProtocolError:
+                continue
+            # What still decodes is complete: a layout with less in it.
+            assert all(isinstance(request, rq.Request) for request in requests)
+        position += 4 + length
+
+
+def test_v3_and_then_v2_is_allowed_and_v3_after_v2_is_not() -> None:
+    decoder = RequestDecoder()
+    first, second = decoder.feed(v3.encode_read(1, 5, 6) + v2.encode_read(5, 6))
+    assert (first.version, second.version) == (3, 2)
+    with pytest.raises(RemoteProtocolError):
+        decoder.feed(v3.encode_read(2, 5, 6))
+
+
+def test_a_v3_request_without_the_message_of_its_operation_is_refused() -> None:
+    request = v3.Request()
+    request.header.version = 3
+    request.header.operation = 2
+    request.header.txnId = 1
+    with pytest.raises(RemoteProtocolError):
+        RequestDecoder().feed(frame(request.SerializeToString()))
+
+
+def test_a_v3_answer_that_says_ok_and_nothing_else_is_refused() -> None:
+    response = message_class("Response")(status=0)
+    response.header.version = 3
+    response.header.operation = 2
+    response.header.txnId = 1
+    with pytest.raises(RemoteProtocolError):
+        v3.ResponseDecoder().feed(frame(response.SerializeToString()))
+
+
+def test_a_v3_answer_with_two_statuses_fails_if_either_does() -> None:
+    for top, nested in ((0, 501), (501, 0)):
+        response = message_class("Response")(status=top)
+        response.header.version = 3
+        response.header.operation = 2
+        response.header.txnId = 1
+        response.addResponse.status = nested
+        response.addResponse.ledgerId = 5
+        response.addResponse.entryId = 6
+        (decoded,) = v3.ResponseDecoder().feed(frame(response.SerializeToString()))
+        assert decoded.status is Status.IO_ERROR
+
+
+def test_a_strange_answer_header_is_refused_by_a_v2_client() -> None:
+    answer = bytearray(v2.encode_add_answers(5, [6], 0))
+    answer[4] = 1
+    with pytest.raises(RemoteProtocolError):
+        v2.AnswerDecoder().feed(bytes(answer))
+
+
+def test_secrets_are_not_in_the_text_of_requests() -> None:
+    for request in RequestDecoder().feed(V3_STREAM) + RequestDecoder().feed(V2_STREAM):
+        assert repr(KEY)[2:-1] not in repr(request)
+
+
+def test_a_read_answer_echoes_the_requested_id_not_the_found_one() -> None:
+    (request,) = RequestDecoder().feed(v2.encode_read(5, -1))
+    assert isinstance(request, rq.Read)
+    (answer,) = v2.AnswerDecoder().feed(read_answer(request, Status.OK, b"entry"))
+    assert answer == v2.ReadAnswer(5, -1, 0, b"entry")
+    (request,) = RequestDecoder().feed(v3.encode_read(1, 5, -1))
+    assert isinstance(request, rq.Read)
+    (response,) = v3.ResponseDecoder().feed(read_answer(request, Status.OK, b"entry", max_lac=4))
+    assert (response.entry_id, response.body, response.max_lac) == (-1, b"entry", 4)
