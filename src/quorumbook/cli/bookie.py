@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import click
 
 from quorumbook.cli.common import Call, Command, configure_logging
 from quorumbook.cli.output import FORMATS
+from quorumbook.cli.ports import is_free
 
 if TYPE_CHECKING:
     from quorumbook.bookie.options import BookieOptions
@@ -91,19 +90,9 @@ def _http_port(settings: Settings) -> int | None:
         return None
     port = settings.integer("http.port")
     # Several bookies on one host would otherwise fail over a port nobody chose.
-    if settings["http.port"].is_default and not _is_free(settings.text("http.host"), port):
+    if settings["http.port"].is_default and not is_free(settings.text("http.host"), port):
         return -1
     return port or -1
-
-
-def _is_free(host: str, port: int) -> bool:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
 
 
 async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:

@@ -35,10 +35,10 @@ class Call:
     def __init__(
         self,
         *,
-        metadata: str | None,
         config_file: str | None,
         overrides: Sequence[str],
         is_verbose: bool,
+        metadata: str | None = None,
         output_form: str = TABLE,
     ) -> None:
         self._metadata = metadata
@@ -67,6 +67,26 @@ class Call:
         import quorumbook
 
         return quorumbook.connect(self.metadata_uri, **client_options(self.settings))
+
+    def new_ledger_options(
+        self, ensemble_size: int | None, write_quorum: int | None, ack_quorum: int | None
+    ) -> dict[str, Any]:
+        """Return keyword arguments of ``create_ledger``: what the command says, or is configured.
+
+        A command that asks for a small ensemble alone gets quorums that fit into it.
+        """
+        from quorumbook.protocol.digest import DigestType
+
+        settings = self.settings
+        ensemble = ensemble_size or settings.integer("client.ensemble_size")
+        writes = write_quorum or min(settings.integer("client.write_quorum_size"), ensemble)
+        acks = ack_quorum or min(settings.integer("client.ack_quorum_size"), writes)
+        return {
+            "ensemble_size": ensemble,
+            "write_quorum_size": writes,
+            "ack_quorum_size": acks,
+            "digest_type": DigestType[settings.text("client.digest_type").upper()],
+        }
 
     def use_metadata(self, uri: str) -> None:
         """Point this call at a cluster that the command itself has made."""
@@ -119,14 +139,18 @@ class Command(click.Command):
         *arguments: Any,
         forms: Sequence[str] = FORMATS,
         form: str = TABLE,
+        has_metadata: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
+        if has_metadata:
+            self.params.append(
+                click.Option(
+                    ["--metadata"], metavar="URI",
+                    help="Where the cluster's metadata is (also QUORUMBOOK_METADATA).",
+                )
+            )  # fmt: skip
         self.params += [
-            click.Option(
-                ["--metadata"], metavar="URI",
-                help="Where the cluster's metadata is (also QUORUMBOOK_METADATA).",
-            ),
             click.Option(
                 ["--config", "config_file"], metavar="FILE",
                 help="Configuration file (default: quorumbook.toml if it is here).",

@@ -13,20 +13,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import tempfile
 
 import click
 
 from quorumbook.cli.cluster import init_cluster
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.ports import free_ports, refuse_used
 from quorumbook.cli.supervisor import BookieProcess, Supervisor
 from quorumbook.errors import ConfigError
 
-_HOST = "127.0.0.1"
 
-
-@click.command(cls=Command, forms=("table", "json"))
+@click.command(cls=Command, forms=("table", "json"), has_metadata=False)
 @click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True)
 @click.option(
     "--data-dir",
@@ -56,7 +54,7 @@ def standalone(call: Call, bookies: int, data_dir: str, ephemeral: bool, port: i
 
 async def _run(call: Call, directory: str, ports: list[int]) -> None:
     for port in ports:
-        _refuse_used(port)
+        refuse_used(port)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -123,24 +121,3 @@ def _kept_ports(directory: str, count: int, first_port: int | None) -> list[int]
         json.dump({"ports": ports}, file)
     os.replace(temporary, path)
     return ports[:count]
-
-
-def _refuse_used(port: int) -> None:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            raise ConfigError(
-                f"port {port} is in use; stop what uses it (another standalone?), or choose"
-                " others with --port and another --data-dir"
-            ) from None
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on; whoever wants them should be quick."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(count)]
-        for probe in probes:
-            probe.bind((_HOST, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]

@@ -53,11 +53,6 @@ _BOOKIE = (
         peer_key="allowStorageExpansion",
     ),
     Option(
-        "bookie", "registration_wait_s", Kind.DURATION, 15.0,
-        "How long a registration left by this bookie's previous process may take to vanish.",
-        minimum=0,
-    ),
-    Option(
         "bookie", "frame_size_bytes_max", Kind.SIZE, MAX_FRAME_SIZE_BYTES,
         "Largest frame to accept.",
         peer_key="nettyMaxFrameSizeBytes", minimum=4 * _KB, maximum=_GB,

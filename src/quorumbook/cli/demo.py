@@ -1,0 +1,259 @@
+"""``quorumbook demo``: real events through a real cluster that loses a bookie on the way.
+
+Four bookies run as processes over sqlite metadata.  336,776 flights are written at E3/Qw3/Qa2;
+after a third of them a bookie of the ensemble is killed with SIGKILL; the writer goes on and then
+vanishes without closing its ledger, as a crash would leave it.  A second process opens the ledger
+with recovery and reads everything back.  The SHA-256 of what went in and what came out must agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumbook.cli import flights
+from quorumbook.cli.appending import Appender
+from quorumbook.cli.cluster import init_cluster
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.ports import free_ports
+from quorumbook.cli.progress import progress
+from quorumbook.cli.supervisor import BookieProcess
+from quorumbook.errors import QuorumbookError
+
+if TYPE_CHECKING:
+    from quorumbook.client import LedgerWriter
+
+_BOOKIES = 4
+_SHAPE = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
+_PIECE = 500
+_READ_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened, in numbers."""
+
+    ledger_id: int = -1
+    events: int = 0
+    size_bytes: int = 0
+    acknowledged: int = 0
+    killed_bookie: str = ""
+    killed_after: int = 0
+    write_s: float = 0.0
+    longest_pause_s: float = 0.0
+    read_s: float = 0.0
+    events_read: int = 0
+    sha256_written: str = ""
+    sha256_read: str = ""
+    fragments: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether everything that was acknowledged came back, and nothing else."""
+        return (
+            self.sha256_written == self.sha256_read
+            and self.events == self.acknowledged == self.events_read
+        )
+
+
+class DemoFailedError(QuorumbookError):
+    """What came back is not what was written."""
+
+    code = -1
+
+
+@click.command(cls=Command, forms=("table", "json"), has_metadata=False)
+@click.option("--keep", is_flag=True, help="Leave the cluster running and its data in place.")
+@click.pass_obj
+def demo(call: Call, keep: bool) -> None:
+    """Write real events, kill a bookie meanwhile, read everything back and compare."""
+    source = flights.path()
+    directory = tempfile.mkdtemp(prefix="quorumbook-demo-")
+    try:
+        call.run(_run(call, source, directory, is_kept=keep))
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _run(call: Call, source: str, directory: str, *, is_kept: bool) -> None:
+    call.use_metadata(f"sqlite:///{directory}/metadata.db")
+    await init_cluster(call, is_existing_fine=False)
+    bookies = [
+        BookieProcess(
+            f"bookie-{number}", call.metadata_uri, port,
+            os.path.join(directory, f"bookie-{number}"), ("--set", "http.port=0"),
+            is_detached=is_kept,
+        )
+        for number, port in enumerate(free_ports(_BOOKIES), 1)
+    ]  # fmt: skip
+    say = call.note if call.output.form == "json" else print
+    is_done = False
+    try:
+        await asyncio.gather(*(bookie.start() for bookie in bookies))
+        say(f"{_BOOKIES} bookies serve, each a process: {_listed(bookies)}.")
+        story = Story()
+        await _write(call, source, bookies, story)
+        _tell_write(say, story)
+        await _read_elsewhere(call, story)
+        story.fragments = await _fragments(call, story.ledger_id)
+        _tell_read(say, story)
+        if call.output.form == "json":
+            call.output.record({**asdict(story), "is_same": story.is_same})
+        if not story.is_same:
+            raise DemoFailedError(
+                f"{story.events} events went in and {story.events_read} came back, SHA-256"
+                f" {story.sha256_written[:16]} and {story.sha256_read[:16]}"
+            )
+        is_done = True
+    finally:
+        if is_kept and is_done:
+            _tell_kept(call, say, bookies, story)
+        else:
+            await asyncio.gather(*(bookie.stop() for bookie in bookies))
+
+
+async def _write(call: Call, source: str, bookies: Sequence[BookieProcess], story: Story) -> None:
+    """Append every event; a third of the way one bookie of the ensemble dies."""
+    digest = hashlib.sha256()
+    async with call.connect() as bk:
+        writer = await bk.create_ledger(**_SHAPE)
+        story.ledger_id = writer.id
+        appender = Appender(writer, _Acks(story))
+        began = time.perf_counter()
+        piece: list[bytes] = []
+        with progress("writing", flights.COUNT) as advance:
+            for event in flights.events(source):
+                digest.update(event)
+                digest.update(b"\n")
+                story.size_bytes += len(event)
+                piece.append(event)
+                if len(piece) < _PIECE:
+                    continue
+                await appender.append(piece)
+                story.events += len(piece)
+                advance(len(piece))
+                piece = []
+                # Making events is hard work; the connections need a turn in between.
+                await asyncio.sleep(0)
+                if not story.killed_bookie and story.events >= flights.COUNT // 3:
+                    await _kill_one(bookies, writer, story)
+            if piece:
+                await appender.append(piece)
+                story.events += len(piece)
+            await appender.finish()
+        story.write_s = time.perf_counter() - began
+        story.sha256_written = digest.hexdigest()
+        # The ledger stays open, as it does when a writer crashes; recovery has to close it.
+        await writer.abort()
+
+
+class _Acks:
+    """Counts what is safe, and notes the longest time in which nothing became so."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._last = 0.0
+
+    def __call__(self, safe: range) -> None:
+        story = self._story
+        story.acknowledged += len(safe)
+        now = time.perf_counter()
+        if story.killed_bookie:
+            story.longest_pause_s = max(story.longest_pause_s, now - self._last)
+        self._last = now
+
+
+async def _kill_one(bookies: Sequence[BookieProcess], writer: LedgerWriter, story: Story) -> None:
+    member = writer.metadata.ensemble[0]
+    victim = next(bookie for bookie in bookies if bookie.bookie_id == member)
+    await victim.kill()
+    story.killed_bookie = member
+    story.killed_after = story.acknowledged
+
+
+async def _read_elsewhere(call: Call, story: Story) -> None:
+    """Let another process open the ledger with recovery and read all of it."""
+    digest = hashlib.sha256()
+    began = time.perf_counter()
+    reader = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "quorumbook", "ledger", "read", str(story.ledger_id),
+        "--recover", "--metadata", call.metadata_uri, "-o", "raw",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert reader.stdout is not None
+    with progress("reading", story.events) as advance:
+        while chunk := await reader.stdout.read(_READ_BYTES):
+            digest.update(chunk)
+            lines = chunk.count(b"\n")
+            story.events_read += lines
+            advance(lines)
+    code = await reader.wait()
+    if code != 0:
+        raise DemoFailedError(f"the reading process ended with exit code {code}")
+    story.read_s = time.perf_counter() - began
+    story.sha256_read = digest.hexdigest()
+
+
+async def _fragments(call: Call, ledger_id: int) -> list[dict[str, object]]:
+    from quorumbook.cli.ledger_metadata import read_metadata
+
+    metadata = await read_metadata(call, ledger_id)
+    return [
+        {"first_entry_id": fragment.first_entry_id, "ensemble": list(fragment.ensemble)}
+        for fragment in metadata.fragments
+    ]
+
+
+def _tell_write(say: Callable[[str], None], story: Story) -> None:
+    megabytes = story.size_bytes / 1e6
+    say(
+        f"{story.events:,} flights of 2013 ({megabytes:.0f} MB of JSON) were written to ledger"
+        f" {story.ledger_id} in {story.write_s:.1f} s: {story.events / story.write_s:,.0f} a"
+        " second, each on the synced disks of two of three bookies when it was acknowledged."
+    )
+    say(
+        f"After {story.killed_after:,} of them bookie {story.killed_bookie} was killed with"
+        f" kill -9; the writer went on without losing any, its longest wait was"
+        f" {story.longest_pause_s * 1e3:.0f} ms."
+    )
+
+
+def _tell_read(say: Callable[[str], None], story: Story) -> None:
+    say(
+        f"A second process recovered the ledger and read {story.events_read:,} events in"
+        f" {story.read_s:.1f} s: {story.events_read / story.read_s:,.0f} a second."
+    )
+    for fragment in story.fragments:
+        bookies = fragment["ensemble"]
+        assert isinstance(bookies, list)
+        say(f"From entry {fragment['first_entry_id']} on they are on {', '.join(bookies)}.")
+    if story.is_same:
+        say(f"What was read is what was written: SHA-256 {story.sha256_read}.")
+
+
+def _tell_kept(
+    call: Call, say: Callable[[str], None], bookies: Sequence[BookieProcess], story: Story
+) -> None:
+    pids = " ".join(
+        str(bookie.pid) for bookie in bookies if bookie.bookie_id != story.killed_bookie
+    )
+    say(
+        f"The cluster goes on running.  Look at it with\n\n"
+        f"  quorumbook ledger show {story.ledger_id} --metadata {call.metadata_uri}\n\n"
+        f"and stop it with: kill {pids}"
+    )
+
+
+def _listed(bookies: Sequence[BookieProcess]) -> str:
+    return ", ".join(f"{bookie.bookie_id} (process {bookie.pid})" for bookie in bookies)

@@ -1,0 +1,276 @@
+"""``quorumbook ledger``: write, read, follow, recover and delete ledgers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumbook.cli.appending import Appender
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.ledger_files import get, put
+from quorumbook.cli.ledger_metadata import ls, show
+from quorumbook.cli.ledger_options import custom_metadata, new_ledger, password_option
+from quorumbook.cli.lines import groups_of_lines
+from quorumbook.cli.output import JSON, JSONL, RAW, TABLE
+from quorumbook.cli.progress import progress
+
+if TYPE_CHECKING:
+    from quorumbook.client import Entry, EntryBatch, LedgerReader, LedgerWriter
+
+_PIECE_LINES = 1000
+
+
+@click.group()
+def ledger() -> None:
+    """Create, write, read, list and delete ledgers.
+
+    A ledger is written once, by one writer, and closed; it never changes after that.
+    """
+
+
+for _command in (ls, show, put, get):
+    ledger.add_command(_command)
+
+
+@ledger.command(cls=Command, form=RAW)
+@new_ledger
+@click.pass_obj
+def create(call: Call, /, password: bytes, **shape: Any) -> None:
+    """Create an empty ledger for `ledger write ID`, and print its id."""
+
+    async def run() -> int:
+        async with call.connect() as bk:
+            return await bk.create_unwritten_ledger(password=password, **_new(call, shape))
+
+    call.output.record({"ledger_id": call.run(run())})
+
+
+@ledger.command(cls=Command, form=RAW)
+@click.argument("words", nargs=-1, metavar="[ID] [FILE]...")
+@new_ledger
+@click.pass_obj
+def write(call: Call, /, words: Sequence[str], password: bytes, **shape: Any) -> None:
+    """Append lines of files, or of standard input, as entries, and print the ledger's id.
+
+    Without ID a new ledger is made; with ID the one that `ledger create` made is written.
+    The ledger is closed at the end.
+    """
+    ledger_id, files = _id_and_files(words)
+    row = call.run(_write(call, ledger_id, files, password, shape))
+    call.output.record({"ledger_id": row["ledger_id"]} if call.output.form == RAW else row)
+    call.note(f"{row['entries']} entries in ledger {row['ledger_id']}")
+
+
+@ledger.command(cls=Command, form=RAW)
+@click.argument("ledger_id", type=int, metavar="ID")
+@click.option("--first", type=click.IntRange(min=0), default=0, help="First entry [default: 0].")
+@click.option("--last", type=click.IntRange(min=0), help="Last entry [default: the last one].")
+@click.option(
+    "--recover",
+    is_flag=True,
+    help="Shut a writer out and close the ledger first, so that its end is certain.",
+)
+@password_option
+@click.pass_obj
+def read(
+    call: Call, ledger_id: int, first: int, last: int | None, recover: bool, password: bytes
+) -> None:
+    """Print a ledger's entries, one in a line.
+
+    Of a ledger that is being written, entries up to the last add confirmed are printed.
+    """
+
+    async def run() -> None:
+        async with (
+            call.connect() as bk,
+            await bk.open_ledger(ledger_id, password=password, recover=recover) as reader,
+        ):
+            end = reader.last_add_confirmed if last is None else last
+            await _print_entries(call, reader, first, end)
+
+    call.run(run())
+
+
+@ledger.command(cls=Command, forms=(RAW, JSONL), form=RAW)
+@click.argument("ledger_id", type=int, metavar="ID")
+@click.option("--first", type=click.IntRange(min=0), help="First entry [default: the next one].")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many entries.")
+@password_option
+@click.pass_obj
+def tail(call: Call, ledger_id: int, first: int | None, count: int | None, password: bytes) -> None:
+    """Print entries as they are written, until the ledger is closed or Ctrl-C."""
+
+    async def run() -> None:
+        printer = _Printer(call.output.form)
+        left = count
+        async with (
+            call.connect() as bk,
+            await bk.open_ledger(ledger_id, password=password, recover=False) as reader,
+        ):
+            start = reader.last_add_confirmed + 1 if first is None else first
+            async for entry in reader.tail(first=start):
+                printer.show_one(entry)
+                sys.stdout.flush()
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
+
+    call.run(run())
+
+
+@ledger.command(cls=Command)
+@click.argument("ledger_id", type=int, metavar="ID")
+@password_option
+@click.pass_obj
+def recover(call: Call, ledger_id: int, password: bytes) -> None:
+    """Shut the writer out, complete the last entries and close the ledger."""
+
+    async def run() -> dict[str, object]:
+        async with (
+            call.connect() as bk,
+            await bk.open_ledger(ledger_id, password=password) as reader,
+        ):
+            return {
+                "ledger_id": ledger_id,
+                "state": "closed",
+                "entries": reader.last_add_confirmed + 1,
+                "bytes": reader.metadata.length,
+            }
+
+    call.output.record(call.run(run()))
+
+
+@ledger.command(cls=Command, forms=())
+@click.argument("ledger_ids", type=int, nargs=-1, required=True, metavar="ID...")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.pass_obj
+def delete(call: Call, ledger_ids: Sequence[int], yes: bool) -> None:
+    """Delete ledgers for good."""
+    named = ", ".join(map(str, ledger_ids))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("say --yes to delete without being asked")
+        click.confirm(f"Delete ledger {named} and all its entries?", abort=True, err=True)
+
+    async def run() -> None:
+        async with call.connect() as bk:
+            for ledger_id in ledger_ids:
+                await bk.delete_ledger(ledger_id)
+
+    call.run(run())
+
+
+def _new(call: Call, shape: dict[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of ``create_ledger`` from a command's options."""
+    return {
+        **call.new_ledger_options(
+            shape["ensemble_size"], shape["write_quorum"], shape["ack_quorum"]
+        ),
+        "custom_metadata": custom_metadata(shape["custom"]),
+    }
+
+
+def _id_and_files(words: Sequence[str]) -> tuple[int | None, Sequence[str]]:
+    """Tell an id from a file name: an id is a number, and a file of that name is ``./7``."""
+    if words and words[0].isdigit():
+        return int(words[0]), words[1:]
+    return None, words
+
+
+async def _write(
+    call: Call,
+    ledger_id: int | None,
+    files: Sequence[str],
+    password: bytes,
+    shape: dict[str, Any],
+) -> dict[str, object]:
+    async with call.connect() as bk:
+        if ledger_id is None:
+            writer = await bk.create_ledger(password=password, **_new(call, shape))
+        else:
+            writer = await bk.claim_unwritten_ledger(ledger_id, password=password)
+        async with writer:
+            with progress("writing", None) as advance:
+                await _append_lines(writer, files, advance)
+            return {
+                "ledger_id": writer.id,
+                "entries": writer.last_add_confirmed + 1,
+                "bytes": writer.length,
+            }
+
+
+async def _append_lines(
+    writer: LedgerWriter, files: Sequence[str], advance: Callable[[int], None]
+) -> None:
+    appender = Appender(writer, lambda safe: advance(len(safe)))
+    async for lines in groups_of_lines(files):
+        for start in range(0, len(lines), _PIECE_LINES):
+            await appender.append(lines[start : start + _PIECE_LINES])
+    await appender.finish()
+
+
+async def _print_entries(call: Call, reader: LedgerReader, first: int, last: int) -> None:
+    printer = _Printer(call.output.form)
+    if first > last:
+        printer.finish()
+        return
+    with progress("reading", last - first + 1) as advance:
+        async for batch in reader.read_batches(first=first, last=last):
+            printer.show(batch)
+            advance(len(batch))
+    printer.finish()
+
+
+class _Printer:
+    """Prints entries in the form asked for; bare payloads without a step for each."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._count = 0
+
+    def show(self, batch: EntryBatch) -> None:
+        """Print a batch."""
+        if self._form == RAW:
+            out = sys.stdout.buffer
+            out.write(b"\n".join(batch.payloads))
+            out.write(b"\n")
+            return
+        for entry in batch:
+            self.show_one(entry)
+
+    def show_one(self, entry: Entry) -> None:
+        """Print an entry."""
+        if self._form == RAW:
+            sys.stdout.buffer.write(entry.payload + b"\n")
+        elif self._form == TABLE:
+            text = entry.payload.decode(errors="backslashreplace")
+            print(f"{entry.entry_id:8}  {text}")
+        else:
+            if self._form == JSON:
+                print(",\n" if self._count else "[", end="")
+            end = "" if self._form == JSON else "\n"
+            print(json.dumps(_entry_row(entry)), end=end)
+        self._count += 1
+
+    def finish(self) -> None:
+        """Print what has to come last."""
+        if self._form == JSON:
+            print("]" if self._count else "[]")
+
+
+def _entry_row(entry: Entry) -> dict[str, object]:
+    row: dict[str, object] = {
+        "ledger_id": entry.ledger_id,
+        "entry_id": entry.entry_id,
+        "bytes": len(entry.payload),
+    }
+    try:
+        row["text"] = entry.payload.decode()
+    except UnicodeDecodeError:
+        row["base64"] = base64.b64encode(entry.payload).decode()
+    return row
