@@ -135,7 +135,7 @@ def test_damage_is_refused_or_reported_and_never_replayed(
         path = f"{DIRECTORY}/{names[where % len(names)]}"
         data = bytearray(disk.get(path))
         at = (where // 7) % max(len(data.rstrip(b"\0")), 1)
-        if kind == "flip":
+        if kind == "flip" and at < len(data):
             data[at] ^= 1 << where % 8
         elif kind == "cut":
             del data[at:]

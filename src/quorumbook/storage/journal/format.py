@@ -59,6 +59,7 @@ GROUP_SIZE_LIMIT_BYTES = 256 * 1024 * 1024
 _FLAG_START = 1
 _PADDING_HEAD_SIZE = 8
 _HEADER = Struct(">4si8siiqqq")
+_HEADER_START = Struct(">4si8s").pack(MAGIC, VERSION, CHECK_MAGIC)
 _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
@@ -198,6 +199,16 @@ def decode_header(data: bytes, journal_id: int, path: str) -> JournalHeader:
     if any(data[8:HEADER_SIZE]):
         raise CorruptJournalError("the journal's header is damaged", path=path, offset=8)
     return JournalHeader(version, HEADER_SIZE)
+
+
+def is_torn_header(data: bytes) -> bool:
+    """Tell whether the first 512 bytes are a part of a header of ours, or nothing."""
+    written = data.rstrip(b"\0")
+    if len(data) >= HEADER_SIZE and _UINT32.unpack_from(data, HEADER_SIZE - 4)[0] == value(
+        data[: HEADER_SIZE - 4]
+    ):
+        return False
+    return _HEADER_START.startswith(written[: len(_HEADER_START)])
 
 
 def _decode_checked(data: bytes, journal_id: int, path: str) -> JournalHeader:

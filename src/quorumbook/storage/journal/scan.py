@@ -42,6 +42,7 @@ from quorumbook.storage.journal.format import (
     decode_header,
     group_check_prefix,
     is_group,
+    is_torn_header,
     is_version_mark,
 )
 from quorumbook.storage.journal.runs import RunCollector
@@ -100,9 +101,13 @@ class _Window:
 
 
 def read_header(file: File, journal_id: int) -> JournalHeader | None:
-    """Read a journal's header; None if the file is empty or was never written to."""
+    """Read a journal's header; None if nothing was ever written behind it.
+
+    The header is durable before the first group is written.  So one that is torn, in a file that
+    holds nothing else, belongs to a journal of which nothing was acknowledged.
+    """
     data = file.read(0, HEADER_SIZE)
-    if not any(data) and last_byte(file, 0) == 0:
+    if is_torn_header(data) and last_byte(file, HEADER_SIZE) == HEADER_SIZE:
         return None
     header = decode_header(data, journal_id, file.path)
     if header.version == 1 and _check_behind(file, 0, file.size_bytes()) is not None:
