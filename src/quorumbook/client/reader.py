@@ -59,6 +59,8 @@ class LedgerReader:
         self._reads: set[RangeRead] = set()
         self._news: set[asyncio.Future[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        self._is_stale = False
+        self._watch = self._on_watch  # one object, by which it can be forgotten
         self._take(metadata, version)
 
     # What it knows -------------------------------------------------------------------------
@@ -207,7 +209,7 @@ class LedgerReader:
             return
         self._is_over = True
         self._error = error
-        self._context.unwatch(self._on_watch)
+        self._context.unwatch(self._watch)
         self._announce()
         if self._on_over is not None:
             self._on_over(self)
@@ -231,7 +233,7 @@ class LedgerReader:
 
     async def start(self) -> None:
         """Begin to watch the metadata: replicas move, ledgers get closed."""
-        metadata, version = await self._context.ledgers.read(self.id, self._on_watch)
+        metadata, version = await self._context.ledgers.read(self.id, self._watch)
         self._take(metadata, version)
         if not metadata.is_closed:
             await self.read_last_add_confirmed()
@@ -303,15 +305,19 @@ class LedgerReader:
                 news.set_result(None)
 
     def _on_watch(self) -> None:
+        self._is_stale = True
         if not self._is_over and self._refreshing is None:
             self._refreshing = self._context.spawn(self._refresh())
 
     async def _refresh(self) -> None:
         try:
-            while not self._is_over:
+            # A change that comes in while this reads is read in the next round.
+            while self._is_stale and not self._is_over:
+                self._is_stale = False
                 try:
-                    metadata, version = await self._context.ledgers.read(self.id, self._on_watch)
+                    metadata, version = await self._context.ledgers.read(self.id, self._watch)
                 except MetadataUnavailableError:
+                    self._is_stale = True
                     await asyncio.sleep(_METADATA_RETRY_S)
                     continue
                 except NoSuchLedgerInMetadataError as error:
@@ -319,7 +325,6 @@ class LedgerReader:
                     break
                 if version > self._version:
                     self._take(metadata, version)
-                break
         except MetadataError as error:
             _log.warning("ledger %d: %s", self.id, error)
         finally:

@@ -1,0 +1,401 @@
+"""The door: connect to a cluster, create, open, list and delete its ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hmac
+from collections.abc import AsyncGenerator, Generator, Mapping
+from types import TracebackType
+from typing import Any
+
+from quorumbook.client.bookies import Bookies
+from quorumbook.client.context import Context
+from quorumbook.client.options import ClientOptions
+from quorumbook.client.reader import LedgerReader
+from quorumbook.client.recovery import recover as recover_ledger
+from quorumbook.client.ticker import Ticker
+from quorumbook.client.writer import LedgerWriter
+from quorumbook.env import Env, logger
+from quorumbook.errors import (
+    ClientClosedError,
+    LedgerExistsError,
+    LocalProtocolError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+    RequestTimeoutError,
+    UnauthorizedError,
+)
+from quorumbook.ids import BookieId, LedgerId
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.metadata.ids import LedgerIdGenerator
+from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.store import MetadataStore
+from quorumbook.metadata.uri import open_store
+from quorumbook.protocol.digest import DigestType, digester
+
+_log = logger("client")
+_LONGEST_TICK_S = 0.25
+_SHORTEST_TICK_S = 0.01
+#: How many ledgers' metadata a listing reads at a time.
+_LIST_BATCH = 64
+
+
+def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> BookKeeper:
+    """Return a client of the cluster behind a metadata URI.
+
+    Use it as ``async with connect(uri) as bk:`` or ``bk = await connect(uri)``.
+
+    Args:
+        metadata_uri: Such as ``sqlite:///data/metadata.db``.
+        env: The world it lives in; the real one if not given.
+        options: Those of ``ClientOptions``.
+
+    Raises:
+        ConfigError: an option or the URI is not known.
+    """
+    return BookKeeper(metadata_uri, options=ClientOptions.of(options), env=env)
+
+
+class BookKeeper:
+    """A client of one cluster; made by ``connect``.
+
+    All its ledgers share one connection of each kind to a bookie.  Closing it aborts writers that
+    are not closed: their ledgers stay open, until somebody recovers them.
+    """
+
+    def __init__(
+        self, metadata_uri: str, *, options: ClientOptions | None = None, env: Env | None = None
+    ) -> None:
+        """Prepare; nothing happens before ``start``."""
+        self._metadata_uri = metadata_uri
+        self._options = options or ClientOptions()
+        self._env = env or Env()
+        self._store: MetadataStore | None = None
+        self._registration: BookieRegistration | None = None
+        self._ledgers: LedgerManager | None = None
+        self._ids: LedgerIdGenerator | None = None
+        self._context: Context | None = None
+        self._handles: set[LedgerWriter | LedgerReader] = set()
+        self._is_closed = False
+
+    # Life ----------------------------------------------------------------------------------
+
+    async def start(self) -> BookKeeper:
+        """Open the metadata store and look whether there is a cluster.
+
+        Raises:
+            ClusterNotInitializedError: there is none; the message names the command.
+            MetadataUnavailableError: the store cannot be reached.
+        """
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        if self._context is not None:
+            return self
+        options, env = self._options, self._env
+        store = await open_store(
+            self._metadata_uri, env, session_timeout_s=options.session_timeout_s
+        )
+        try:
+            await read_instance_id(store)
+        except BaseException:
+            await store.close()
+            raise
+        self._store = store
+        self._registration = BookieRegistration(store)
+        self._ledgers = LedgerManager(store)
+        self._ids = LedgerIdGenerator(store)
+        ticker = Ticker(env, _tick_s(options))
+        bookies = Bookies(env, self._registration, options, ticker)
+        self._context = Context(env, bookies, self._ledgers, options, ticker, store.unwatch)
+        return self
+
+    async def close(self) -> None:
+        """Abort what is not closed, and let go of everything."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        error = ClientClosedError("the client is closed")
+        for handle in list(self._handles):
+            if isinstance(handle, LedgerWriter) and not handle.is_closed:
+                _log.warning(
+                    "ledger %d is left open: the client was closed before its writer", handle.id
+                )
+            handle.stop(error)
+        context = self._context
+        if context is not None:
+            context.ticker.close()
+            tasks = list(context.tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await context.bookies.close()
+        if self._ids is not None:
+            await self._ids.close()
+        if self._registration is not None:
+            await self._registration.close()
+        if self._store is not None:
+            await self._store.close()
+
+    def __await__(self) -> Generator[Any, None, BookKeeper]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> BookKeeper:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def metadata_uri(self) -> str:
+        """What the client was connected with."""
+        return self._metadata_uri
+
+    @property
+    def options(self) -> ClientOptions:
+        """The options of this client."""
+        return self._options
+
+    # Ledgers -------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: LedgerId | None = None,
+        **options: Any,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer.
+
+        Args:
+            ensemble_size: How many bookies share the ledger.
+            write_quorum_size: How many of them store each entry.
+            ack_quorum_size: How many must have synced an entry before it is confirmed.
+            password: Who writes or recovers the ledger must know it.
+            digest_type: How entries are protected.
+            custom_metadata: Stored with the ledger; ``list_ledgers`` can filter by it.
+            ledger_id: The id to take; a new one is generated if not given.
+            options: Options of ``ClientOptions`` that this writer has otherwise.
+
+        Raises:
+            NotEnoughBookiesError: fewer than ``ensemble_size`` bookies take writes.
+            LedgerExistsError: there is a ledger of the given id.
+            LocalProtocolError: the sizes contradict each other.
+        """
+        context = self._running()
+        if not 1 <= ack_quorum_size <= write_quorum_size <= ensemble_size:
+            raise LocalProtocolError(
+                f"ensemble size {ensemble_size}, write quorum size {write_quorum_size} and ack "
+                f"quorum size {ack_quorum_size} must be in descending order, down to 1"
+            )
+        own = self._options_with(options)
+        async with _limit(own.operation_timeout_s, "creating a ledger"):
+            ensemble = await context.bookies.new_ensemble(ensemble_size)
+            metadata, version = await self._create(
+                ledger_id,
+                LedgerMetadata(
+                    ledger_id=0,
+                    ensemble_size=ensemble_size,
+                    write_quorum_size=write_quorum_size,
+                    ack_quorum_size=ack_quorum_size,
+                    fragments=(Fragment(0, ensemble),),
+                    digest_type=DigestType(digest_type),
+                    password=password,
+                    ctime_ms=context.env.clock.wall_ms(),
+                    is_ctime_stored=True,
+                    custom_metadata=dict(custom_metadata or {}),
+                ),
+            )
+        writer = LedgerWriter(context, own, metadata, version, password, self._forget)
+        self._handles.add(writer)
+        return writer
+
+    async def open_ledger(
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes = b"",
+        recover: bool = True,
+        digest_type: DigestType | None = None,
+    ) -> LedgerReader:
+        """Open a ledger for reading.
+
+        With recovery, a ledger that is not closed is taken over: its writer is fenced out, its
+        end is found, and it is closed there.  Without, it is read while it is written, and
+        nothing beyond the last add confirmed is seen.
+
+        Args:
+            ledger_id: Which.
+            password: The one it was created with.
+            recover: Whether to take it over.
+            digest_type: For ledgers of old writers that do not say it themselves.
+
+        Raises:
+            NoSuchLedgerInMetadataError: there is no such ledger.
+            UnauthorizedError: wrong password.
+            LedgerRecoveryError: too few bookies are there to recover it now.
+        """
+        context = self._running()
+        metadata, version = await context.ledgers.read(ledger_id)
+        _check_password(metadata, password)
+        kind = metadata.digest_type or digest_type or DigestType.CRC32C
+        seal = digester(kind, password)
+        if recover and not metadata.is_closed:
+            metadata, version = await recover_ledger(context, seal, metadata, version, password)
+        reader = LedgerReader(context, metadata, version, seal, self._forget)
+        try:
+            await reader.start()
+        except BaseException:
+            await reader.close()
+            raise
+        self._handles.add(reader)
+        return reader
+
+    async def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete a ledger; bookies collect its entries later.
+
+        Raises:
+            NoSuchLedgerInMetadataError: there is no such ledger.
+        """
+        self._running()
+        assert self._ledgers is not None
+        async with _limit(self._options.operation_timeout_s, "deleting a ledger"):
+            await self._ledgers.delete(ledger_id)
+
+    async def ledger_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Return what the metadata store says of a ledger.
+
+        Raises:
+            NoSuchLedgerInMetadataError: there is no such ledger.
+        """
+        metadata, _ = await self._running().ledgers.read(ledger_id)
+        return metadata
+
+    async def list_ledgers(
+        self,
+        *,
+        state: LedgerState | None = None,
+        custom_metadata: Mapping[str, bytes] | None = None,
+    ) -> AsyncGenerator[LedgerMetadata, None]:
+        """Yield the metadata of all ledgers, ascending by id.
+
+        Args:
+            state: Only ledgers in this state.
+            custom_metadata: Only ledgers that carry all of these.
+        """
+        context = self._running()
+        wanted = dict(custom_metadata or {}).items()
+        async with contextlib.aclosing(self._batches_of_ids()) as batches:
+            async for ids in batches:
+                found = await asyncio.gather(
+                    *(context.ledgers.read(ledger_id) for ledger_id in ids),
+                    return_exceptions=True,
+                )
+                for outcome in found:
+                    if isinstance(outcome, NoSuchLedgerInMetadataError):
+                        continue  # deleted since it was listed
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    metadata, _ = outcome
+                    if state is not None and metadata.state is not state:
+                        continue
+                    if wanted <= metadata.custom_metadata.items():
+                        yield metadata
+
+    async def list_ledger_ids(self) -> AsyncGenerator[LedgerId, None]:
+        """Yield the ids of all ledgers, ascending."""
+        self._running()
+        assert self._ledgers is not None
+        async for ledger_id in self._ledgers.list():
+            yield ledger_id
+
+    async def bookies(self) -> tuple[frozenset[BookieId], frozenset[BookieId]]:
+        """Return the writable and the read-only bookies that are registered now."""
+        bookies = self._running().bookies
+        return await bookies.writable(), await bookies.read_only()
+
+    # Inside --------------------------------------------------------------------------------
+
+    def _running(self) -> Context:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        if self._context is None:
+            raise LocalProtocolError("the client is not started: use `async with connect(...)`")
+        return self._context
+
+    def _options_with(self, options: dict[str, Any]) -> ClientOptions:
+        if not options:
+            return self._options
+        names = {field.name for field in dataclasses.fields(ClientOptions)}
+        if not options.keys() <= names:
+            ClientOptions.of(options)  # raises, and suggests the nearest name
+        return dataclasses.replace(self._options, **options)
+
+    async def _create(
+        self, ledger_id: LedgerId | None, metadata: LedgerMetadata
+    ) -> tuple[LedgerMetadata, int]:
+        assert self._ledgers is not None
+        assert self._ids is not None
+        while True:
+            chosen = await self._ids.next_id() if ledger_id is None else ledger_id
+            try:
+                return await self._ledgers.create(dataclasses.replace(metadata, ledger_id=chosen))
+            except LedgerExistsError:
+                # Somebody chose this id by hand; the generator has others.
+                if ledger_id is not None:
+                    raise
+
+    async def _batches_of_ids(self) -> AsyncGenerator[list[LedgerId], None]:
+        batch: list[LedgerId] = []
+        async for ledger_id in self.list_ledger_ids():
+            batch.append(ledger_id)
+            if len(batch) == _LIST_BATCH:
+                yield batch
+                batch = []
+        yield batch
+
+    def _forget(self, handle: LedgerWriter | LedgerReader) -> None:
+        self._handles.discard(handle)
+
+
+@contextlib.asynccontextmanager
+async def _limit(seconds: float, what: str) -> AsyncGenerator[None, None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except QuorumbookError:
+        raise
+    except TimeoutError as error:
+        raise RequestTimeoutError(f"{what} took longer than {seconds:g} s") from error
+
+
+def _check_password(metadata: LedgerMetadata, password: bytes) -> None:
+    stored = metadata.password
+    if stored is not None and not hmac.compare_digest(stored, password):
+        raise UnauthorizedError(
+            f"wrong password for ledger {metadata.ledger_id}", ledger_id=metadata.ledger_id
+        )
+
+
+def _tick_s(options: ClientOptions) -> float:
+    """Return how often time-outs are looked at: a fraction of the shortest."""
+    shortest = min(
+        options.add_timeout_s,
+        options.read_timeout_s,
+        options.request_timeout_s,
+        options.speculative_read_s,
+    )
+    return max(_SHORTEST_TICK_S, min(_LONGEST_TICK_S, shortest / 8))
