@@ -121,8 +121,8 @@ class Recoverer:
 
 
 class RecoveryMachine(RuleBasedStateMachine):
-    @initialize(quorum=st.sampled_from(QUORUMS))
-    def start(self, quorum) -> None:
+    @initialize(quorum=st.sampled_from(QUORUMS), count=st.integers(0, 6), data=st.data())
+    def start(self, quorum, count, data) -> None:
         self.cluster = Cluster.of(*quorum)
         self.writer = AppendState(self.cluster.metadata)
         self.writer_version = 0
@@ -130,6 +130,13 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.change: append.ChangeEnsemble | None = None
         self.confirmed = -1
         self.recoverers: list[Recoverer] = []
+        # Begin with entries that have reached some of their bookies.
+        for _ in range(count):
+            self.push(1)
+        for request in data.draw(st.permutations(self.writer_requests)):
+            if data.draw(st.integers(0, 3)):
+                self.writer_requests.remove(request)
+                self.add(request)
 
     # The writer -------------------------------------------------------------------------------
 
@@ -195,8 +202,10 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.writer.on_ensemble_changed(metadata, replaced)
         self.act()
 
-    @rule()
-    def writer_closes(self) -> None:
+    @rule(is_meant=st.integers(0, 4))
+    def writer_closes(self, is_meant) -> None:
+        if is_meant != 4:
+            return  # a closed ledger makes the rest of the run dull
         self.writer.close()
         try:
             closed = closed_metadata(self.cluster.metadata, *self.writer.close_point())
@@ -234,8 +243,10 @@ class RecoveryMachine(RuleBasedStateMachine):
         recoverer = self.one(data, lambda r: r.requests)
         if recoverer is not None:
             requests, recoverer.requests = recoverer.requests, []
+            unlucky = data.draw(st.sampled_from([None, *range(len(recoverer.state.ensemble))]))
             for request in requests:
-                recoverer.carry_out(request, is_answer_lost=False)
+                index = request[1] if isinstance(request, tuple) else request.bookie_index
+                recoverer.carry_out(request, is_answer_lost=index == unlucky)
             recoverer.act()
 
     @precondition(lambda self: self.recoverers)
