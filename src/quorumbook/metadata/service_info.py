@@ -73,8 +73,7 @@ class BookieServiceInfo:
                 auth=endpoint.auth,
                 extensions=endpoint.extensions,
             )
-        for key, value in self.properties.items():
-            message.properties.add(key=key, value=value)
+        message.properties.update(self.properties)
         data: bytes = message.SerializeToString(deterministic=True)
         return data
 
@@ -105,7 +104,7 @@ class BookieServiceInfo:
             )
             for each in message.endpoints
         )
-        return cls(endpoints, {each.key: each.value for each in message.properties})
+        return cls(endpoints, dict(message.properties))
 
 
 def _endpoint_of_id(bookie_id: BookieId) -> Endpoint:
