@@ -260,7 +260,11 @@ class Server:
             on_change=lambda: None,
         )
         self.operations = Operations(
-            self.env, options, storage, self.metrics, self.disks  # type: ignore[arg-type]
+            self.env,
+            options,
+            storage,
+            self.metrics,
+            self.disks,  # type: ignore[arg-type]
         )
         self.connections = Connections(self.env, options, self.metrics, self.operations)
         self.connections.is_serving = True
@@ -409,9 +413,7 @@ async def running(bookie: Bookie) -> AsyncIterator[Bookie]:
 
 
 @contextlib.asynccontextmanager
-async def real_bookie(
-    root: object, store: MetadataStore, **changes: Any
-) -> AsyncIterator[Bookie]:
+async def real_bookie(root: object, store: MetadataStore, **changes: Any) -> AsyncIterator[Bookie]:
     """Run a real bookie below a directory."""
     async with running(Bookie(Env(), options_in(root, **changes), store)) as bookie:
         yield bookie

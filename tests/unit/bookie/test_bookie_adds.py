@@ -93,9 +93,11 @@ async def test_answers_of_a_group_leave_as_one_write_per_connection() -> None:
         for number, client in enumerate(clients):
             for start in range(0, 30, 10):
                 client.send(v2_adds(number, range(start, start + 10)))
-                await until(lambda number=number, start=start: (
-                    ("add", number, start, start + 9) in storage.log
-                ))
+                await until(
+                    lambda number=number, start=start: (
+                        ("add", number, start, start + 9) in storage.log
+                    )
+                )
         writes: list[int] = []
         for connection in list(server.connections._open):
             write = connection._transport.write
