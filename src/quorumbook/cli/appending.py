@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quorumbook.errors import BackpressureError
 
 if TYPE_CHECKING:
-    from quorumbook.client import LedgerWriter
+    from quorumbook import LedgerWriter
 
 _PIECES_UNDER_WAY = 16
 

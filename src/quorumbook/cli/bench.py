@@ -17,7 +17,7 @@ from quorumbook.cli.common import Call, Command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorumbook.client import BookKeeper, LedgerWriter
+    from quorumbook import BookKeeper, LedgerWriter
 
 #: Ledgers that are created or closed at the same time.
 _AT_ONCE = 64

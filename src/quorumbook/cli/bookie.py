@@ -12,7 +12,6 @@ import click
 
 from quorumbook.cli.common import Call, Command, configure_logging
 from quorumbook.cli.output import FORMATS
-from quorumbook.cli.ports import is_free
 
 if TYPE_CHECKING:
     from quorumbook.bookie.options import BookieOptions
@@ -88,11 +87,7 @@ def _http_port(settings: Settings) -> int | None:
     """Return the port for metrics and health in the bookie's terms: None is off, -1 a free one."""
     if not settings["http.enabled"].value:
         return None
-    port = settings.integer("http.port")
-    # Several bookies on one host would otherwise fail over a port nobody chose.
-    if settings["http.port"].is_default and not is_free(settings.text("http.host"), port):
-        return -1
-    return port or -1
+    return settings.integer("http.port") or -1
 
 
 async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:

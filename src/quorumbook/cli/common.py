@@ -21,7 +21,7 @@ from quorumbook.cli.errors import verdict
 from quorumbook.cli.output import FORMATS, TABLE, Output
 
 if TYPE_CHECKING:
-    from quorumbook.client import BookKeeper
+    from quorumbook import BookKeeper
     from quorumbook.config import Settings
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,10 +31,10 @@ from quorumbook.cli.supervisor import BookieProcess
 from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:
-    from quorumbook.client import LedgerWriter
+    from quorumbook import LedgerWriter
 
 _BOOKIES = 4
-_SHAPE = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
+_SHAPE: dict[str, Any] = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
 _PIECE = 500
 _READ_BYTES = 1 << 20
 
@@ -92,7 +92,7 @@ async def _run(call: Call, source: str, directory: str, *, is_kept: bool) -> Non
     bookies = [
         BookieProcess(
             f"bookie-{number}", call.metadata_uri, port,
-            os.path.join(directory, f"bookie-{number}"), ("--set", "http.port=0"),
+            os.path.join(directory, f"bookie-{number}"),
             is_detached=is_kept,
         )
         for number, port in enumerate(free_ports(_BOOKIES), 1)

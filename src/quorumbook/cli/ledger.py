@@ -20,7 +20,7 @@ from quorumbook.cli.output import JSON, JSONL, RAW, TABLE
 from quorumbook.cli.progress import progress
 
 if TYPE_CHECKING:
-    from quorumbook.client import Entry, EntryBatch, LedgerReader, LedgerWriter
+    from quorumbook import Entry, EntryBatch, LedgerReader, LedgerWriter
 
 _PIECE_LINES = 1000
 
@@ -42,10 +42,16 @@ for _command in (ls, show, put, get):
 @click.pass_obj
 def create(call: Call, /, password: bytes, **shape: Any) -> None:
     """Create an empty ledger for `ledger write ID`, and print its id."""
+    from quorumbook.client.client import UNWRITTEN
+
+    options = _new(call, shape)
+    options["custom_metadata"][UNWRITTEN] = b"1"
 
     async def run() -> int:
         async with call.connect() as bk:
-            return await bk.create_unwritten_ledger(password=password, **_new(call, shape))
+            writer = await bk.create_ledger(password=password, **options)
+            await writer.abort()
+            return writer.id
 
     call.output.record({"ledger_id": call.run(run())})
 
@@ -189,11 +195,12 @@ async def _write(
     password: bytes,
     shape: dict[str, Any],
 ) -> dict[str, object]:
+    options = _new(call, shape)
     async with call.connect() as bk:
         if ledger_id is None:
-            writer = await bk.create_ledger(password=password, **_new(call, shape))
+            writer = await bk.create_ledger(password=password, **options)
         else:
-            writer = await bk.claim_unwritten_ledger(ledger_id, password=password)
+            writer = await bk.take_up_ledger(ledger_id, password=password)
         async with writer:
             with progress("writing", None) as advance:
                 await _append_lines(writer, files, advance)

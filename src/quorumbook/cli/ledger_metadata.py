@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
@@ -10,13 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call, Command
-from quorumbook.errors import NoSuchLedgerInMetadataError
 
 if TYPE_CHECKING:
     from quorumbook.ledger.metadata import LedgerMetadata
 
-#: Ledgers whose metadata are read at a time.
-_AT_ONCE = 64
 _STATES = ("open", "in-recovery", "closed")
 _COLUMNS = ("ledger_id", "state", "entries", "bytes", "quorums", "created", "custom_metadata")
 
@@ -40,9 +36,10 @@ def ls(call: Call, state: str | None, custom: Sequence[str], bookie: str | None)
         return all(_has(metadata, pair) for pair in custom)
 
     async def rows() -> AsyncIterator[dict[str, object]]:
-        async for metadata in _all(call):
-            if is_wanted(metadata):
-                yield _row(metadata)
+        async with call.connect() as bk:
+            async for metadata in bk.list_ledgers():
+                if is_wanted(metadata):
+                    yield _row(metadata)
 
     call.run(
         call.output.stream(
@@ -79,48 +76,13 @@ async def read_metadata(call: Call, ledger_id: int) -> LedgerMetadata:
     Raises:
         NoSuchLedgerInMetadataError: there is no such ledger.
     """
-    from quorumbook.metadata.ledgers import LedgerManager
-    from quorumbook.metadata.uri import open_store
-
-    store = await open_store(call.metadata_uri)
-    try:
-        return (await LedgerManager(store).read(ledger_id))[0]
-    finally:
-        await store.close()
+    async with call.connect() as bk:
+        return await bk.ledger_metadata(ledger_id)
 
 
 def state_of(metadata: LedgerMetadata) -> str:
     """Return the state as the command line spells it."""
     return metadata.state.name.lower().replace("_", "-")
-
-
-async def _all(call: Call) -> AsyncIterator[LedgerMetadata]:
-    from quorumbook.metadata.ledgers import LedgerManager
-    from quorumbook.metadata.uri import open_store
-
-    store = await open_store(call.metadata_uri)
-    try:
-        manager = LedgerManager(store)
-
-        async def read(ledger_id: int) -> LedgerMetadata | None:
-            try:
-                return (await manager.read(ledger_id))[0]
-            except NoSuchLedgerInMetadataError:
-                return None  # deleted meanwhile
-
-        ids: list[int] = []
-        async for ledger_id in manager.list():
-            ids.append(ledger_id)
-            if len(ids) == _AT_ONCE:
-                for metadata in await asyncio.gather(*map(read, ids)):
-                    if metadata is not None:
-                        yield metadata
-                ids.clear()
-        for metadata in await asyncio.gather(*map(read, ids)):
-            if metadata is not None:
-                yield metadata
-    finally:
-        await store.close()
 
 
 def _row(metadata: LedgerMetadata) -> dict[str, object]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quorumbook.client import LedgerReader, LedgerWriter
+    from quorumbook import LedgerReader, LedgerWriter
 
 _STAMP = struct.Struct(">q")
 #: The closed loop's window is sent in so many pieces.

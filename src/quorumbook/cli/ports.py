@@ -10,12 +10,11 @@ from quorumbook.errors import ConfigError
 _HOST = "127.0.0.1"
 
 
-def is_free(host: str, port: int) -> bool:
-    """Tell whether nobody listens on a port."""
+def _is_free(port: int) -> bool:
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((_HOST, port))
         except OSError:
             return False
     return True
@@ -23,7 +22,7 @@ def is_free(host: str, port: int) -> bool:
 
 def refuse_used(port: int) -> None:
     """Raise a ConfigError if somebody listens on a port."""
-    if not is_free(_HOST, port):
+    if not _is_free(port):
         raise ConfigError(
             f"port {port} is in use; stop what uses it (another standalone?), or choose others"
             " with --port and another --data-dir"

@@ -20,8 +20,10 @@ from quorumbook.client.writer import LedgerWriter
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
     ClientClosedError,
+    LedgerClosedError,
     LedgerExistsError,
     LocalProtocolError,
+    MetadataVersionConflict,
     NoSuchLedgerInMetadataError,
     QuorumbookError,
     RequestTimeoutError,
@@ -42,6 +44,9 @@ _LONGEST_TICK_S = 0.25
 _SHORTEST_TICK_S = 0.01
 #: How many ledgers' metadata a listing reads at a time.
 _LIST_BATCH = 64
+
+#: Custom metadata of a ledger that was created for another process to write; any value.
+UNWRITTEN = "quorumbook-unwritten"
 
 
 def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> BookKeeper:
@@ -218,6 +223,44 @@ class BookKeeper:
                     is_ctime_stored=True,
                     custom_metadata=dict(custom_metadata or {}),
                 ),
+            )
+        writer = LedgerWriter(context, own, metadata, version, password, self._forget)
+        self._handles.add(writer)
+        return writer
+
+    async def take_up_ledger(
+        self, ledger_id: LedgerId, *, password: bytes = b"", **options: Any
+    ) -> LedgerWriter:
+        """Write a ledger that another process created and left for somebody to write.
+
+        Its creator gave it the custom metadata ``UNWRITTEN`` and appended nothing.  Taking that
+        mark away by compare-and-set makes sure that a ledger has one writer, ever.
+
+        Args:
+            ledger_id: Which.
+            password: The one it was created with.
+            options: Options of ``ClientOptions`` that this writer has otherwise.
+
+        Raises:
+            LedgerClosedError: it was not left for this, is taken up already, or was closed.
+            NoSuchLedgerInMetadataError: there is no such ledger.
+            UnauthorizedError: wrong password.
+        """
+        context = self._running()
+        own = self._options_with(options)
+        metadata, version = await context.ledgers.read(ledger_id)
+        _check_password(metadata, password)
+        custom = dict(metadata.custom_metadata)
+        is_free = custom.pop(UNWRITTEN, None) is not None and metadata.state is LedgerState.OPEN
+        metadata = dataclasses.replace(metadata, custom_metadata=custom)
+        if is_free:
+            try:
+                version = await context.ledgers.write(metadata, version)
+            except MetadataVersionConflict:
+                is_free = False
+        if not is_free:
+            raise LedgerClosedError(
+                f"ledger {ledger_id} has a writer already, or is closed", ledger_id=ledger_id
             )
         writer = LedgerWriter(context, own, metadata, version, password, self._forget)
         self._handles.add(writer)

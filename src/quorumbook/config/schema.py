@@ -341,8 +341,8 @@ _HTTP = (
         peer_key="httpServerHost",
     ),
     Option(
-        "http", "port", Kind.INTEGER, 8080,
-        "The port they are served on; 0 takes a free one, and so does a taken default.",
+        "http", "port", Kind.INTEGER, 0,
+        "The port they are served on; 0 takes a free one, which `bookie ls` shows.",
         peer_key="httpServerPort", minimum=0, maximum=65535,
     ),
 )  # fmt: skip

@@ -1,0 +1,144 @@
+"""Results in every form, and errors as one line with an exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from quorumbook import errors as e
+from quorumbook.cli import errors as cli_errors
+from quorumbook.cli.main import main
+from quorumbook.cli.output import Output
+
+ROWS = [
+    {"ledger_id": 7, "state": "closed", "custom": {"a": b"1"}},
+    {"ledger_id": 123, "state": "open", "custom": {}},
+]
+COLUMNS = ["ledger_id", "state", "custom"]
+
+
+def test_a_table_is_aligned_with_numbers_to_the_right(capsys):
+    Output("table").rows(ROWS, COLUMNS)
+    assert capsys.readouterr().out.splitlines() == [
+        "ledger id  state   custom",
+        "        7  closed  a=1",
+        "      123  open",
+    ]
+
+
+def test_an_empty_table_says_on_standard_error_what_to_do(capsys):
+    Output("table").rows([], COLUMNS, empty="make one")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "make one\n")
+
+
+def test_json_is_one_value_even_without_rows(capsys):
+    Output("json").rows(ROWS, COLUMNS)
+    assert [row["ledger_id"] for row in json.loads(capsys.readouterr().out)] == [7, 123]
+    Output("json").rows([], COLUMNS, empty="make one")
+    captured = capsys.readouterr()
+    assert (json.loads(captured.out), captured.err) == ([], "")
+
+
+def test_json_lines_are_one_object_each(capsys):
+    Output("jsonl").rows(ROWS, COLUMNS)
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["closed", "open"]
+
+
+def test_raw_is_bare_values_for_scripts(capsys):
+    Output("raw").rows(ROWS, COLUMNS)
+    Output("raw").record({"ledger_id": 9})
+    assert capsys.readouterr().out == "7\tclosed\ta=1\n123\topen\t\n9\n"
+
+
+def test_every_error_of_ours_ends_with_a_documented_exit_code():
+    documented = {0, 1, 2, 3, 4, 5, 70, 130, 141}
+    for name in dir(e):
+        kind = getattr(e, name)
+        if isinstance(kind, type) and issubclass(kind, e.QuorumbookError):
+            result = cli_errors.verdict(kind("what happened"))
+            assert result.code in documented
+            assert result.line().startswith("what happened")
+            assert "\n" not in result.line()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "fix"),
+    [
+        (e.ConfigError("x"), 2, ""),
+        (e.NoSuchLedgerInMetadataError("x"), 3, "ledger ls"),
+        (e.ClusterNotInitializedError("x"), 3, ""),
+        (e.NotEnoughBookiesError("x"), 4, "--ensemble-size"),
+        (e.MetadataUnavailableError("x"), 4, "--metadata"),
+        (e.UnauthorizedError("x"), 5, "--password"),
+        (e.DirectoryLockedError("x"), 5, "--data-dir"),
+        (e.LedgerFencedError("x"), 5, "new one"),
+        (e.InternalError("x"), 70, "-v"),
+        (ValueError("x"), 70, "-v"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 141, ""),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a.txt"), 1, "a.txt"),
+        (OSError(errno.EADDRINUSE, "in use"), 5, "--port"),
+    ],
+)
+def test_an_error_says_what_to_do(error, code, fix):
+    result = cli_errors.verdict(error)
+    assert result.code == code
+    assert fix in result.line()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["ledger", "red"],
+        ["ledger", "read"],
+        ["ledger", "read", "seven"],
+        ["config", "show", "-o", "xml"],
+        ["config", "show", "--set", "bookie.prot=1"],
+        ["config", "show", "--config", "/no/such/file.toml"],
+        ["ledger", "ls", "--metadata", "nonsense"],
+        ["ledger", "ls", "--metadata", "gopher://x"],
+        ["ledger", "delete", "7"],
+        ["ledger", "write", "--custom", "novalue", "--metadata", "memory://x"],
+        ["ledger", "read", "7", "--password", "a", "--password-file", "/dev/null"],
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+
+
+def test_a_missing_cluster_is_one_line_with_the_command_that_makes_one(
+    capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["ledger", "ls", "--metadata", "sqlite:///none.db"]) == 3
+    assert "quorumbook cluster init --metadata sqlite:///none.db" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trace_is_shown_when_asked_for(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    main(["ledger", "ls", "--metadata", "sqlite:///none.db", "-v"])
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_config_show_prints_values_with_their_sources(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quorumbook.toml").write_text("[bookie]\nport = 4000\n")
+    monkeypatch.setenv("QUORUMBOOK_METADATA", "memory://x")
+    assert main(["config", "show", "--changed", "-o", "json", "--set", "zkTimeout=5000"]) == 0
+    rows = {row["option"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {key: (row["value"], row["source"]) for key, row in rows.items()} == {
+        "metadata.uri": ("memory://x", "environment QUORUMBOOK_METADATA"),
+        "metadata.session_timeout_s": (5.0, "--set"),
+        "bookie.port": (4000, "file quorumbook.toml"),
+    }
