@@ -12,6 +12,7 @@ floor in the ledger's state, which is raised where the first two would say less.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from struct import Struct
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
@@ -21,6 +22,10 @@ from quorumbook.storage.index import IndexReader
 from quorumbook.storage.ledgers import LedgerHandle, LedgerTable
 from quorumbook.storage.marks import LogMark
 from quorumbook.storage.write_cache import WriteCache
+
+_LAC = Struct(">q")
+#: Where the last add confirmed of an entry ends.
+_LAC_END = 24
 
 
 class Book:
@@ -101,6 +106,14 @@ class Book:
         handle.last_add_confirmed = lac
         handle.lac_update_ms = self._wall_ms()
         return True
+
+    def add_replayed(self, handle: LedgerHandle, run: EntryRun) -> None:
+        """Make a run from the journal visible; it may join what came in several batches."""
+        self.add(handle, run)
+        highest = highest_lac(run)
+        if highest > handle.last_add_confirmed:
+            handle.last_add_confirmed = highest
+            self._keep_floor(handle, highest)
 
     def _keep_floor(self, handle: LedgerHandle, lac: EntryId) -> None:
         if lac > handle.lac_floor:
@@ -200,3 +213,20 @@ class Book:
         self._deleting = set()
         self.table.settle(checkpoint.handles)
         self.table.evict()
+
+
+def highest_lac(run: EntryRun) -> EntryId:
+    """Return the highest last add confirmed that any entry of a run carries."""
+    sizes = run.sizes
+    if isinstance(sizes, int):
+        if sizes < _LAC_END:
+            return run.last_add_confirmed()
+        lacs = Struct(f">{4 + _LAC_END - 8}xq{sizes - _LAC_END}x").iter_unpack(run.data)
+        highest: EntryId = max(lac for (lac,) in lacs)
+        return highest
+    highest = run.last_add_confirmed()
+    for entry_id in run.entry_ids():
+        start, end = run.bounds(entry_id)
+        if end - start >= _LAC_END:
+            highest = max(highest, _LAC.unpack_from(run.data, start + _LAC_END - 8)[0])
+    return highest

@@ -463,3 +463,13 @@ def remove_index(path: str) -> None:
     for suffix in ("", "-wal", "-shm"):
         if os.path.exists(path + suffix):
             os.unlink(path + suffix)
+
+
+def move_index(source: str, target: str) -> None:
+    """Give a closed index file its name, durably."""
+    os.replace(source, target)
+    directory = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -82,7 +82,8 @@ class Reads:
         self._ahead_limit = read_ahead_size_bytes // MIB
         #: Runs read ahead that nobody has asked for yet; the first who does triggers the next.
         self._ahead: set[tuple[LedgerId, EntryId]] = set()
-        self._ahead_in_flight = 0
+        #: Ledgers being read ahead: from which entry, and who waits for it.
+        self._ahead_in_flight: dict[LedgerId, tuple[EntryId, list[Callable[[], None]]]] = {}
         #: Changes when replaced entries left the cache: older jobs' runs are not kept.
         self.generation = 0
 
@@ -110,6 +111,8 @@ class Reads:
         done: Callable[[list[bytes | BaseException]], None],
     ) -> None:
         """Read entries; see ``LedgerStorage.read``."""
+        if requests and self._awaits_ahead(requests[0], lambda: self.read(requests, done)):
+            return
         results: list[bytes | BaseException] = []
         missing: list[tuple[int, LedgerId, EntryId, bool]] = []
         for place, (ledger_id, entry_id) in enumerate(requests):
@@ -147,6 +150,12 @@ class Reads:
         done: BatchDone,
     ) -> None:
         """Read consecutive entries; see ``LedgerStorage.read_batch``."""
+
+        def again() -> None:
+            self.read_batch(ledger_id, first_entry_id, max_count, max_size_bytes, done)
+
+        if self._awaits_ahead((ledger_id, first_entry_id), again):
+            return
         max_count = max_count if max_count > 0 else _BATCH_SIZE_BYTES
         limit = min(max_size_bytes, _BATCH_SIZE_BYTES) if max_size_bytes > 0 else _BATCH_SIZE_BYTES
         found = self._from_memory(ledger_id, first_entry_id)
@@ -274,9 +283,19 @@ class Reads:
                 self._caches.read.put(run)
         return answer
 
+    def _awaits_ahead(self, wanted: tuple[LedgerId, EntryId], again: Callable[[], None]) -> bool:
+        """Have a read wait for the read-ahead that is bringing what it wants."""
+        ledger_id, entry_id = wanted
+        coming = self._ahead_in_flight.get(ledger_id)
+        if coming is None or not coming[0] <= entry_id < coming[0] + STRIDE:
+            return False
+        coming[1].append(again)
+        return True
+
     def _read_ahead(self, ledger_id: LedgerId, entry_id: EntryId) -> None:
         """Read the run behind one that is being read, unless enough is on its way."""
-        if self._ahead_in_flight >= self._ahead_limit:
+        in_flight = self._ahead_in_flight
+        if len(in_flight) >= self._ahead_limit or ledger_id in in_flight:
             return
         handle = self._handle(ledger_id)
         if handle is None or entry_id > handle.last_entry_id:
@@ -287,16 +306,19 @@ class Reads:
             return
         # A reader that gets there by single reads is known to read in a row.
         handle.next_read_entry_id = max(handle.next_read_entry_id, entry_id)
-        self._ahead_in_flight += 1
+        waiting: list[Callable[[], None]] = []
+        in_flight[ledger_id] = (entry_id, waiting)
         generation = self.generation
 
         def finish(answer: Loaded | BaseException) -> None:
-            self._ahead_in_flight -= 1
+            del in_flight[ledger_id]
             loaded = self._take(answer, generation)
             self.statistics.read_ahead_runs += len(loaded.runs)
             if len(self._ahead) > _AHEAD_MARKS:
                 self._ahead.clear()
             self._ahead.update((ledger_id, run.first_entry_id) for run in loaded.runs)
+            for again in waiting:
+                again()
 
         self._worker.submit(lambda: self._loader.load_runs(ledger_id, entry_id, 1, 1), finish)
 

@@ -44,6 +44,7 @@ from quorumbook.storage.index import (
     Index,
     IndexReader,
     index_exists,
+    move_index,
     remove_index,
     set_aside,
 )
@@ -230,8 +231,7 @@ class _Opening:
         index.truncate_wal()
         index.close()
         self._index = None
-        self._env.disk.replace(building, path)
-        self._env.disk.sync_directory(self._directories.ledgers[0])
+        move_index(building, path)
         return Index(path)
 
     def _scan(
@@ -313,7 +313,7 @@ class _Replay:
 
     def on_run(self, run: EntryRun) -> None:
         """Entries."""
-        self._book.add(self._book.get_or_create(run.ledger_id), run)
+        self._book.add_replayed(self._book.get_or_create(run.ledger_id), run)
         self.entries += run.count
         self.size_bytes += len(run.data)
         self._cached += len(run.data)

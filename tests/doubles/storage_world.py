@@ -1,0 +1,220 @@
+"""A storage on a disk that can lose power, its answers as futures, and a book of what it promised.
+
+The index is a real SQLite file: what was committed is there after a crash, what was not is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from doubles.records import entry, lac_packet
+from doubles.sim_disk import SimDisk
+from doubles.sim_threads import StepClock, StepThreads
+from quorumbook.env import Env
+from quorumbook.errors import StorageError
+from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.options import Damage, StartReport, StorageOptions
+from quorumbook.storage.store import LedgerStorage
+
+KEY = b"0123456789abcdefghij"
+SMALL = StorageOptions(
+    write_cache_size_bytes=64 * 1024,
+    read_cache_size_bytes=256 * 1024,
+    flush_interval_s=3600,
+    retry_interval_s=0.01,
+    journal_file_size_bytes=64 * 1024,
+    entry_log_size_bytes=64 * 1024,
+    reserve_size_bytes=16 * 1024,
+)
+
+
+class PowerLostError(StorageError):
+    """The disk does nothing any more."""
+
+
+def run_of(
+    ledger_id: int, ids: Iterable[int], payload: bytes = b"payload", lac: int | None = None
+) -> EntryRun:
+    """Return a run of these ids; without ``lac`` each entry confirms the one before the first."""
+    ids = list(ids)
+    lac = ids[0] - 1 if lac is None else lac
+    bodies = {i: entry(ledger_id, i, payload, lac) for i in ids}
+    span = range(ids[0], ids[-1] + 1)
+    if len(span) == len(ids):
+        return EntryRun.of(ledger_id, ids[0], list(bodies.values()))
+    data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies.values())
+    return EntryRun(ledger_id, ids[0], ids[-1], [len(bodies.get(i, b"")) for i in span], data)
+
+
+class World:
+    """A storage, restarted as often as the test likes."""
+
+    def __init__(
+        self,
+        tmp_path: Any,
+        *,
+        options: StorageOptions = SMALL,
+        directories: int = 2,
+        auto: bool = True,
+    ) -> None:
+        self.disk = SimDisk()
+        self.options = options
+        self.index_path = f"{tmp_path}/index.sqlite"
+        self.directories = [f"/ledgers{i}" for i in range(directories)]
+        self.auto = auto
+        self.fatal: list[BaseException] = []
+        self.full: list[str] = []
+        self.damages: list[Damage] = []
+        self.storage: LedgerStorage
+        self.report: StartReport
+        self.threads: StepThreads
+        self._dead = False
+
+    async def start(self, **changes: Any) -> StartReport:
+        """Start a storage on what is there."""
+        self.threads = StepThreads(auto=True)
+        env = Env(clock=StepClock(), random=random.Random(1), disk=self.disk, threads=self.threads)
+        self.storage = LedgerStorage(
+            env,
+            journal_directory="/journal",
+            ledger_directories=self.directories,
+            options=replace(self.options, **changes),
+            on_fatal=self.fatal.append,
+            on_full=lambda error: self.full.append("full"),
+            on_space=lambda: self.full.append("space"),
+            on_damage=self.damages.append,
+            index_path=self.index_path,
+        )
+        self.report = await self.storage.start()
+        return self.report
+
+    def cut_power_at(self, call: int) -> None:
+        """Let the ``call``-th disk call or index commit from now, and all later ones, fail."""
+        left = call
+
+        def on_call(operation: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self._dead = True
+                raise PowerLostError(f"no power for {operation}", path=path)
+
+        self.disk.faults.on_call = on_call
+        self._on_call = on_call
+
+    def watch_commits(self) -> None:
+        """Count index commits as disk calls, before and after each."""
+        index = self.storage._opened.index
+        commit = index.commit
+
+        def watched(**what: Any) -> Any:
+            on_call = self.disk.faults.on_call or (lambda *_: None)
+            on_call("commit", "index")
+            result = commit(**what)
+            on_call("committed", "index")
+            return result
+
+        index.commit = watched  # type: ignore[method-assign]
+
+    @property
+    def has_lost_power(self) -> bool:
+        return self._dead
+
+    async def crash(self, rng: random.Random | None = None, keep: float = 0.0) -> None:
+        """Drop the process and go on with what the disk may hold."""
+        self._dead = False
+        for worker in self.threads.workers.values():
+            worker.jobs.clear()
+            worker.submit = lambda *_: None  # type: ignore[method-assign]
+        storage = self.storage
+        if hasattr(storage, "_flusher"):
+            storage._flusher.halt()
+            for index in (storage._read_index, storage._opened.loop_index, storage._opened.index):
+                index.close()
+        self.disk.faults.on_call = None
+        self.disk = self.disk.crash(rng, keep=keep)
+
+    async def restart(self, **changes: Any) -> StartReport:
+        """Crash without losing what the operating system has, and start again."""
+        await self.crash(random.Random(1), keep=1.0)
+        return await self.start(**changes)
+
+    # Requests
+
+    def handle(self, ledger_id: int, key: bytes = KEY) -> LedgerHandle:
+        return self.storage.handle(ledger_id) or self.storage.create_handle(ledger_id, key)
+
+    def append(self, *runs: EntryRun, deferred_sync: bool = False) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        items = [(self.handle(run.ledger_id), run) for run in runs]
+        self.storage.append(items, _into(future), deferred_sync=deferred_sync)
+        return future
+
+    def fence(self, ledger_id: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.storage.fence(self.handle(ledger_id), _into(future))
+        return future
+
+    def write_lac(self, ledger_id: int, lac: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        packet = lac_packet(ledger_id, lac)
+        self.storage.write_lac(self.handle(ledger_id), packet, lac, _into(future))
+        return future
+
+    async def read(self, *requests: tuple[int, int]) -> list[bytes | BaseException]:
+        future: asyncio.Future[list[bytes | BaseException]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.storage.read(requests, future.set_result)
+        return await future
+
+    async def read_one(self, ledger_id: int, entry_id: int) -> bytes:
+        result = (await self.read((ledger_id, entry_id)))[0]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async def read_batch(
+        self, ledger_id: int, first: int, max_count: int = 0, max_size_bytes: int = 0
+    ) -> tuple[bytes, int]:
+        future: asyncio.Future[tuple[Sequence[bytes], int, BaseException | None]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.storage.read_batch(
+            ledger_id, first, max_count, max_size_bytes, lambda *answer: future.set_result(answer)
+        )
+        pieces, count, error = await future
+        if error is not None:
+            raise error
+        return b"".join(pieces), count
+
+    async def ids(self, ledger_id: int) -> list[int]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.storage.entry_ids(ledger_id, future.set_result)
+        return [entry_id for ids in await future for entry_id in ids]
+
+
+def _into(future: asyncio.Future[None]) -> Any:
+    def done(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return done
+
+
+async def until(condition: Any, turns: int = 10_000) -> None:
+    """Wait for a condition, turn by turn of the loop."""
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(0.0005)
+    raise AssertionError("the condition never came true")

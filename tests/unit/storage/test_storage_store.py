@@ -1,0 +1,651 @@
+"""The storage facade: what is visible when, what survives, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from doubles.records import entry, lac_packet
+from doubles.sim_disk import SimDisk
+from doubles.storage_world import KEY, World, run_of, until
+from quorumbook.errors import (
+    BookieIOError,
+    DirectoryLockedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+    UnknownLedgerStateError,
+)
+from quorumbook.ids import INVALID_ENTRY_ID
+from quorumbook.storage.options import StorageOptions
+
+
+async def started(tmp_path: Path, **options: object) -> World:
+    world = World(tmp_path, **options)  # type: ignore[arg-type]
+    await world.start()
+    return world
+
+
+# Visibility
+
+
+async def test_r07_an_entry_is_unknown_until_its_group_is_durable(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    order: list[str] = []
+    handle = world.handle(1)
+    world.threads.workers["journal"].auto = False
+    handle.watch_lac(-1, lambda: order.append("woken"))
+    future = world.append(run_of(1, range(3), lac=1))
+    future.add_done_callback(lambda _: order.append("answered"))
+    await asyncio.sleep(0)
+    assert world.storage.cached_entry(1, 0) is None
+    assert handle.last_add_confirmed == INVALID_ENTRY_ID
+    assert isinstance((await world.read((1, 0)))[0], NoSuchLedgerError)
+    await world.storage.flush()
+    assert world.disk.faults.count("sync", ".log") == 0
+    world.threads.workers["journal"].run_next()
+    await future
+    await asyncio.sleep(0)
+    assert order == ["woken", "answered"]
+    assert world.storage.cached_entry(1, 0) == entry(1, 0, b"payload", 1)
+    assert handle.last_add_confirmed == 1
+    assert handle.last_entry_id == 2
+
+
+async def test_r07_nothing_is_acknowledged_after_a_failed_sync(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(2)))
+    world.disk.faults.fail("sync", ".txn")
+    for first in (2, 4):
+        with pytest.raises(StorageError):
+            await world.append(run_of(1, range(first, first + 2)))
+    assert len(world.fatal) == 1, "the bookie is told once that it must stop"
+    assert world.storage.cached_entry(1, 2) is None
+    await world.storage.stop()
+    world.disk = world.disk.crash()
+    await world.start()
+    assert await world.ids(1) == [0, 1]
+
+
+async def test_deferred_entries_are_shown_when_written_and_forced_by_force(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, [0]))
+    world.disk.faults.fail("sync", ".txn")
+    await world.append(run_of(1, [1]), deferred_sync=True)
+    assert world.storage.cached_entry(1, 1) is not None
+    await until(lambda: world.fatal)
+    forced: list[BaseException | None] = []
+    world.storage.force(forced.append)
+    await until(lambda: forced)
+    assert isinstance(forced[0], StorageError)
+
+
+async def test_a_deferred_entry_never_overtakes_an_older_version(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.threads.workers["journal"].auto = False
+    older = world.append(run_of(1, [0], b"first"))
+    newer = world.append(run_of(1, [0], b"second"), deferred_sync=True)
+    while not newer.done():
+        world.threads.workers["journal"].run_next()
+        await asyncio.sleep(0)
+    assert older.done()
+    assert world.storage.cached_entry(1, 0) == entry(1, 0, b"second", -1)
+
+
+async def test_s39_readers_of_a_fenced_ledger_are_woken_by_recovery_adds(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(5)))
+    await world.fence(1)
+    woken: list[str] = []
+    handle = world.handle(1)
+    handle.watch_lac(0, lambda: woken.append("a"))
+    cancel = handle.watch_lac(0, lambda: woken.append("cancelled"))
+    handle.watch_lac(7, lambda: woken.append("later"))
+    cancel()
+    await world.append(run_of(1, [5], lac=3))
+    assert woken == ["a"]
+    await world.write_lac(1, 8)
+    assert woken == ["a", "later"]
+
+
+async def test_a_failing_waiter_does_not_stop_the_others(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    handle = world.handle(1)
+    woken: list[int] = []
+    handle.watch_lac(-1, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    handle.watch_lac(-1, lambda: woken.append(1))
+    await world.append(run_of(1, [0, 1], lac=0))
+    assert woken == [1]
+    assert world.fatal == []
+
+
+# Fences, keys, explicit LACs
+
+
+async def test_r10_s07_a_fence_survives_restart_and_eviction(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(3)))
+    await world.fence(1)
+    await world.fence(99)  # never heard of
+    await world.restart()
+    assert world.handle(1).is_fenced
+    assert world.handle(99).is_fenced
+    await world.storage.flush()
+    table = world.storage._book.table
+    for ledger_id in range(200, 300):
+        await world.append(run_of(ledger_id, [0]))
+    await world.storage.flush()
+    table._limit = 5
+    assert table.evict() > 50
+    assert table.peek(1) is None, "it was evicted"
+    assert world.handle(1).is_fenced
+    await world.storage.stop()
+    await world.start()
+    assert world.handle(1).is_fenced
+    assert world.handle(99).is_fenced
+
+
+async def test_r10_a_second_fence_waits_for_the_first_to_be_durable(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.threads.workers["journal"].auto = False
+    first, second = world.fence(1), world.fence(1)
+    await asyncio.sleep(0)
+    assert world.handle(1).is_fenced, "adds are refused at once"
+    assert not first.done()
+    assert not second.done()
+    world.threads.workers["journal"].run_next()
+    await first
+    await second
+    assert world.fence(1).done(), "a durable fence is answered at once"
+
+
+async def test_r10_a_fence_that_could_not_be_journaled_is_tried_again(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.disk.faults.fail("write", ".txn")
+    first, second = world.fence(1), world.fence(1)
+    for future in (first, second, world.fence(1)):
+        with pytest.raises(StorageError):
+            await future
+    handle = world.handle(1)
+    assert handle.is_fenced
+    assert not handle.is_fence_durable
+    assert not handle.is_idle, "a fence that is not stored must not be evicted"
+    with pytest.raises(StorageError):
+        await world.fence(1)
+
+
+async def test_r11_s08_there_is_one_handle_of_a_ledger_whatever_is_evicted(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, [0]))
+    await world.storage.flush()
+    mine = world.handle(1)
+    table = world.storage._book.table
+    table._limit = 0
+    table.evict()
+    assert len(table) == 0
+    assert world.handle(1) is mine
+    add = world.append(run_of(1, [1]))
+    fence = world.fence(1)
+    assert mine.is_fenced, "the next add of this loop step sees it"
+    await add
+    await fence
+    assert world.storage.cached_entry(1, 1) is not None
+
+
+async def test_a_table_over_its_limit_forgets_between_steps_not_within(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.start(handle_limit=10)
+    for ledger_id in range(40):
+        await world.append(run_of(ledger_id, [0]))
+    await world.storage.flush()
+    handles = [world.handle(ledger_id) for ledger_id in range(40)]
+    assert len({id(handle) for handle in handles}) == 40
+    del handles
+    await asyncio.sleep(0)
+    assert len(world.storage._book.table) <= 11
+
+
+async def test_r13_s48_the_key_is_durable_before_the_first_answer_and_after_replay(
+    tmp_path: Path,
+) -> None:
+    for what in ("append", "fence", "lac"):
+        (tmp_path / what).mkdir()
+        world = await started(tmp_path / what)
+        if what == "append":
+            await world.append(run_of(1, [0]))
+        elif what == "fence":
+            await world.fence(1)
+        else:
+            await world.write_lac(1, 4)
+        for _ in range(2):  # the second start finds it in the index alone
+            await world.crash()
+            await world.start()
+            handle = world.storage.handle(1)
+            assert handle is not None, what
+            assert handle.master_key == KEY
+            assert handle.accepts_key(KEY)
+            assert not handle.accepts_key(b"x" * 20)
+
+
+async def test_r13_a_ledger_without_a_key_keeps_the_first_one_offered(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.storage.put_in_limbo([1], fence=False)
+    handle = world.handle(1)
+    assert handle.master_key == b""
+    assert handle.accepts_key(KEY)
+    assert not handle.accepts_key(b"y" * 20)
+    await world.append(run_of(1, [0]))
+    await world.storage.flush()
+    await world.crash()
+    await world.start()
+    assert world.handle(1).master_key == KEY
+
+
+async def test_r15_s36_the_last_add_confirmed_survives_a_restart(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(10), lac=7))
+    await world.append(run_of(2, range(3), lac=-1))
+    await world.write_lac(2, 2)
+    await world.append(run_of(3, range(10), lac=8))
+    await world.append(run_of(3, [10], lac=4))  # a recovery writes with an older LAC (R19)
+    await world.append(run_of(4, [5], lac=1))
+    await world.append(run_of(4, [3], lac=2))
+    expected = {1: 7, 2: 2, 3: 8, 4: 2}
+
+    def known() -> dict[int, int]:
+        return {ledger_id: world.handle(ledger_id).last_add_confirmed for ledger_id in expected}
+
+    assert known() == expected
+    await world.crash()
+    await world.start()
+    assert known() == expected, "after replay"
+    await world.restart()
+    assert known() == expected, "from the index"
+    Path(world.index_path).unlink()
+    await world.restart()
+    assert world.report.is_index_rebuilt
+    assert known() == expected, "from entry logs and side files"
+    assert world.handle(2).explicit_lac == lac_packet(2, 2)
+
+
+async def test_r15_an_explicit_lac_is_not_shown_before_it_is_durable(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.threads.workers["journal"].auto = False
+    future = world.write_lac(1, 5)
+    await asyncio.sleep(0)
+    assert world.handle(1).explicit_lac is None
+    assert world.handle(1).last_add_confirmed == INVALID_ENTRY_ID
+    world.threads.workers["journal"].run_next()
+    await future
+    assert world.handle(1).last_add_confirmed == 5
+
+
+async def test_s40_the_stored_explicit_lac_never_falls(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await asyncio.gather(*(world.write_lac(1, lac) for lac in (3, 9, 4, 1, 7)))
+    for _ in range(3):
+        assert world.handle(1).explicit_lac == lac_packet(1, 9)
+        assert world.handle(1).last_add_confirmed == 9
+        await world.restart()
+
+
+# Reading
+
+
+async def test_r14_adding_an_entry_again_is_accepted_and_the_last_one_counts(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(10), b"old"))
+    await world.append(run_of(1, range(3, 6), b"new"))
+    wanted = {
+        i: entry(1, i, b"new" if 3 <= i < 6 else b"old", 2 if 3 <= i < 6 else -1) for i in range(10)
+    }
+
+    async def check() -> None:
+        assert await world.read(*((1, i) for i in range(10))) == list(wanted.values())
+        data, count = await world.read_batch(1, 0)
+        assert count == 10
+        assert data == b"".join(len(b).to_bytes(4, "big") + b for b in wanted.values())
+
+    await check()
+    await world.storage.flush()
+    await check()
+    await world.append(run_of(1, [4], b"newest"))
+    wanted[4] = entry(1, 4, b"newest", 3)
+    await check()
+    await world.storage.flush()
+    await check()
+    await world.restart()
+    await check()
+    Path(world.index_path).unlink()
+    await world.restart()
+    await check()
+
+
+async def test_r09_absence_is_stated_only_where_it_is_proven(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, [0, 2, 3]))
+    for _ in range(2):
+        for entry_id, error in ((1, NoSuchEntryError), (4, NoSuchEntryError)):
+            assert isinstance((await world.read((1, entry_id)))[0], error)
+            with pytest.raises(error):
+                await world.read_batch(1, entry_id)
+        assert isinstance((await world.read((2, 0)))[0], NoSuchLedgerError)
+        assert isinstance((await world.read((2, -1)))[0], NoSuchLedgerError)
+        assert (await world.read((1, -1)))[0] == entry(1, 3, b"payload", -1)
+        await world.storage.flush()
+
+
+async def test_r09_an_index_that_fails_is_an_io_error(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(3)))
+    await world.storage.flush()
+    world.storage._read_index.close()
+    assert isinstance((await world.read((1, 0)))[0], BookieIOError)
+    with pytest.raises(BookieIOError):
+        await world.read_batch(1, 0)
+    world.storage._opened.loop_index.close()
+    assert isinstance((await world.read((77, 0)))[0], BookieIOError)
+
+
+async def test_r09_s06_unreadable_bytes_are_an_io_error_and_a_repair_mark(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(10), b"x" * 100))
+    await world.storage.flush()
+    (path,) = (path for path in world.disk.files() if path.endswith(".log"))
+    data = bytearray(world.disk.get(path))
+    place = data.index(entry(1, 5, b"x" * 100, -1))
+    data[place + 9] ^= 1  # inside the entry id
+    data[place + 150] ^= 1  # inside the payload of the next entry
+    world.disk.put(path, bytes(data))
+    await world.restart()
+    result = (await world.read((1, 5)))[0]
+    assert isinstance(result, BookieIOError)
+    assert world.damages[0].first_entry_id == 5
+    with pytest.raises(BookieIOError):
+        await world.read_batch(1, 0)
+    assert world.storage.damaged[-1].first_entry_id == 0
+    assert world.storage.damaged[-1].last_entry_id == 9
+    # Neighbours can still be read one by one, even where a whole run would be read.
+    results = await world.read(*((1, i) for i in range(5)))
+    assert results == [entry(1, i, b"x" * 100, -1) for i in range(5)]
+    world.disk.unlink(path)
+    world.storage._log_reader.close()
+    assert isinstance((await world.read((1, 0)))[0], BookieIOError)
+    world.disk.put(path, bytes(data[:1100]))
+    world.storage._log_reader.close()
+    assert isinstance((await world.read((1, 9)))[0], BookieIOError)
+
+
+async def test_r09_a_ledger_in_limbo_says_unknown_instead_of_no(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(3)))
+    await world.storage.put_in_limbo([1, 50])
+    for _ in range(2):
+        assert (await world.read((1, 1)))[0] == entry(1, 1, b"payload", -1)
+        for request in ((1, 3), (50, 0), (50, -1)):
+            assert isinstance((await world.read(request))[0], UnknownLedgerStateError)
+            with pytest.raises(UnknownLedgerStateError):
+                await world.read_batch(*request)
+        assert world.handle(50).is_fenced
+        await world.crash()
+        assert (await world.start()).ledgers_in_limbo == 2
+    await world.storage.clear_limbo([1])
+    await world.crash()
+    await world.start()
+    assert isinstance((await world.read((1, 3)))[0], NoSuchEntryError)
+    assert world.handle(1).is_fenced, "what is fenced stays fenced"
+
+
+async def test_batches_are_bounded_and_stop_at_what_is_missing(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, [*range(10), *range(12, 20)], b"z" * 60))
+    size = 4 + 36 + 60
+    for _ in range(2):
+        for first, count, limit, expected in (
+            (0, 0, 0, 10),
+            (0, 3, 0, 3),
+            (0, 100, 5 * size, 5),
+            (0, 100, 5 * size - 1, 4),
+            (2, 100, 1, 1),
+            (12, 0, 0, 8),
+            (19, 5, 0, 1),
+            (-1, 5, 0, 1),
+        ):
+            data, got = await world.read_batch(1, first, count, limit)
+            ids = [19] if first < 0 else range(first, first + expected)
+            wanted = [entry(1, i, b"z" * 60, -1) for i in ids]
+            assert data == b"".join(len(b).to_bytes(4, "big") + b for b in wanted)
+            assert got == expected
+        await world.storage.flush()
+    assert await world.ids(1) == [*range(10), *range(12, 20)]
+
+
+async def test_reads_in_a_row_read_ahead_and_single_ones_do_not(tmp_path: Path) -> None:
+    world = World(tmp_path, options=StorageOptions(flush_interval_s=3600))
+    await world.start()
+    for first in range(0, 30, 10):  # three flushes, three runs
+        await world.append(run_of(1, range(first * 10, first * 10 + 100), b"p" * 500))
+        await world.storage.flush()
+    statistics = world.storage._reads.statistics
+    await world.read_one(1, 50)
+    await world.read_one(1, 20)
+    assert (statistics.disk_reads, statistics.run_reads) == (2, 0)
+    await world.read_one(1, 21)
+    assert statistics.run_reads >= 1
+    for entry_id in range(22, 300):
+        assert await world.read_one(1, entry_id) == entry(
+            1, entry_id, b"p" * 500, entry_id // 100 * 100 - 1
+        )
+    assert statistics.run_reads == 3
+    assert statistics.disk_reads == 2
+    assert statistics.read_ahead_runs == 2
+
+
+async def test_a_log_that_is_gone_is_looked_up_once_more(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(4)))
+    await world.storage.flush()
+    index = world.storage._opened.index
+    (run,) = index.runs(1)
+    name = f"{world.disk.files()[0].rsplit('/', 1)[0]}"
+    path = next(path for path in world.disk.files() if path.endswith(".log"))
+    moved = world.disk.get(path)
+    read = world.storage._reads._loader._read_log
+
+    def compacted(entry_log_id: int, position: int, size: int) -> bytes:
+        """Compaction comes between the look-up and the read."""
+        if entry_log_id == run.entry_log_id:
+            world.disk.put(f"{path.rsplit('/', 1)[0]}/77.log", moved)
+            index.repoint(run, 0x77, run.position)
+            world.disk.unlink(path)
+        return read(entry_log_id, position, size)
+
+    world.storage._reads._loader._read_log = compacted
+    assert await world.read_one(1, 2) == entry(1, 2, b"payload", -1), name
+    assert world.damages == []
+
+
+# Room and full disks
+
+
+async def test_room_is_counted_from_the_journal_to_the_flush(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    limit = 2 * world.options.write_cache_size_bytes
+    assert world.storage.has_room(10 * limit), "an empty storage admits one frame of any size"
+    world.threads.workers["storage-flush"].auto = False
+    entry_id = 0
+    while world.storage.has_room(9000):
+        await world.append(run_of(1, range(entry_id, entry_id + 8), b"r" * 1000))
+        entry_id += 8
+    assert limit - 9000 < world.storage._caches.unflushed_bytes <= limit
+    assert world.storage.has_room(9000, reserve=True), "recovery adds have a reserve"
+    room = asyncio.ensure_future(world.storage.wait_room(9000))
+    await asyncio.sleep(0)
+    assert not room.done()
+    world.threads.workers["storage-flush"].auto = True
+    world.threads.workers["storage-flush"].run_next()
+    await room
+    assert await world.ids(1) == list(range(entry_id))
+
+
+async def test_what_the_journal_holds_counts_too(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.threads.workers["journal"].auto = False
+    limit = 2 * world.options.write_cache_size_bytes
+    world.append(run_of(1, range(4), b"j" * (limit // 4)))
+    assert not world.storage.has_room(100)
+    world.append(run_of(2, [0], b"second"))
+    while world.threads.workers["journal"].jobs or world.storage._writes.journaling_bytes:
+        world.threads.workers["journal"].run_next()
+        await asyncio.sleep(0)
+    assert world.storage._writes.journaling_bytes == 0
+
+
+async def test_a_full_disk_is_reported_once_reads_go_on_and_flushing_resumes(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(50), b"f" * 500))
+    world.disk.capacity_bytes = world.disk.used_bytes()
+    with pytest.raises(StorageError):
+        await world.storage.flush()
+    with pytest.raises(StorageError):
+        await world.storage.flush()
+    assert world.full == ["full"]
+    assert world.storage.is_full
+    assert await world.read_one(1, 49) == entry(1, 49, b"f" * 500, -1)
+    assert world.fatal == []
+    world.disk.capacity_bytes = None
+    await until(lambda: not world.storage.is_full)
+    assert world.full == ["full", "space"]
+    assert world.storage.cached_entry(1, 49) is None
+    assert await world.read_one(1, 49) == entry(1, 49, b"f" * 500, -1)
+
+
+async def test_s55_a_start_on_a_full_disk_comes_up_and_flushes_when_there_is_space(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(300), b"f" * 500))
+    await world.append(run_of(1, range(300, 400), b"f" * 500))
+    await world.fence(2)
+    await world.crash()
+    world.disk.capacity_bytes = world.disk.used_bytes()
+    for _ in range(2):
+        report = await world.start()
+        assert report.is_full
+        assert world.storage.is_full
+        assert await world.read_one(1, 399) == entry(1, 399, b"f" * 500, 299)
+        assert await world.ids(1) == list(range(400))
+        assert world.handle(2).is_fenced
+        await world.crash()
+    await world.start()
+    world.disk.capacity_bytes = None
+    await until(lambda: not world.storage.is_full)
+    await world.storage.flush()
+    await world.crash()
+    assert (await world.start()).replayed_entries == 0
+    assert await world.ids(1) == list(range(400))
+
+
+async def test_a_flush_that_fails_for_other_reasons_is_tried_again_then_fatal(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(5)))
+    world.disk.faults.fail("sync", ".log")
+    with pytest.raises(StorageError):
+        await world.storage.flush()
+    await world.storage.flush()
+    assert world.storage.cached_entry(1, 0) is None
+    assert await world.ids(1) == list(range(5))
+    await world.append(run_of(1, range(5, 9)))
+    world.disk.faults.fail("write", ".log", permanent=True)
+    await until(lambda: (world.storage.flush and _try_flush(world)) or world.fatal)
+    assert world.full == []
+    world.disk.faults.heal()
+    await world.restart()
+    assert await world.ids(1) == list(range(9))
+
+
+def _try_flush(world: World) -> bool:
+    task = asyncio.ensure_future(world.storage.flush())
+    task.add_done_callback(lambda task: task.exception())
+    return False
+
+
+# Life cycle
+
+
+async def test_a_second_bookie_on_a_directory_is_refused(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    other = World(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    other.disk = world.disk
+    with pytest.raises(DirectoryLockedError):
+        await other.start()
+    await world.storage.stop()
+    await world.storage.stop()
+    await other.start()
+    await other.storage.stop()
+
+
+async def test_a_clean_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(20)))
+    await world.write_lac(1, 3)
+    await world.storage.stop()
+    assert world.disk.open_files == 0
+    world.disk = world.disk.crash(random.Random(2), keep=0.5)
+    report = await world.start()
+    assert (report.replayed_entries, report.needs_limbo_start) == (0, False)
+    assert await world.ids(1) == list(range(20))
+    assert world.handle(1).last_add_confirmed == 3
+
+
+async def test_s53_a_flush_racing_with_a_deletion_brings_nothing_back(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(5)), run_of(2, range(5)))
+    world.threads.workers["storage-flush"].auto = False
+    flush = asyncio.ensure_future(world.storage.flush())
+    await asyncio.sleep(0.001)
+    await world.append(run_of(1, range(5, 8)))
+    late = world.append(run_of(1, [8]))
+    deletion = asyncio.ensure_future(world.storage.delete_ledgers([1]))
+    await asyncio.sleep(0)
+    await late
+    assert world.storage.handle(1) is None
+    world.threads.workers["storage-flush"].auto = True
+    world.threads.workers["storage-flush"].run_next()
+    await flush
+    await deletion
+    for _ in range(2):
+        assert world.storage.handle(1) is None
+        assert world.storage.ledger_ids() == [2]
+        assert isinstance((await world.read((1, 0)))[0], NoSuchLedgerError)
+        assert await world.ids(2) == list(range(5))
+        await world.storage.flush()
+        await world.restart()
+    await world.append(run_of(1, [100]))
+    await world.storage.flush()
+    assert await world.ids(1) == [100]
+    Path(world.index_path).unlink()
+    await world.restart()
+    assert await world.ids(2) == list(range(5))
+
+
+async def test_statistics_are_numbers(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(5)))
+    await world.storage.flush()
+    numbers = world.storage.statistics()
+    assert all(isinstance(number, int) for number in numbers.values())
+    assert numbers["entries_appended"] == 5
+    assert numbers["flush_runs"] == 1
+    assert isinstance(world.disk, SimDisk)
+    assert len(await world.storage.usage()) == 3
