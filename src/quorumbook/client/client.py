@@ -44,6 +44,8 @@ _LONGEST_TICK_S = 0.25
 _SHORTEST_TICK_S = 0.01
 #: How many ledgers' metadata a listing reads at a time.
 _LIST_BATCH = 64
+#: In the custom metadata of a ledger that waits for its writer.
+_UNWRITTEN = "quorumbook.unwritten"
 
 #: Custom metadata of a ledger that was created for another process to write; any value.
 UNWRITTEN = "quorumbook-unwritten"
@@ -201,40 +203,46 @@ class BookKeeper:
             LocalProtocolError: the sizes contradict each other.
         """
         context = self._running()
-        if not 1 <= ack_quorum_size <= write_quorum_size <= ensemble_size:
-            raise LocalProtocolError(
-                f"ensemble size {ensemble_size}, write quorum size {write_quorum_size} and ack "
-                f"quorum size {ack_quorum_size} must be in descending order, down to 1"
-            )
         own = self._options_with(options)
-        async with _limit(own.operation_timeout_s, "creating a ledger"):
-            ensemble = await context.bookies.new_ensemble(ensemble_size)
-            metadata, version = await self._create(
-                ledger_id,
-                LedgerMetadata(
-                    ledger_id=0,
-                    ensemble_size=ensemble_size,
-                    write_quorum_size=write_quorum_size,
-                    ack_quorum_size=ack_quorum_size,
-                    fragments=(Fragment(0, ensemble),),
-                    digest_type=DigestType(digest_type),
-                    password=password,
-                    ctime_ms=context.env.clock.wall_ms(),
-                    is_ctime_stored=True,
-                    custom_metadata=dict(custom_metadata or {}),
-                ),
-            )
-        writer = LedgerWriter(context, own, metadata, version, password, self._forget)
-        self._handles.add(writer)
-        return writer
+        metadata, version = await self._create(
+            ledger_id,
+            _Shape(ensemble_size, write_quorum_size, ack_quorum_size),
+            password,
+            digest_type,
+            custom_metadata or {},
+        )
+        return self._writer(LedgerWriter(context, own, metadata, version, password, self._forget))
 
-    async def take_up_ledger(
+    async def create_unwritten_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: LedgerId | None = None,
+    ) -> LedgerId:
+        """Create a ledger for some process to write later, and return its id.
+
+        The arguments are those of ``create_ledger``.  Until ``claim_unwritten_ledger`` the ledger
+        carries a mark in its custom metadata, by which the claim is made once only.
+        """
+        self._running()
+        metadata, _ = await self._create(
+            ledger_id,
+            _Shape(ensemble_size, write_quorum_size, ack_quorum_size),
+            password,
+            digest_type,
+            {**(custom_metadata or {}), _UNWRITTEN: b"1"},
+        )
+        return metadata.ledger_id
+
+    async def claim_unwritten_ledger(
         self, ledger_id: LedgerId, *, password: bytes = b"", **options: Any
     ) -> LedgerWriter:
-        """Write a ledger that another process created and left for somebody to write.
-
-        Its creator gave it the custom metadata ``UNWRITTEN`` and appended nothing.  Taking that
-        mark away by compare-and-set makes sure that a ledger has one writer, ever.
+        """Become the writer of a ledger that ``create_unwritten_ledger`` made.
 
         Args:
             ledger_id: Which.
@@ -242,29 +250,23 @@ class BookKeeper:
             options: Options of ``ClientOptions`` that this writer has otherwise.
 
         Raises:
-            LedgerClosedError: it was not left for this, is taken up already, or was closed.
             NoSuchLedgerInMetadataError: there is no such ledger.
             UnauthorizedError: wrong password.
+            LedgerClosedError: the ledger has, or had, a writer, or was recovered.
         """
         context = self._running()
         own = self._options_with(options)
         metadata, version = await context.ledgers.read(ledger_id)
         _check_password(metadata, password)
-        custom = dict(metadata.custom_metadata)
-        is_free = custom.pop(UNWRITTEN, None) is not None and metadata.state is LedgerState.OPEN
+        if metadata.state is not LedgerState.OPEN or _UNWRITTEN not in metadata.custom_metadata:
+            raise _has_writer(ledger_id)
+        custom = {k: v for k, v in metadata.custom_metadata.items() if k != _UNWRITTEN}
         metadata = dataclasses.replace(metadata, custom_metadata=custom)
-        if is_free:
-            try:
-                version = await context.ledgers.write(metadata, version)
-            except MetadataVersionConflict:
-                is_free = False
-        if not is_free:
-            raise LedgerClosedError(
-                f"ledger {ledger_id} has a writer already, or is closed", ledger_id=ledger_id
-            )
-        writer = LedgerWriter(context, own, metadata, version, password, self._forget)
-        self._handles.add(writer)
-        return writer
+        try:
+            version = await context.ledgers.write(metadata, version)
+        except MetadataVersionConflict as conflict:
+            raise _has_writer(ledger_id) from conflict
+        return self._writer(LedgerWriter(context, own, metadata, version, password, self._forget))
 
     async def open_ledger(
         self,
@@ -388,18 +390,42 @@ class BookKeeper:
         return dataclasses.replace(self._options, **options)
 
     async def _create(
-        self, ledger_id: LedgerId | None, metadata: LedgerMetadata
+        self,
+        ledger_id: LedgerId | None,
+        shape: _Shape,
+        password: bytes,
+        digest_type: DigestType,
+        custom_metadata: Mapping[str, bytes],
     ) -> tuple[LedgerMetadata, int]:
+        context = self._running()
         assert self._ledgers is not None
         assert self._ids is not None
-        while True:
-            chosen = await self._ids.next_id() if ledger_id is None else ledger_id
-            try:
-                return await self._ledgers.create(dataclasses.replace(metadata, ledger_id=chosen))
-            except LedgerExistsError:
-                # Somebody chose this id by hand; the generator has others.
-                if ledger_id is not None:
-                    raise
+        shape.check()
+        async with _limit(self._options.operation_timeout_s, "creating a ledger"):
+            ensemble = await context.bookies.new_ensemble(shape.ensemble_size)
+            while True:
+                metadata = LedgerMetadata(
+                    ledger_id=await self._ids.next_id() if ledger_id is None else ledger_id,
+                    ensemble_size=shape.ensemble_size,
+                    write_quorum_size=shape.write_quorum_size,
+                    ack_quorum_size=shape.ack_quorum_size,
+                    fragments=(Fragment(0, ensemble),),
+                    digest_type=DigestType(digest_type),
+                    password=password,
+                    ctime_ms=context.env.clock.wall_ms(),
+                    is_ctime_stored=True,
+                    custom_metadata=dict(custom_metadata),
+                )
+                try:
+                    return await self._ledgers.create(metadata)
+                except LedgerExistsError:
+                    # Somebody chose this id by hand; the generator has others.
+                    if ledger_id is not None:
+                        raise
+
+    def _writer(self, writer: LedgerWriter) -> LedgerWriter:
+        self._handles.add(writer)
+        return writer
 
     async def _batches_of_ids(self) -> AsyncGenerator[list[LedgerId], None]:
         batch: list[LedgerId] = []
@@ -412,6 +438,31 @@ class BookKeeper:
 
     def _forget(self, handle: LedgerWriter | LedgerReader) -> None:
         self._handles.discard(handle)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a ledger is spread."""
+
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+
+    def check(self) -> None:
+        """Raise LocalProtocolError if the sizes contradict each other."""
+        if not 1 <= self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
+            raise LocalProtocolError(
+                f"ensemble size {self.ensemble_size}, write quorum size {self.write_quorum_size} "
+                f"and ack quorum size {self.ack_quorum_size} must be in descending order, down "
+                "to 1"
+            )
+
+
+def _has_writer(ledger_id: LedgerId) -> LedgerClosedError:
+    return LedgerClosedError(
+        f"ledger {ledger_id} has, or had, a writer; a ledger is written by one only",
+        ledger_id=ledger_id,
+    )
 
 
 @contextlib.asynccontextmanager

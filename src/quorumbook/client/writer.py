@@ -73,6 +73,11 @@ class LedgerWriter:
         return self._id
 
     @property
+    def options(self) -> ClientOptions:
+        """The options of this writer."""
+        return self._options
+
+    @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata as this writer last wrote it."""
         return self._closed_metadata or self._state.metadata
@@ -132,7 +137,7 @@ class LedgerWriter:
             LedgerError: the writer failed; the entry's fate is unknown.
         """
         if type(payload) is not bytes:
-            payload = _frozen(payload)
+            payload = frozen(payload)
         window, size = self._window, len(payload)
         if window.has_waiters or not window.has_room(1, size):
             await window.wait()
@@ -148,14 +153,14 @@ class LedgerWriter:
             LedgerClosedError: the writer is closed, and other errors that ended it.
         """
         if type(payload) is not bytes:
-            payload = _frozen(payload)
+            payload = frozen(payload)
         size = len(payload) + ENTRY_OVERHEAD_BYTES
         window = self._window
         if window.entries <= 0 or window.size_bytes < size or window.is_over:
-            self._check_open()
+            self.check_open()
             window.check_room(1, len(payload))
         if size > self._max_payload_bytes:
-            self._check_size(payload)
+            self.check_size(payload)
         window.entries -= 1
         window.size_bytes -= size
         future: asyncio.Future[EntryId] = self._create_future()
@@ -173,7 +178,7 @@ class LedgerWriter:
             BackpressureError: the window has no room for them; ``await drain()`` and try again.
             LedgerClosedError: the writer is closed, and other errors that ended it.
         """
-        frozen = [item if type(item) is bytes else _frozen(item) for item in payloads]
+        frozen = [item if type(item) is bytes else frozen(item) for item in payloads]
         future: asyncio.Future[range] = self._create_future()
         if not frozen:
             next_id = self.last_add_pushed + 1
@@ -185,12 +190,12 @@ class LedgerWriter:
     def append_group(self, group: Group) -> None:
         """Append what was put together elsewhere (the blocking twin does)."""
         payloads = group.payloads
-        self._check_open()
+        self.check_open()
         size = sum(map(len, payloads))
         self._window.check_room(group.count, size)
         if max(map(len, payloads)) + ENTRY_OVERHEAD_BYTES > self._max_payload_bytes:
             for payload in payloads:
-                self._check_size(payload)
+                self.check_size(payload)
         self._window.entries -= group.count
         self._window.size_bytes -= size + group.count * ENTRY_OVERHEAD_BYTES
         self._gather_singles()
@@ -199,12 +204,16 @@ class LedgerWriter:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    async def wait_for_room(self) -> None:
+        """Wait until entries were confirmed, or the writer is over."""
+        await self._window.wait()
+
     async def drain(self) -> None:
         """Wait until the window has room again."""
-        self._check_open()
+        self.check_open()
         while not self._window.has_room(1, 0):
             await self._window.wait()
-            self._check_open()
+            self.check_open()
 
     async def flush(self) -> None:
         """Wait until everything appended so far is safe; raises the error that prevents it."""
@@ -320,7 +329,8 @@ class LedgerWriter:
         for group in groups:
             group.fail(error)
 
-    def _check_size(self, payload: bytes) -> None:
+    def check_size(self, payload: bytes) -> None:
+        """Raise LocalProtocolError if a payload fits into no frame."""
         if len(payload) > self._max_payload_bytes:
             raise LocalProtocolError(
                 f"an entry of {len(payload)} bytes is larger than the {self._max_payload_bytes} "
@@ -328,7 +338,8 @@ class LedgerWriter:
                 ledger_id=self._id,
             )
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise what ended the writer, if it is ended."""
         self._check_error()
         if self._is_closing:
             raise LedgerClosedError(f"ledger {self._id} is closed", ledger_id=self._id)
@@ -338,7 +349,7 @@ class LedgerWriter:
             raise again(self._state.error)
 
 
-def _frozen(payload: object) -> bytes:
+def frozen(payload: object) -> bytes:
     """Copy what could change until the last bookie has it (R6)."""
     if isinstance(payload, bytearray | memoryview | bytes):
         return bytes(payload)

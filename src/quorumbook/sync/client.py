@@ -1,0 +1,168 @@
+"""The door of the blocking twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from quorumbook.client import client as aio
+from quorumbook.client.options import ClientOptions
+from quorumbook.env import Env
+from quorumbook.ids import BookieId, LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
+from quorumbook.protocol.digest import DigestType
+from quorumbook.sync.loop import Owned
+from quorumbook.sync.reader import LedgerReader
+from quorumbook.sync.writer import LedgerWriter
+
+
+def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> BookKeeper:
+    """Make a blocking client, to be used in a ``with`` block; see ``quorumbook.connect``."""
+    return BookKeeper(metadata_uri, options=ClientOptions.of(options), env=env)
+
+
+class BookKeeper(Owned):
+    """The blocking twin of ``quorumbook.BookKeeper``."""
+
+    def __init__(
+        self, metadata_uri: str, *, options: ClientOptions | None = None, env: Env | None = None
+    ) -> None:
+        """Prepare; nothing happens before ``start`` or the first operation."""
+        super().__init__()
+        self._aio = aio.BookKeeper(metadata_uri, options=options, env=env)
+
+    def start(self) -> BookKeeper:
+        """Open the metadata store and look whether there is a cluster."""
+        self.run(self._aio.start)
+        return self
+
+    def close(self) -> None:
+        """Abort what is not closed, and let go of everything."""
+        self.run(self._aio.close)
+
+    def __enter__(self) -> BookKeeper:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def metadata_uri(self) -> str:
+        """What the client was connected with."""
+        return self._aio.metadata_uri
+
+    @property
+    def options(self) -> ClientOptions:
+        """The options of this client."""
+        return self._aio.options
+
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: LedgerId | None = None,
+        **options: Any,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer; see ``quorumbook.BookKeeper``."""
+        writer = self.run(
+            lambda: self._aio.create_ledger(
+                ensemble_size=ensemble_size,
+                write_quorum_size=write_quorum_size,
+                ack_quorum_size=ack_quorum_size,
+                password=password,
+                digest_type=digest_type,
+                custom_metadata=custom_metadata,
+                ledger_id=ledger_id,
+                **options,
+            )
+        )
+        return LedgerWriter(writer)
+
+    def create_unwritten_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        password: bytes = b"",
+        digest_type: DigestType = DigestType.CRC32C,
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_id: LedgerId | None = None,
+    ) -> LedgerId:
+        """Create a ledger for some process to write later; see ``quorumbook.BookKeeper``."""
+        return self.run(
+            lambda: self._aio.create_unwritten_ledger(
+                ensemble_size=ensemble_size,
+                write_quorum_size=write_quorum_size,
+                ack_quorum_size=ack_quorum_size,
+                password=password,
+                digest_type=digest_type,
+                custom_metadata=custom_metadata,
+                ledger_id=ledger_id,
+            )
+        )
+
+    def claim_unwritten_ledger(
+        self, ledger_id: LedgerId, *, password: bytes = b"", **options: Any
+    ) -> LedgerWriter:
+        """Become the writer of a ledger nobody wrote; see ``quorumbook.BookKeeper``."""
+        return LedgerWriter(
+            self.run(
+                lambda: self._aio.claim_unwritten_ledger(ledger_id, password=password, **options)
+            )
+        )
+
+    def open_ledger(
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes = b"",
+        recover: bool = True,
+        digest_type: DigestType | None = None,
+    ) -> LedgerReader:
+        """Open a ledger for reading; see ``quorumbook.BookKeeper``."""
+        return LedgerReader(
+            self.run(
+                lambda: self._aio.open_ledger(
+                    ledger_id, password=password, recover=recover, digest_type=digest_type
+                )
+            )
+        )
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete a ledger; bookies collect its entries later."""
+        self.run(lambda: self._aio.delete_ledger(ledger_id))
+
+    def ledger_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Return what the metadata store says of a ledger."""
+        return self.run(lambda: self._aio.ledger_metadata(ledger_id))
+
+    def list_ledgers(
+        self,
+        *,
+        state: LedgerState | None = None,
+        custom_metadata: Mapping[str, bytes] | None = None,
+    ) -> Iterator[LedgerMetadata]:
+        """Yield the metadata of all ledgers, ascending by id."""
+        return self.iterate(
+            lambda: self._aio.list_ledgers(state=state, custom_metadata=custom_metadata)
+        )
+
+    def list_ledger_ids(self) -> Iterator[LedgerId]:
+        """Yield the ids of all ledgers, ascending."""
+        return self.iterate(self._aio.list_ledger_ids)
+
+    def bookies(self) -> tuple[frozenset[BookieId], frozenset[BookieId]]:
+        """Return the writable and the read-only bookies that are registered now."""
+        return self.run(self._aio.bookies)

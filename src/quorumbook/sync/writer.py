@@ -1,0 +1,289 @@
+"""The blocking writer: appends are queued by any thread and taken over by batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+
+from quorumbook.client import writer as aio
+from quorumbook.client.options import ClientOptions
+from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
+from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.sync.futures import AppendFuture, AppendManyFuture, Batch
+from quorumbook.sync.loop import Owned
+
+
+class LedgerWriter(Owned):
+    """The blocking twin of ``quorumbook.LedgerWriter``."""
+
+    def __init__(self, writer: aio.LedgerWriter) -> None:
+        """Wrap a writer that was created on the loop thread."""
+        super().__init__()
+        self._aio = writer
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._max_entries = writer.options.max_pending_entries
+        self._max_bytes = writer.options.max_pending_bytes
+        self._entries = 0
+        self._bytes = 0
+        self._is_closing = False
+        #: Gathers what is appended until the loop thread takes it.
+        self._batch = Batch()
+        #: On the loop thread: what the writer's own window has no room for yet.
+        self._queue: deque[Batch] = deque()
+        self._pumping: asyncio.Task[None] | None = None
+
+    # What it knows
+
+    @property
+    def id(self) -> LedgerId:
+        """The ledger's id."""
+        return self._aio.id
+
+    @property
+    def options(self) -> ClientOptions:
+        """The options of this writer."""
+        return self._aio.options
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last wrote it."""
+        return self._aio.metadata
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """The id of the newest entry appended so far, confirmed or not."""
+        return self.run(self._last_add_pushed)
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The newest entry that is safe, with all before it; -1 if there is none."""
+        return self._aio.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """How many payload bytes are confirmed."""
+        return self._aio.length
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be appended any more: closed, aborted or failed."""
+        return self._is_closing or self._aio.is_closed
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether writing goes on with fewer bookies than wanted."""
+        return self._aio.is_degraded
+
+    @property
+    def pending_entries(self) -> int:
+        """How many entries were appended and are not confirmed."""
+        return self._entries
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes the window holds."""
+        return max(self._bytes, self._aio.pending_bytes)
+
+    # Appending
+
+    def append(self, payload: bytes) -> EntryId:
+        """Append an entry and wait until it is safe; see ``quorumbook.LedgerWriter``."""
+        payload = aio.frozen(payload)
+        with self._room:
+            while not self._has_room(1, len(payload)) and not self.is_closed:
+                self._room.wait()
+        return self.append_nowait(payload).result()
+
+    def append_nowait(self, payload: bytes) -> AppendFuture:
+        """Append an entry and return a future of its id.
+
+        Raises:
+            BackpressureError: the window is full; call ``drain`` and try again.
+            LedgerClosedError: the writer is closed, and other errors that ended it.
+        """
+        if type(payload) is not bytes:
+            payload = aio.frozen(payload)
+        size = len(payload) + ENTRY_OVERHEAD_BYTES
+        self.check_process()
+        with self._lock:
+            if self._entries >= self._max_entries or self._bytes + size > self._max_bytes:
+                self._check_room(1, len(payload))
+            if self._is_closing or self._aio.is_closed:
+                self._check_open()
+            self._aio.check_size(payload)
+            self._entries += 1
+            self._bytes += size
+            batch = self._batch
+            index = len(batch.payloads)
+            batch.payloads.append(payload)
+            batch.size_bytes += size
+        if not index:
+            self.loop_thread.loop.call_soon_threadsafe(self._take)
+        return AppendFuture(batch, index)
+
+    def append_many(self, payloads: Iterable[bytes]) -> AppendManyFuture:
+        """Append entries with consecutive ids and return one future of the range of ids.
+
+        Raises:
+            BackpressureError: the window has no room for them; call ``drain`` and try again.
+            LedgerClosedError: the writer is closed, and other errors that ended it.
+        """
+        frozen = [aio.frozen(payload) for payload in payloads]
+        size = sum(map(len, frozen))
+        for payload in frozen:
+            self._aio.check_size(payload)
+        self.check_process()
+        with self._lock:
+            self._check_open()
+            self._check_room(len(frozen), size)
+            size += len(frozen) * ENTRY_OVERHEAD_BYTES
+            self._entries += len(frozen)
+            self._bytes += size
+            batch = self._batch
+            first = len(batch.payloads)
+            batch.payloads += frozen
+            batch.size_bytes += size
+        if not first:
+            self.loop_thread.loop.call_soon_threadsafe(self._take)
+        return AppendManyFuture(batch, first, len(frozen))
+
+    def drain(self) -> None:
+        """Wait until the window has room again."""
+        self.check_process()
+        with self._room:
+            self._check_open()
+            while not self._has_room(1, 0):
+                self._room.wait()
+                self._check_open()
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is safe; raises the error that prevents it."""
+        self.run(self._flush)
+
+    def close(self) -> None:
+        """Wait for pending entries, then close the ledger behind the last confirmed one."""
+        self.check_process()
+        with self._room:
+            self._is_closing = True
+            self._room.notify_all()
+        self.run(self._close)
+
+    def abort(self) -> None:
+        """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
+        self.check_process()
+        with self._room:
+            self._is_closing = True
+            self._room.notify_all()
+        self.run(self._aio.abort)
+
+    def __enter__(self) -> LedgerWriter:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self.close()
+            return
+        with contextlib.suppress(QuorumbookError):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
+    # On the calling thread, with the lock
+
+    def _has_room(self, count: int, size_bytes: int) -> bool:
+        if not self._entries and count == 1:
+            return True
+        size_bytes += count * ENTRY_OVERHEAD_BYTES
+        is_in = self._bytes + size_bytes <= self._max_bytes
+        return is_in and self._entries + count <= self._max_entries
+
+    def _check_room(self, count: int, size_bytes: int) -> None:
+        if not self._has_room(count, size_bytes):
+            raise BackpressureError(
+                f"{self._entries} entries and {self._bytes} bytes are pending: no room for "
+                f"{count} more with {size_bytes} bytes",
+                ledger_id=self.id,
+            )
+
+    def _check_open(self) -> None:
+        self._aio.check_open()
+        if self._is_closing:
+            raise LedgerClosedError(f"ledger {self.id} is closed", ledger_id=self.id)
+
+    # On the loop thread
+
+    def _take(self) -> None:
+        """Take what was gathered; runs once for a batch."""
+        with self._lock:
+            batch, self._batch = self._batch, Batch()
+        if batch.payloads:
+            self._queue.append(batch)
+            self._pump()
+
+    def _pump(self) -> None:
+        while self._queue and self._pumping is None:
+            try:
+                self._send(self._queue[0])
+            except BackpressureError:
+                self._pumping = asyncio.ensure_future(self._wait_and_pump())
+                return
+            except QuorumbookError as error:
+                self._finish(self._queue[0], error)
+            self._queue.popleft()
+
+    async def _wait_and_pump(self) -> None:
+        await self._aio.wait_for_room()
+        self._pumping = None
+        self._pump()
+
+    def _send(self, batch: Batch) -> None:
+        future: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        batch.group = Group(batch.payloads, None, future)
+        self._aio.append_group(batch.group)
+        batch.payloads = []
+
+        def done(outcome: asyncio.Future[range]) -> None:
+            self._finish(batch, outcome.exception())
+
+        future.add_done_callback(done)
+
+    def _finish(self, batch: Batch, error: BaseException | None) -> None:
+        count = batch.group.count if batch.group is not None else len(batch.payloads)
+        with self._room:
+            self._entries -= count
+            self._bytes -= batch.size_bytes
+            self._room.notify_all()
+        batch.finish(error)
+
+    async def _flush(self) -> None:
+        await self._settled()
+        await self._aio.flush()
+
+    async def _close(self) -> None:
+        with contextlib.suppress(QuorumbookError):
+            await self._settled()
+        await self._aio.close()
+
+    async def _settled(self) -> None:
+        """Hand everything over to the writer."""
+        self._take()
+        while self._queue:
+            await self._aio.wait_for_room()
+            self._pump()
+
+    async def _last_add_pushed(self) -> EntryId:
+        self._take()
+        return self._aio.last_add_pushed + sum(len(batch.payloads) for batch in self._queue)
