@@ -103,14 +103,11 @@ def decode_adds(
             if found is None:
                 stretch = _FIRST_STRETCH
                 continue
-            stretch *= _STRETCH_FACTOR
-            streak = _STREAK
+            stretch, streak = stretch * _STRETCH_FACTOR, _STREAK
             new_ids, new_bodies = found
             bodies += new_bodies
-            if ids is not None:
-                ids += new_ids
-            elif new_ids[-1] - last != len(new_ids):
-                ids = [*range(first, last + 1), *new_ids]
+            if ids is not None or new_ids[-1] - last != len(new_ids):
+                ids = [*(ids or range(first, last + 1)), *new_ids]
             last = new_ids[-1]
             position += len(new_ids) * (length + 4)
         requests.append(

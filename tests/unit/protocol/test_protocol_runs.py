@@ -124,6 +124,66 @@ def test_another_ledger_key_or_flag_begins_a_new_run(version: int, length: int) 
 
 
 @both
+@pytest.mark.parametrize("at", [1, 5, 12, 20, 39])
+def test_one_foreign_add_among_many_of_its_size_is_not_taken_into_the_run(
+    version: int, at: int
+) -> None:
+    before, after = list(range(at)), list(range(at + 1, 60))
+    for options in (
+        {"ledger_id": 6},
+        {"key": OTHER_KEY},
+        {"flags": v2.RECOVERY_ADD},
+        {"flags": v2.HIGH_PRIORITY},
+    ):
+        data = adds(version, before) + adds(version, [at], **options) + adds(version, after)
+        assert runs(data) == [before, [at], after]
+        foreign = RequestDecoder().feed(data)[1]
+        assert isinstance(foreign, rq.AddRun)
+        assert foreign.run.ledger_id == options.get("ledger_id", 5)
+        assert foreign.master_key == options.get("key", KEY)
+    for cut in (at + 3, 59):
+        ids = list(range(60))
+        ids[at], ids[cut] = ids[cut], ids[at]
+        assert [i for run in runs(adds(version, ids)) for i in run] == ids
+
+
+def test_a_v3_add_that_echoes_another_ledger_is_answered_with_it() -> None:
+    data = b"".join(
+        v3.encode_add(i, 7 if i == 4 else 5, 9 if i == 6 else i, KEY, body(5, i)) for i in range(10)
+    )
+    answers = b"".join(
+        add_answers(request, Status.OK)
+        for request in RequestDecoder().feed(data)
+        if isinstance(request, rq.AddRun)
+    )
+    assert [(a.txn_id, a.ledger_id, a.entry_id) for a in v3.ResponseDecoder().feed(answers)] == [
+        (i, 7 if i == 4 else 5, 9 if i == 6 else i) for i in range(10)
+    ]
+
+
+def test_a_fencing_read_of_an_old_version_has_no_key() -> None:
+    for version in (1, 2):
+        data = bytearray(v2.encode_read(5, -1, master_key=KEY))
+        data[4] = version
+        (request,) = RequestDecoder().feed(bytes(data))
+        assert isinstance(request, rq.Read)
+        assert request.is_fencing
+        assert request.master_key == (KEY if version == 2 else None)
+
+
+def test_adds_of_old_versions_are_taken_and_of_newer_ones_refused() -> None:
+    for version in (0, 1, 3, 9):
+        data = bytearray(adds(2, [1]))
+        data[4:8] = v2.packet_header(version, v2.ADD).to_bytes(4, "big")
+        (request,) = RequestDecoder().feed(bytes(data))
+        answer = error_answer(request, Status.OK)
+        code = 103 if version > 2 else 0
+        assert isinstance(request, rq.Unsupported) == (version > 2)
+        header = v2.packet_header(version, v2.ADD)
+        assert answer == v2.ANSWER.pack(24, header, code, 5, 1)
+
+
+@both
 def test_flags_arrive(version: int) -> None:
     for flags in range(0, 8, 2):
         (request,) = RequestDecoder().feed(adds(version, [1], flags=flags))
