@@ -49,17 +49,29 @@ class Context:
     unwatch: Callable[[Callable[[], None]], None]
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a task that the client cancels when it closes."""
+    def spawn(
+        self, coroutine: Coroutine[Any, Any, T], *, is_awaited: bool = False
+    ) -> asyncio.Task[T]:
+        """Run a task that the client cancels when it closes.
+
+        Args:
+            coroutine: What to run.
+            is_awaited: Somebody learns of its failure; else it is logged.
+        """
         task = asyncio.get_running_loop().create_task(coroutine)
         self.tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended_awaited if is_awaited else self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a task of the client failed: %r", error, exc_info=error)
+
+    def _ended_awaited(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # if nobody waits any more, nobody wants to know
 
 
 async def change_metadata(

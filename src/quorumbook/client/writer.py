@@ -240,9 +240,7 @@ class LedgerWriter:
             self._state.close()
             self._window.is_over = True
             self._window.wake()
-            self._closing = self._context.spawn(self._close())
-            # Also when nobody waits any more, its failure was told to those who appended.
-            self._closing.add_done_callback(_look_at)
+            self._closing = self._context.spawn(self._close(), is_awaited=True)
         await asyncio.shield(self._closing)
 
     async def abort(self) -> None:
@@ -354,8 +352,3 @@ def frozen(payload: object) -> bytes:
     if isinstance(payload, bytearray | memoryview | bytes):
         return bytes(payload)
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
-
-
-def _look_at(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
