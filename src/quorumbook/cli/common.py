@@ -177,6 +177,8 @@ class Command(click.Command):
         """Run the command; an exception becomes a line on standard error."""
         own = {name: ctx.params.pop(name) for name in _OWN if name in ctx.params}
         ctx.obj = Call(**own)
+        if ctx.obj.is_verbose:
+            configure_logging(is_verbose=True)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

@@ -1,0 +1,64 @@
+"""A cluster of real processes, and the command line against it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from quorumbook.testing import LocalCluster
+
+
+@dataclass
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+
+class CommandLine:
+    """Runs ``quorumbook`` in a process of its own, as a user does."""
+
+    def __init__(self, uri: str, directory: str) -> None:
+        self.directory = directory
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("QUORUMBOOK_")
+        }
+        self.environment["QUORUMBOOK_METADATA"] = uri
+
+    def start(self, *words: object, **options) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "quorumbook", *map(str, words)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=self.environment, cwd=self.directory, **options,
+        )  # fmt: skip
+
+    def __call__(self, *words: object, stdin: bytes = b"", code: int = 0) -> Done:
+        with self.start(*words) as process:
+            out, err = process.communicate(stdin, timeout=100)
+        done = Done(process.returncode, out, err.decode())
+        assert done.code == code, (words, done)
+        assert "Traceback" not in done.err
+        return done
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three bookies in this process."""
+    with LocalCluster(bookies=3) as running:
+        yield running
+
+
+@pytest.fixture
+def quorumbook(cluster, tmp_path):
+    """The command line on the cluster."""
+    return CommandLine(cluster.metadata_uri, str(tmp_path))
