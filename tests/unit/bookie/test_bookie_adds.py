@@ -378,6 +378,26 @@ async def test_the_bookies_budget_pauses_who_is_over_it_and_lets_all_go_on_later
         assert not server.connections.waiting_for_budget
 
 
+async def test_with_the_budget_used_up_by_others_a_connection_still_gets_one_frame_at_a_time() -> (
+    None
+):
+    storage = ScriptedStorage(automatic=False)
+    async with serve(storage, add_bytes_max=1000) as server:
+        greedy, modest = await server.connect(), await server.connect()
+        greedy.send(v2_adds(1, [0], bytes(100_000)))
+        await until(lambda: len(storage.group) == 1)
+        stuck = storage.group.pop()
+        for entry_id in range(5):
+            modest.send(v2_adds(2, [entry_id], bytes(5 * MIB - 256)))
+        for entry_id in range(5):
+            await until(lambda: bool(storage.group))
+            storage.commit()
+            assert await modest.add_codes(1) == [(entry_id, OK)]
+        storage.group.append(stuck)
+        storage.commit()
+        assert await greedy.add_codes(1) == [(0, OK)]
+
+
 async def test_a_read_only_bookie_refuses_plain_adds_but_takes_recovery_adds() -> None:
     async with serve() as server:
         client = await server.connect()
