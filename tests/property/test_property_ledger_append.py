@@ -234,7 +234,5 @@ class AppendMachine(RuleBasedStateMachine):
         self.what_succeeded_is_on_an_ack_quorum_of_the_recorded_ensemble()
 
 
-AppendMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
-)
+AppendMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestAppendMachine = AppendMachine.TestCase

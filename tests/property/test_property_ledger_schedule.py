@@ -51,9 +51,7 @@ def test_write_sets_agree_with_a_walk_around_the_ensemble(quorum, entry_id) -> N
 def test_stripes_agree_with_write_sets(quorum, first, count, data) -> None:
     ensemble, write_quorum, _ = quorum
     index = data.draw(st.integers(0, ensemble - 1))
-    expected = [
-        e for e in range(first, first + count) if index in walk(e, ensemble, write_quorum)
-    ]
+    expected = [e for e in range(first, first + count) if index in walk(e, ensemble, write_quorum)]
     assert list(entries_at(index, first, first + count - 1, ensemble, write_quorum)) == expected
     mask = stripe_mask(index, first, count, ensemble, write_quorum)
     assert [first + i for i in range(mask.bit_length()) if mask >> i & 1] == expected

@@ -69,9 +69,9 @@ from quorumbook.ledger.append_effects import (
 from quorumbook.ledger.lengths import Lengths
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.placement.schedule import (
+    StripeMasks,
     can_reach_quorum,
     entries_at,
-    stripe_mask,
     write_set,
 )
 
@@ -127,8 +127,7 @@ class AppendState:
         self._write_quorum_size = metadata.write_quorum_size
         self._ack_quorum_size = metadata.ack_quorum_size
         self._is_striped = metadata.write_quorum_size < metadata.ensemble_size
-        self._stripes: list[int] = []
-        self._stripes_width = 0
+        self._stripes = StripeMasks(metadata.ensemble_size, metadata.write_quorum_size)
         self._delay_ensemble_change = delay_ensemble_change
         self._require_replacement = require_replacement
         self._max_ensemble_changes = max_ensemble_changes
@@ -259,7 +258,7 @@ class AppendState:
             return
         bits = ((1 << count) - 1) << (first_entry_id - base)
         if self._is_striped:
-            bits &= self._stripe(bookie_index)
+            bits &= self._stripes.mask(bookie_index, base, self._next - base)
         self._acks[bookie_index] |= bits
 
     def on_failure(self, bookie_index: int, bookie_id: BookieId, error: QuorumbookError) -> None:
@@ -488,21 +487,11 @@ class AppendState:
                 self.metadata.last_fragment.first_entry_id > self._base
             ),
             "acks out of the write set": self._is_striped
-            and any(bits & ~self._stripe(index) for index, bits in enumerate(self._acks)),
+            and any(
+                bits & ~self._stripes.mask(index, self._base, pending)
+                for index, bits in enumerate(self._acks)
+            ),
         }
         for problem, is_real in problems.items():
             if is_real:
                 raise InternalError(f"append machine of {self.metadata.ledger_id}: {problem}")
-
-    def _stripe(self, index: int) -> int:
-        """Return the bits of the pending entries that a position stores (and some beyond)."""
-        pending = self._next - self._base
-        if self._stripes_width <= pending:
-            # One mask for each phase, made wide enough at once, serves until the window grows.
-            size = self._ensemble_size
-            self._stripes_width = 2 * pending + 64
-            self._stripes = [
-                stripe_mask(phase, 0, self._stripes_width, size, self._write_quorum_size)
-                for phase in range(size)
-            ]
-        return self._stripes[(index - self._base) % self._ensemble_size]

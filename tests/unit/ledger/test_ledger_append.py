@@ -75,6 +75,17 @@ def test_r01_an_entry_succeeds_with_its_ack_quorum() -> None:
     assert (state.last_add_confirmed, state.pending_count) == (0, 0)
 
 
+@pytest.mark.parametrize("ack_quorum", [1, 2, 3, 4, 5])
+def test_r01_an_ack_quorum_is_counted_right_for_every_set_of_acks(ack_quorum: int) -> None:
+    for acked in range(1 << 5):
+        state = writer("abcde", ack_quorum=ack_quorum)
+        state.push(10, 1)
+        for index in range(5):
+            if acked >> index & 1:
+                ack(state, index, 0)
+        assert (state.poll() == [Confirmed(0)]) == (acked.bit_count() >= ack_quorum)
+
+
 def test_r01_the_same_bookie_counts_once() -> None:
     state = writer()
     state.push(10, 1)
@@ -432,6 +443,14 @@ def test_a_delayed_change_waits_until_an_ack_quorum_is_out_of_reach() -> None:
     assert state.poll() == [ChangeEnsemble({0: "a", 1: "b"}, 0, 1)]
 
 
+def test_who_has_not_acknowledged_an_entry_can_be_asked() -> None:
+    state = writer("abcd", 3)
+    state.push(40, 4)
+    ack(state, 1, 0, 3)
+    assert state.missing(0) == [0, 2]
+    assert state.missing(3) == [3, 0]
+
+
 # Going on degraded ----------------------------------------------------------------------------
 
 
@@ -448,6 +467,17 @@ def test_without_a_spare_bookie_the_writer_goes_on_and_warns_once() -> None:
         assert state.poll() == [Confirmed(entry_id)]
         state.push(10, 1)
     assert state.is_degraded
+    assert state.poll() == []
+
+
+def test_a_degraded_writer_is_not_moved_by_more_failures_of_the_same_bookie() -> None:
+    state = writer()
+    state.push(10, 1)
+    fail(state, 2)
+    state.poll()
+    state.on_no_replacement()
+    state.poll()
+    fail(state, 2)
     assert state.poll() == []
 
 

@@ -5,6 +5,7 @@
     read_order(entry_id, ensemble_size, write_quorum_size) -> tuple[int, ...]   write set, the rest
     entries_at(bookie_index, first, last, ensemble_size, write_quorum_size) -> Sequence[EntryId]
     stripe_mask(bookie_index, first_entry_id, count, ensemble_size, write_quorum_size) -> int
+    StripeMasks(ensemble_size, write_quorum_size).mask(bookie_index, first_entry_id, count) -> int
     negatives_needed(write_quorum_size, ack_quorum_size) -> int
     is_covered(answered, ensemble_size, write_quorum_size, ack_quorum_size) -> bool
     can_reach_quorum(failed, ensemble_size, write_quorum_size, ack_quorum_size) -> bool
@@ -71,6 +72,29 @@ def stripe_mask(
     periods = -(-count // ensemble_size)
     repeated = pattern * (((1 << ensemble_size * periods) - 1) // ((1 << ensemble_size) - 1))
     return repeated & ((1 << count) - 1)
+
+
+class StripeMasks:
+    """Stripe masks for a writer's window: made once, wide enough, for each phase."""
+
+    __slots__ = ("_ensemble_size", "_masks", "_width", "_write_quorum_size")
+
+    def __init__(self, ensemble_size: int, write_quorum_size: int) -> None:
+        self._ensemble_size = ensemble_size
+        self._write_quorum_size = write_quorum_size
+        self._width = 0
+        self._masks: list[int] = []
+
+    def mask(self, bookie_index: int, first_entry_id: EntryId, count: int) -> int:
+        """Return ``stripe_mask`` for at least ``count`` entries; there may be bits beyond."""
+        size = self._ensemble_size
+        if self._width <= count:
+            self._width = 2 * count + 64
+            self._masks = [
+                stripe_mask(phase, 0, self._width, size, self._write_quorum_size)
+                for phase in range(size)
+            ]
+        return self._masks[(bookie_index - first_entry_id) % size]
 
 
 def negatives_needed(write_quorum_size: int, ack_quorum_size: int) -> int:
