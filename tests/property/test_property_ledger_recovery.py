@@ -316,3 +316,33 @@ class RecoveryMachine(RuleBasedStateMachine):
 
 RecoveryMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestRecoveryMachine = RecoveryMachine.TestCase
+
+
+def test_s01_an_add_that_is_late_finds_its_bookie_fenced_by_the_recovery_read() -> None:
+    cluster = Cluster.of(3, 3, 2)
+    writer = AppendState(cluster.metadata)
+    writer.push(10, 1)
+    # e0 reaches b1; the copy for b0 is lost, the one for b2 is still under way.
+    cluster.bookies["b1"].entries[0] = -1
+    writer.on_acks(1, "b1", 0, 0)
+    recoverer = Recoverer(cluster, 1)
+    recoverer.compare_and_set(is_answer_lost=False)
+    for request in recoverer.requests[:2]:
+        assert request[0] == "fence"
+        recoverer.state.on_fence_error(request[1], NoSuchEntryError())
+        cluster.bookies[request[2]].is_fenced = True
+    assert not cluster.bookies["b2"].is_fenced, "this fence is lost"
+    recoverer.requests.clear()
+    recoverer.act()
+    # b1 is slow to answer; the other two deny the entry, which is enough.
+    for request in recoverer.requests:
+        if request.bookie_id != "b1":
+            recoverer.carry_out(request, is_answer_lost=False)
+    recoverer.act()
+    recoverer.compare_and_set(is_answer_lost=False)
+    assert (cluster.metadata.is_closed, cluster.metadata.last_entry_id) == (True, -1)
+    assert cluster.bookies["b2"].is_fenced, "the read has fenced it"
+    writer.on_failure(2, "b2", LedgerFencedError())
+    assert [type(effect) for effect in writer.poll()] == [append.Failed]
+    assert writer.last_add_confirmed == -1
+    assert writer.has_unknown_tail

@@ -15,6 +15,7 @@
       .close_point() -> (last_entry_id, length)            what to close the ledger with
       .close() / .abort(error)                             no more pushes / nothing is waited for
       .targets() -> list[(bookie_index, bookie_id)]        whom to send a pushed batch
+      .missing(entry_id) -> list[int]                      who has not acknowledged a pending entry
       .check()                                             InternalError if an invariant is broken
       .metadata .ensemble .failed .is_open .error .is_changing .is_degraded .has_unknown_tail
       .last_add_pushed .last_add_confirmed .last_add_succeeded .length .pending_count
@@ -364,10 +365,11 @@ class AppendState:
                 the last.
         """
         change = self._change
+        if self.error is not None:
+            self.metadata = metadata  # what a close has to start from
+            return
         if change is None:
             raise InternalError("no ensemble change was asked for")
-        if self.error is not None:
-            return
         first = metadata.last_fragment.first_entry_id
         if metadata.state is not LedgerState.OPEN or first > change.first_entry_id:
             raise InternalError(f"ensemble change {change} led to {metadata}")

@@ -404,8 +404,8 @@ class RecoveryState:
     def on_replacement(self, chosen: Mapping[int, BookieId]) -> None:
         """Write back to new bookies from here on; only the close will tell anybody (R18)."""
         self._is_choosing = False
-        if self.is_done:
-            return
+        if self._phase is not _Phase.ENTRIES:
+            return  # the entries were saved without; what Close publishes is settled
         ensemble = list(self.ensemble)
         for index, bookie_id in chosen.items():
             ensemble[index] = bookie_id
@@ -427,7 +427,7 @@ class RecoveryState:
         self._is_choosing = False
         metadata = self._metadata
         mask = sum(1 << index for index in self._failed)
-        if not self.is_done and not can_reach_quorum(
+        if self._phase is _Phase.ENTRIES and not can_reach_quorum(
             mask, metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
         ):
             self.fail(

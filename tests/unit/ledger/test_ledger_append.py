@@ -608,7 +608,10 @@ def test_s09_a_fence_during_an_ensemble_change_wins() -> None:
     [failed] = state.poll()
     assert isinstance(failed, Failed)
     assert not state.is_changing
-    assert effect.first_entry_id == 0
+    metadata, replaced = changed_metadata(state.metadata, effect, {0: "d"})
+    state.on_ensemble_changed(metadata, replaced)
+    assert state.poll() == []
+    assert state.metadata == metadata, "a close starts from what is written"
 
 
 # R5: closing ----------------------------------------------------------------------------------

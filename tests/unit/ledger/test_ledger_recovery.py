@@ -425,6 +425,27 @@ def test_r18_a_close_that_lost_to_another_last_fragment_gives_up() -> None:
     assert isinstance(failed.error, LedgerRecoveryError)
 
 
+def test_r18_a_replacement_that_comes_after_the_close_was_sent_changes_nothing() -> None:
+    for is_found in (True, False):
+        state = fenced(ledger())
+        state.poll()
+        state.on_entry(0, 0, 10)
+        state.poll()
+        for index in range(3):
+            state.on_write_error(0, index, state.ensemble[index], LOST)
+        state.on_written(0, 0, "a")
+        state.on_written(0, 1, "b")
+        assert ChooseReplacement(dict(enumerate("abc")), tuple("abc")) in state.poll()
+        say_no(state, 1, 0, 1)
+        closed = closing(state.poll())
+        if is_found:
+            state.on_replacement({2: "x"})
+        else:
+            state.on_no_replacement()
+        state.on_closed()
+        assert state.poll() == [Done(closed)]
+
+
 def test_without_a_spare_bookie_recovery_goes_on_while_ack_quorums_are_in_reach() -> None:
     state = fenced(ledger())
     state.poll()
