@@ -124,6 +124,7 @@ def test_s35_a_late_answer_that_reaches_further_is_used() -> None:
     state.on_speculative_timeout()
     state.poll()
     assert state.on_entries(1, 0, 3) == (0, 3)
+    assert state.on_entries(0, 0, 2) is None, "nothing of it is new"
     assert state.on_entries(0, 0, 7) == (4, 7)
     assert state.poll() == [Delivered(7), SendRead("a", 0, 8, 9)]
 

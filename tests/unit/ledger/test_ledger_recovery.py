@@ -164,11 +164,12 @@ def test_r16_a_wrong_password_is_told_as_such() -> None:
 # R17: reading forward -------------------------------------------------------------------------
 
 
-def test_r17_reading_starts_behind_the_greatest_lac() -> None:
+@pytest.mark.parametrize("lacs", [(4, 7), (7, 4)])
+def test_r17_reading_starts_behind_the_greatest_lac(lacs: tuple[int, int]) -> None:
     state = RecoveryState(ledger().in_recovery())
     state.poll()
-    state.on_fence_answer(0, 4, 60)
-    state.on_fence_answer(1, 7, 90)
+    for index, lac in enumerate(lacs):
+        state.on_fence_answer(index, lac, 10 * lac + 20)
     assert {entry_id for entry_id, _ in reads(state.poll())} == set(range(8, 16))
 
 
