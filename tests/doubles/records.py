@@ -38,12 +38,15 @@ def journal_bytes(
     is_start: bool = True,
 ) -> bytes:
     """Return a journal file with these groups of framed records."""
-    data = encode_header(
-        journal_id, previous_id=previous[0], previous_end=previous[1], is_start=is_start
+    data = bytearray(
+        encode_header(
+            journal_id, previous_id=previous[0], previous_end=previous[1], is_start=is_start
+        )
     )
     for group in groups:
-        data += b"".join(group) + closing_record(journal_id, len(data), group)
-    return data + bytes(zeros)
+        closing = closing_record(journal_id, len(data), group)
+        data += b"".join(group) + closing
+    return bytes(data) + bytes(zeros)
 
 
 class Recorder:
