@@ -158,7 +158,7 @@ class LedgerManager:
             for ledger_id in sorted(int(digits + leaf) for leaf in leaves if leaf is not None):
                 yield ledger_id
             return
-        for name in sorted(name for name in names if branch.is_level(name, depth)):
+        for name in (name for name in names if branch.is_level(name, depth)):
             async for ledger_id in self._walk(branch, f"{path}/{name}", digits + name):
                 yield ledger_id
 

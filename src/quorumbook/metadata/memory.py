@@ -18,7 +18,6 @@ from typing import TypeVar, cast
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
     LocalProtocolError,
-    NoSuchNodeError,
     SessionExpiredError,
 )
 from quorumbook.metadata.store import (
@@ -250,7 +249,11 @@ class MemoryStore:
         """Have a callback run whenever a session ends; return its removal."""
         key = object()
         self._on_expired[key] = callback
-        return lambda: self._on_expired.pop(key, None) and None
+
+        def remove() -> None:
+            self._on_expired.pop(key, None)
+
+        return remove
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -261,13 +264,13 @@ class MemoryStore:
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node."""
-        node = await self._read(lambda tree: tree.find(path), path, watch, is_existing=True)
-        assert node is not None
-        return node.node
+        row = await self._read(path, watch, must_exist=True)
+        assert row is not None
+        return row.node
 
     async def exists(self, path: str, watch: Watch | None = None) -> Node | None:
         """Return a node or None."""
-        row = await self._read(lambda tree: tree.find(path), path, watch, is_existing=False)
+        row = await self._read(path, watch, must_exist=False)
         return None if row is None else row.node
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
@@ -328,19 +331,10 @@ class MemoryStore:
         if changed:
             self._on_loop(self._call, changed)
 
-    async def _read(
-        self,
-        find: Callable[[Tree], Row | None],
-        path: str,
-        watch: Watch | None,
-        *,
-        is_existing: bool,
-    ) -> Row | None:
+    async def _read(self, path: str, watch: Watch | None, *, must_exist: bool) -> Row | None:
         await self._travel()
         with self._shared.transaction(self.env.clock.now_ns()) as tree:
-            row = find(tree)
-            if row is None and is_existing:
-                raise NoSuchNodeError(f"metadata node {path} does not exist")
+            row = tree.get(path) if must_exist else tree.find(path)
             if watch is not None:
                 self._watches.add(WatchKind.NODE, path, watch, None if row is None else row.stamp)
         await asyncio.sleep(0)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from quorumbook.env import logger
 from quorumbook.errors import (
     ConnectFailedError,
+    LocalProtocolError,
     MetadataError,
     NodeExistsError,
     NoSuchNodeError,
@@ -220,6 +221,8 @@ class BookieRegistration:
                         await self._put(self._wanted)
                         self._set_registered(True)
                 return
+            except LocalProtocolError:
+                return  # the store was closed
             except MetadataError as error:
                 _log.warning("bookie is not registered again yet: %s", error)
             await asyncio.sleep(delay_s)

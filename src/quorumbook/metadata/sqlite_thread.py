@@ -264,7 +264,7 @@ class SqliteThread:
     def _tend(self) -> None:
         """Extend the lease if that is due, and look whether others changed something."""
         try:
-            if self._lost_file is None and self._clock.now_ns() >= self._beat_at_ns:
+            if self._clock.now_ns() >= self._beat_at_ns:
                 self._beat()
             if self._watches:
                 self._look()
@@ -275,6 +275,8 @@ class SqliteThread:
 
     def _beat(self) -> None:
         self._beat_at_ns = self._clock.now_ns() + _HEARTBEAT_RETRY_NS
+        if self._lost_file is not None:
+            return
         if self._file_identity() != self._identity:
             self._lost_file = MetadataUnavailableError(
                 f"metadata file {self._path} was removed or replaced under this process"

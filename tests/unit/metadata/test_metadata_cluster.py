@@ -161,6 +161,16 @@ async def test_a_cluster_is_made_once(store):
     assert await read_instance_id(store) == instance_id
 
 
+async def test_a_cluster_is_made_in_one_step(store, monkeypatch):
+    async def refuse(*_arguments, **_options):
+        raise AssertionError("a second step")
+
+    for step in ("create", "set", "replace"):
+        monkeypatch.setattr(store, step, refuse)
+    await init_cluster(store)
+    assert await store.children("/ledgers") == ["INSTANCEID", "LAYOUT", "available"]
+
+
 async def test_every_cluster_has_an_id_of_its_own(open_memory, tmp_path, env):
     store = await open_memory()
     first = await init_cluster(store)

@@ -55,6 +55,12 @@ async def inside(store, work):
     return await store._read(lambda: work(store._thread))
 
 
+def limit_pages(count):
+    """As if the disk were full."""
+    statement = f"PRAGMA max_page_count = {count}"
+    return lambda thread: thread._connection.execute(statement).fetchall()
+
+
 # The file
 
 
@@ -280,6 +286,43 @@ async def test_r31_a_heartbeat_never_revives_a_session(open_one, path, clock, un
         await store.create("/a")
 
 
+async def test_a_heartbeat_that_finds_the_session_over_tells_it(open_one, path, clock, until):
+    store = await open_one(session_timeout_s=0.3)
+    expired = []
+    store.on_session_expired(lambda: expired.append(True))
+    clock.advance(1)
+    # Nobody asks anything of the store.
+    await until(lambda: bool(expired))
+    assert sessions(path) == {}
+
+
+async def test_a_renewal_that_was_not_committed_is_none(open_one, path, clock):
+    store = await open_one(session_timeout_s=10)
+    told = []
+    store.on_session_expired(lambda: told.append(True))
+    before = store.session_id
+    clock.advance(20)
+    with pytest.raises(SessionExpiredError):
+        await store.create("/a")
+    await inside(store, limit_pages(1))  # SQLite takes the present size instead
+    results = await asyncio.gather(
+        store.renew_session(),
+        store.replace("/large", b"x" * 500_000, False),
+        return_exceptions=True,
+    )
+    await inside(store, limit_pages(100_000))
+    if isinstance(results[0], MetadataUnavailableError):
+        assert store.session_id == before
+        # The id that was not given belongs to whoever gets it now.
+        other = await open_one(session_timeout_s=1000)
+        with pytest.raises(SessionExpiredError):
+            await store.create("/a")
+        assert other.session_id != store.session_id
+    assert await store.renew_session() > before
+    await store.create("/a")
+    assert told == [True]
+
+
 async def test_the_first_transaction_that_sees_a_lease_over_ends_the_session(open_one, path, clock):
     store = await open_one(session_timeout_s=10)
     other = await open_one(session_timeout_s=1000)
@@ -366,14 +409,8 @@ async def test_a_transaction_that_fails_fails_all_that_share_it_and_leaves_no_wa
     store = await open_one()
     await store.create("/a", b"old")
     other = await open_one()
-
-    def limit(pages):
-        return lambda thread: thread._connection.execute(
-            f"PRAGMA max_page_count = {pages}"
-        ).fetchall()
-
     rung = []
-    await inside(store, limit(1))  # SQLite takes the present size instead
+    await inside(store, limit_pages(1))  # SQLite takes the present size instead
     results = await asyncio.gather(
         store.get("/a", lambda: rung.append(True)),
         store.set("/a", b"new"),
@@ -382,7 +419,7 @@ async def test_a_transaction_that_fails_fails_all_that_share_it_and_leaves_no_wa
     )
     assert isinstance(results[2], MetadataUnavailableError)
     assert "full" in str(results[2])
-    await inside(store, limit(100_000))
+    await inside(store, limit_pages(100_000))
     if isinstance(results[1], MetadataUnavailableError):
         assert (await other.get("/a")).data == b"old"
     assert await other.exists("/large") is None
