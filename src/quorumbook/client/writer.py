@@ -178,13 +178,13 @@ class LedgerWriter:
             BackpressureError: the window has no room for them; ``await drain()`` and try again.
             LedgerClosedError: the writer is closed, and other errors that ended it.
         """
-        frozen = [item if type(item) is bytes else frozen(item) for item in payloads]
+        kept = [item if type(item) is bytes else frozen(item) for item in payloads]
         future: asyncio.Future[range] = self._create_future()
-        if not frozen:
+        if not kept:
             next_id = self.last_add_pushed + 1
             future.set_result(range(next_id, next_id))
             return future
-        self.append_group(Group(frozen, None, future))
+        self.append_group(Group(kept, None, future))
         return future
 
     def append_group(self, group: Group) -> None:
