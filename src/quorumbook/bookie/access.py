@@ -16,6 +16,9 @@ def open_ledger(
     storage: LedgerStorage, ledger_id: LedgerId, master_key: bytes | None
 ) -> LedgerHandle | Status:
     """Return the ledger's handle, a new one if it is unknown, or the refusal."""
+    if ledger_id < 0:
+        # Below zero lie the marks that journals and entry logs keep among their records.
+        return Status.BAD_REQUEST
     if master_key is None or len(master_key) != MASTER_KEY_SIZE_BYTES:
         return Status.UNAUTHORIZED
     handle = storage.handle(ledger_id)

@@ -126,6 +126,9 @@ class Adds:
         ):
             return Status.READ_ONLY
         ledger_id = add.run.ledger_id
+        if add.run.first_entry_id < 0:
+            # The journal knows its own records by such ids.
+            return Status.BAD_REQUEST
         if self.gate is not None and not add.is_recovery:
             passed = self.gate.verdict(ledger_id)
             if passed is None:

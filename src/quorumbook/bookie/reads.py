@@ -246,8 +246,7 @@ class Reads:
             connection.read_bytes -= weight
             status = Status.OK if error is None else status_for(error)
             if connection.is_open:
-                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                connection.answer_pieces(answers.batch_read_answer(request, status, data))
+                connection.answer_pieces(answers.batch_read_answer(request, status, pieces))
             if error is None:
                 self._metrics.read_bytes += sum(map(len, pieces))
             self._count(request, None, status, arrived_ns)

@@ -140,8 +140,10 @@ def read_answer(
     return b"".join((LENGTH.pack(size), head, body, tail))
 
 
-def batch_read_answer(request: BatchRead, status: Status, data: bytes = b"") -> list[bytes]:
-    """Return the answer to a batch read in pieces; ``data`` is ``EntryRun.data``, not copied."""
+def batch_read_answer(
+    request: BatchRead, status: Status, data: bytes | Sequence[bytes] = b""
+) -> list[bytes]:
+    """Return the answer to a batch read in pieces; ``data``, of ``EntryRun``s, is not copied."""
     return v2.encode_batch_read_answer(
         request.ledger_id,
         request.first_entry_id,

@@ -220,22 +220,23 @@ def encode_batch_read_answer(
     first_entry_id: EntryId,
     request_id: int,
     code: int,
-    data: bytes = b"",
+    data: bytes | Sequence[bytes] = b"",
     version: int = VERSION,
 ) -> list[bytes]:
     """Return the answer to a batch read in pieces to write one after the other.
 
-    ``data`` is ``EntryRun.data`` and is not copied.
+    ``data`` is ``EntryRun.data``, or several of them in order, and is not copied.
     """
+    pieces = [data] if isinstance(data, bytes) else data
     head = BATCH_READ_ANSWER.pack(
-        _BATCH_LENGTH + len(data),
+        _BATCH_LENGTH + sum(map(len, pieces)),
         packet_header(version, BATCH_READ),
         code,
         ledger_id,
         first_entry_id,
         request_id,
     )
-    return [head, data] if data else [head]
+    return [head, *filter(None, pieces)]
 
 
 # What a client receives.

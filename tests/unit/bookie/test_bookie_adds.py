@@ -435,3 +435,17 @@ async def test_s88_refused_adds_leave_nothing_behind() -> None:
         assert server.connections.add_bytes == 0
         assert server.metrics.adds_in_progress == 0
         assert server.metrics.add.failed.count == 1000
+
+
+async def test_ids_below_zero_are_refused_because_the_files_use_them() -> None:
+    storage = ScriptedStorage()
+    async with serve(storage) as server:
+        client = await server.connect()
+        for ledger_id, entry_id in ((1, -1), (1, -0x1000), (-1, 0), (-(2**63), -(2**63))):
+            client.send(v2_adds(ledger_id, [entry_id]))
+            assert await client.add_codes(1) == [(entry_id, V2_CODE[Status.BAD_REQUEST])]
+        assert not storage.log
+        fence = await client.ask(v2.encode_read(-1, -1, master_key=KEY))
+        assert v2.ANSWER.unpack_from(fence)[2] == V2_CODE[Status.BAD_REQUEST]
+        client.send(v2_adds(2**63 - 1, [2**63 - 1]))
+        assert await client.add_codes(1) == [(2**63 - 1, OK)]
