@@ -20,7 +20,11 @@ from quorumbook.protocol.status import Status, error_for
 #: Where every bookie stores every entry, so many of them are asked for news at a time: one that
 #: is dead or behind must not hold a reader up, and all of them would only say the same.
 _POLLED_BOOKIES = 2
-_PAUSE_AFTER_ERROR_S = 0.2
+#: A bookie that gives an error, or has nothing of the ledger yet, is left alone for so long; twice
+#: as long after each further one.
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.5
+_NS = 1_000_000_000
 
 
 async def read_lac(
@@ -95,8 +99,8 @@ class LacPolls:
         self._context = context
         self._digester = digester
         self._polls: dict[BookieId, asyncio.Future[v3.V3Response]] = {}
-        #: Bookies that gave an error, and until when they are left alone.
-        self._resting_ns: dict[BookieId, int] = {}
+        #: Bookies that gave errors: how many, and until when they are left alone.
+        self._resting: dict[BookieId, tuple[int, int]] = {}
         self._turn = 0
 
     async def wait(
@@ -113,10 +117,9 @@ class LacPolls:
             The last add confirmed known now, and entry ``known + 1`` if it came along.
         """
         while True:
-            self._ask(metadata, known)
+            pause_s = self._ask(metadata, known)
             waiting: list[asyncio.Future[Any]] = [*self._polls.values(), other]
-            timeout_s = _PAUSE_AFTER_ERROR_S if len(waiting) == 1 else None
-            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
             lac, batch = known, None
             for bookie_id, poll in list(self._polls.items()):
                 if poll.done():
@@ -133,8 +136,8 @@ class LacPolls:
             poll.cancel()
         self._polls.clear()
 
-    def _ask(self, metadata: LedgerMetadata, known: EntryId) -> None:
-        """Have a poll out at as many bookies as are needed."""
+    def _ask(self, metadata: LedgerMetadata, known: EntryId) -> float | None:
+        """Have a poll out at as many bookies as are needed; return when to look again."""
         ensemble = metadata.ensemble
         size = metadata.ensemble_size
         is_striped = metadata.write_quorum_size < size
@@ -142,14 +145,19 @@ class LacPolls:
         for bookie_id in self._polls.keys() - set(ensemble):
             self._polls.pop(bookie_id).cancel()
         now_ns = self._context.env.clock.now_ns()
-        order = write_set(max(known + 1, 0) if is_striped else self._turn, size, size)
-        for index in order:
+        pauses_ns: list[int] = []
+        for index in write_set(self._turn, size, size):
             if len(self._polls) >= wanted:
-                return
+                return None
             bookie_id = ensemble[index]
-            if bookie_id in self._polls or self._resting_ns.get(bookie_id, 0) > now_ns:
+            if bookie_id in self._polls:
                 continue
-            self._polls[bookie_id] = self._poll(bookie_id, metadata.ledger_id, known)
+            _, until_ns = self._resting.get(bookie_id, (0, 0))
+            if until_ns > now_ns:
+                pauses_ns.append(until_ns - now_ns)
+            else:
+                self._polls[bookie_id] = self._poll(bookie_id, metadata.ledger_id, known)
+        return min(pauses_ns) / _NS if pauses_ns else None
 
     def _poll(
         self, bookie_id: BookieId, ledger_id: int, known: EntryId
@@ -189,9 +197,12 @@ class LacPolls:
         except QuorumbookError:
             # Also of a bookie that has nothing of the ledger yet, which answers at once.
             self._turn += 1
-            now_ns = self._context.env.clock.now_ns()
-            self._resting_ns[bookie_id] = now_ns + int(_PAUSE_AFTER_ERROR_S * 1_000_000_000)
+            errors, _ = self._resting.get(bookie_id, (0, 0))
+            pause_s = min(_FIRST_PAUSE_S * 2**errors, _LONGEST_PAUSE_S)
+            until_ns = self._context.env.clock.now_ns() + int(pause_s * _NS)
+            self._resting[bookie_id] = min(errors + 1, 10), until_ns
             return known, None
+        self._resting.pop(bookie_id, None)
         lac = INVALID_ENTRY_ID if response.max_lac is None else response.max_lac
         if batch is not None and lac <= known:
             lac = known + 1
