@@ -14,7 +14,8 @@ eighth off) for the running and the last full window of 60 seconds.
     bookie_ledger_dir_usage                     gauge     path
 
 ``BookieMetrics.families`` turns them into prometheus_client families; the storage's own numbers
-come in as a plain mapping from name to value.
+come in as a plain mapping from name to value.  Those that the peer has too get its name, the
+others ``bookie_storage_<name>``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,27 @@ _OPERATIONS = {
 }
 #: The peer has the processing part beside the whole; here they are one.
 _ALIASES = {"add": "ADD_ENTRY", "read": "READ_ENTRY"}
+#: The storage's gauges and counters under the peer's names; the journal's carry its number.
+_STORAGE_GAUGES = {
+    "journal_pending": "bookie_journal_JOURNAL_QUEUE_SIZE",
+    "journal_pending_bytes": "bookie_journal_JOURNAL_MEMORY_USED",
+    "journal_last_group_enqueued": "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES",
+    "journal_last_group_bytes": "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES",
+    "write_cache_bytes": "bookie_write_cache_size",
+    "read_cache_bytes": "bookie_read_cache_size",
+}
+_STORAGE_COUNTERS = {
+    "journal_bytes_written": "bookie_journal_JOURNAL_WRITE_BYTES",
+    "read_cache_hits": "bookie_read_cache_hits",
+    "read_disk_reads": "bookie_read_cache_misses",
+    "flush_bytes_flushed": "bookie_flush_size",
+}
+#: Its times: how often, how long in all (nanoseconds), and the peer's name of both.
+_STORAGE_TIMES = (
+    ("journal_syncs", "journal_sync_ns", "bookie_journal_JOURNAL_SYNC"),
+    ("journal_groups", "journal_write_ns", "bookie_journal_JOURNAL_FLUSH_LATENCY"),
+    ("flush_checkpoints", "flush_flush_ns", "bookie_flush"),
+)
 
 
 def _bucket(microseconds: int) -> int:
@@ -168,10 +190,7 @@ class BookieMetrics:
         for name, value in self._counters().items():
             yield _counter(name, value)
         yield from self._directories()
-        for name, number in sorted(storage.items()):
-            if isinstance(number, (int, float)):
-                full = "bookie_" + _NOT_IN_NAMES.sub("_", name).removeprefix("bookie_")
-                yield GaugeMetricFamily(full, full, value=float(number))
+        yield from _storage_families(storage)
 
     def _gauges(self) -> dict[str, float]:
         return {
@@ -224,11 +243,35 @@ def _summary(name: str, operation: OperationMetrics, now_ns: int) -> Metric:
     return family
 
 
-def _counter(name: str, value: float) -> Metric:
+def _counter(name: str, value: float, labels: dict[str, str] | None = None) -> Metric:
     # CounterMetricFamily would append "_total" to a name that dashboards know without it.
     family = CounterMetricFamily(name, name)
-    family.add_sample(name, {}, value)
+    family.add_sample(name, labels or {}, value)
     return family
+
+
+def _storage_families(storage: Mapping[str, object]) -> Iterable[Metric]:
+    numbers = {name: value for name, value in storage.items() if isinstance(value, (int, float))}
+    for count, nanoseconds, name in _STORAGE_TIMES:
+        if count in numbers and nanoseconds in numbers:
+            family = Metric(name, name, "summary")
+            labels = _journal_labels(name) | {"success": "true"}
+            family.add_sample(f"{name}_count", labels, numbers.pop(count))
+            family.add_sample(f"{name}_sum", labels, numbers.pop(nanoseconds) / 1e6)
+            yield family
+    for own, value in sorted(numbers.items()):
+        if own in _STORAGE_COUNTERS:
+            name = _STORAGE_COUNTERS[own]
+            yield _counter(name, value, _journal_labels(name))
+        else:
+            name = _STORAGE_GAUGES.get(own, f"bookie_storage_{own}")
+            gauge = GaugeMetricFamily(name, name)
+            gauge.add_sample(name, _journal_labels(name), value)
+            yield gauge
+
+
+def _journal_labels(name: str) -> dict[str, str]:
+    return {"journalIndex": "0"} if name.startswith("bookie_journal_") else {}
 
 
 class _Collector:

@@ -675,6 +675,8 @@ async def test_metrics_families_have_each_name_once(tmp_path: Path) -> None:
     async with cluster() as store, real_bookie(tmp_path, store) as bookie:
         lines = bookie.render_metrics().decode().splitlines()
         names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+        for name in ("bookie_journal_JOURNAL_SYNC", "bookie_write_cache_size", "bookie_flush"):
+            assert name in names
         assert len(names) == len(set(names))
         assert bookie.http_port is None
 
