@@ -121,8 +121,9 @@ async def _write(
         writers = await _create(bk, ledgers, shape)
         payload = os.urandom(entry_size)
         if stamp:
-            # The reader in the other process waits for this line.
+            # The reader in the other process waits for this line, and says when it is ready.
             print(json.dumps({"ledger_id": writers[0].id}), flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
         else:
             # Connections are made outside the measurement.
             await writers[0].append(payload)
@@ -192,7 +193,9 @@ async def _tail(
     for name, value in shape.items():
         words += [] if value is None else [f"--{name.replace('_', '-')}", value]
     command = [sys.executable, "-m", "quorumbook", "bench", "write", *map(str, words)]
-    writer = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    pipe = asyncio.subprocess.PIPE
+    writer = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert writer.stdin is not None
     assert writer.stdout is not None
     try:
         ledger_id = json.loads(await writer.stdout.readline())["ledger_id"]
@@ -201,6 +204,7 @@ async def _tail(
             _client(call, in_flight, entry_size) as bk,
             await bk.open_ledger(ledger_id, recover=False) as ledger,
         ):
+            writer.stdin.write(b"\n")
             began = load.now()
             async for entry in ledger.tail(first=0):
                 latencies.add(load.age_s(entry.payload))

@@ -42,16 +42,11 @@ for _command in (ls, show, put, get):
 @click.pass_obj
 def create(call: Call, /, password: bytes, **shape: Any) -> None:
     """Create an empty ledger for `ledger write ID`, and print its id."""
-    from quorumbook.client.client import UNWRITTEN
-
     options = _new(call, shape)
-    options["custom_metadata"][UNWRITTEN] = b"1"
 
     async def run() -> int:
         async with call.connect() as bk:
-            writer = await bk.create_ledger(password=password, **options)
-            await writer.abort()
-            return writer.id
+            return await bk.create_unwritten_ledger(password=password, **options)
 
     call.output.record({"ledger_id": call.run(run())})
 
@@ -200,7 +195,7 @@ async def _write(
         if ledger_id is None:
             writer = await bk.create_ledger(password=password, **options)
         else:
-            writer = await bk.take_up_ledger(ledger_id, password=password)
+            writer = await bk.claim_unwritten_ledger(ledger_id, password=password)
         async with writer:
             with progress("writing", None) as advance:
                 await _append_lines(writer, files, advance)

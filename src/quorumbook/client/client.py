@@ -47,9 +47,6 @@ _LIST_BATCH = 64
 #: In the custom metadata of a ledger that waits for its writer.
 _UNWRITTEN = "quorumbook.unwritten"
 
-#: Custom metadata of a ledger that was created for another process to write; any value.
-UNWRITTEN = "quorumbook-unwritten"
-
 
 def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> BookKeeper:
     """Return a client of the cluster behind a metadata URI.
