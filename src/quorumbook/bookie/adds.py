@@ -142,18 +142,14 @@ class Adds:
         return handle
 
     def _append(self, items: list[tuple[LedgerHandle, AddRun]], taken: Sequence[Pending]) -> None:
-        # A recovery add is always synced before its answer, whatever it asks for.
-        deferred = [add.is_deferred_sync and not add.is_recovery for _, add in items]
         for flag in (False, True):
-            chosen = [index for index, is_deferred in enumerate(deferred) if is_deferred is flag]
-            if not chosen:
-                continue
-            group = [taken[index] for index in chosen]
-            self._storage.append(
-                [(items[index][0], items[index][1].run) for index in chosen],
-                self._answer_later(group),
-                deferred_sync=flag,
-            )
+            group = [one for one in taken if one[1].is_deferred_sync is flag]
+            if group:
+                self._storage.append(
+                    [(handle, add.run) for handle, add in items if add.is_deferred_sync is flag],
+                    self._answer_later(group),
+                    deferred_sync=flag,
+                )
 
     def _answer_later(self, group: list[Pending]) -> Callable[[BaseException | None], None]:
         def done(error: BaseException | None) -> None:

@@ -267,11 +267,11 @@ class Connection(asyncio.Protocol):
         owner = self._owner
         owner.add_bytes += size_bytes
         options = owner.options
-        if self.add_bytes > options.connection_add_bytes_max:
+        if (
+            self.add_bytes > options.connection_add_bytes_max
+            or owner.add_bytes > options.add_bytes_max
+        ):
             self.pause(ADDS)
-        elif owner.add_bytes > options.add_bytes_max:
-            self.pause(ADDS)
-            owner.waiting_for_budget.add(self)
 
     def release_add(self, size_bytes: int) -> None:
         """Count an add as answered."""
@@ -286,12 +286,7 @@ class Connection(asyncio.Protocol):
             and owner.add_bytes <= options.add_bytes_max
         )
         if self._paused_for & ADDS and may_go_on:
-            owner.waiting_for_budget.discard(self)
             self.resume(ADDS)
-        if owner.waiting_for_budget and owner.add_bytes <= options.add_bytes_max // 2:
-            waiting, owner.waiting_for_budget = owner.waiting_for_budget, set()
-            for connection in waiting:
-                connection.resume(ADDS)
 
     def pause(self, reason: int) -> None:
         """Stop reading for a reason."""
@@ -373,8 +368,6 @@ class Connections:
         self.outbox = Outbox()
         #: Bytes of all adds that are not answered yet.
         self.add_bytes = 0
-        #: Connections that are not read because the bookie's budget is used up.
-        self.waiting_for_budget: set[Connection] = set()
         self.is_serving = False
         self._open: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -401,7 +394,6 @@ class Connections:
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self._open.discard(connection)
-        self.waiting_for_budget.discard(connection)
         self.metrics.connections = len(self._open)
         if not self._open and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)
