@@ -11,13 +11,14 @@ import pytest
 
 from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
 from quorumbook.protocol import requests as rq
-from quorumbook.protocol import v2, v3
+from quorumbook.protocol import v2, v3, v3_requests
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.frames import frame
 from quorumbook.protocol.messages import message_class
 from quorumbook.protocol.server import (
     RequestDecoder,
     add_answers,
+    bookie_info_answer,
     error_answer,
     read_answer,
 )
@@ -337,3 +338,117 @@ def test_a_read_answer_echoes_the_requested_id_not_the_found_one() -> None:
     assert isinstance(request, rq.Read)
     (response,) = v3.ResponseDecoder().feed(read_answer(request, Status.OK, b"entry", max_lac=4))
     assert (response.entry_id, response.body, response.max_lac) == (-1, b"entry", 4)
+
+
+def by_protobuf(frames: list[bytes]) -> list[Any] | None:
+    """What the protobuf library says about each frame; None if one is no request."""
+    found: list[rq.Request] = []
+    for encoded in frames:
+        try:
+            request = v3_requests.decode_request(encoded, 0, len(encoded))
+        except RemoteProtocolError:
+            return None
+        if request is None:
+            return None
+        found.append(request)
+    return described_with_echo(found)
+
+
+def described_with_echo(requests: list[rq.Request]) -> list[Any]:
+    lines = []
+    for request in requests:
+        inner = request.refused if isinstance(request, rq.Unsupported) else request
+        if isinstance(inner, rq.AddRun):
+            refusal = request.status if isinstance(request, rq.Unsupported) else None
+            echo = [(inner.echo_ledger_id, entry_id) for entry_id in inner.echo_entry_ids]
+            pairs = zip(describe([inner]), echo, strict=True)
+            lines += [(refusal, line, pair) for line, pair in pairs]
+        else:
+            lines.append(repr(request))
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_hand_written_decoders_read_damaged_frames_as_protobuf_does(seed: int) -> None:
+    rng = random.Random(seed)
+    kinds: list[dict[str, Any]] = [{}, {"is_recovery": True}, {"is_deferred_sync": True}]
+    for _ in range(700):
+        first, token = rng.choice([(3, 5), (126, 120), (200, 16380), (70000, 300)])
+        options = rng.choice(kinds)
+        if rng.random() < 0.3:
+            frames = [v3.encode_read(token + i, 5, first + i) for i in range(6)]
+        else:
+            frames = [v3_adds([first + i], token + i, **options) for i in range(6)]
+        at = rng.randrange(1, 5)
+        damaged = bytearray(frames[at])
+        # The head, or the fields behind the entry; its payload cannot go wrong.
+        size = len(damaged)
+        is_head = rng.random() < 0.7
+        spot = rng.randrange(4, min(size, 80)) if is_head else size - 1 - rng.randrange(4)
+        damaged[spot] ^= 1 << rng.randrange(8)
+        frames[at] = bytes(damaged)
+        expected = by_protobuf(frames)
+        try:
+            found = RequestDecoder().feed(b"".join(frames))
+        except RemoteProtocolError:
+            assert expected is None
+        else:
+            # A frame that is no v3 request may still be one of v2, to be refused.
+            if expected is None:
+                assert any(request.version == 2 for request in found)
+            else:
+                assert described_with_echo(found) == expected
+
+
+def test_a_large_add_in_a_run_of_v3_is_refused() -> None:
+    entries = bodies_of([bytes(size) for size in (200, 210, 220, 700, 230)])
+    data = b"".join(v3.encode_add(200 + i, 5, 100 + i, KEY, e) for i, e in enumerate(entries))
+    with pytest.raises(FrameTooLargeError):
+        RequestDecoder(500).feed(data)
+    assert len(describe(RequestDecoder().feed(data))) == 5
+
+
+def test_v3_requests_without_required_fields_are_refused() -> None:
+    incomplete = v3.Request()
+    incomplete.header.version = 3
+    incomplete.header.operation = 1
+    incomplete.header.txnId = 1
+    incomplete.readRequest.ledgerId = 5
+    without_transaction = v3.Request.FromString(v3.encode_read(1, 5, 6)[4:])
+    without_transaction.header.ClearField("txnId")
+    for message in (incomplete, without_transaction):
+        with pytest.raises(RemoteProtocolError):
+            RequestDecoder().feed(frame(message.SerializePartialToString()))
+
+
+def test_a_lac_packet_that_contradicts_its_request_is_refused() -> None:
+    for packet in (SEALER.lac_packet(6, 7), bytes(15), b""):
+        (request,) = RequestDecoder().feed(v3.encode_write_lac(3, 5, 7, KEY, packet))
+        assert isinstance(request, rq.Unsupported)
+        (response,) = v3.ResponseDecoder().feed(error_answer(request, request.status))
+        assert (response.status, response.ledger_id) == (Status.BAD_REQUEST, 5)
+    negative = v3.encode_write_lac(3, -5, 7, KEY, SEALER.lac_packet(-5, 7))
+    assert isinstance(RequestDecoder().feed(negative)[0], rq.Unsupported)
+    # What readers will get is what counts, not what stands beside it.
+    (request,) = RequestDecoder().feed(v3.encode_write_lac(3, 5, 7, KEY, SEALER.lac_packet(5, 8)))
+    assert isinstance(request, rq.WriteLAC)
+    assert request.lac == 8
+
+
+def test_bookie_info_says_only_what_was_asked_for() -> None:
+    for requested, total, free in ((0, None, None), (1, 100, None), (2, None, 50), (3, 100, 50)):
+        (request,) = RequestDecoder().feed(v3.encode_bookie_info(1, requested))
+        assert isinstance(request, rq.BookieInfo)
+        answer = bookie_info_answer(request, Status.OK, 100, 50)
+        (response,) = v3.ResponseDecoder().feed(answer)
+        assert (response.total_disk_bytes, response.free_disk_bytes) == (total, free)
+
+
+def test_answers_of_two_ledgers_are_not_mixed_up() -> None:
+    data = v2.encode_add_answers(5, [1], 0) + v2.encode_add_answers(6, [2], 0)
+    assert v2.AnswerDecoder().feed(data) == [v2.AddAnswers(5, 1, 1, 0), v2.AddAnswers(6, 2, 2, 0)]
+    data = v2.encode_add_answers(5, [1], 0) + v2.encode_add_answers(5, [2], 104)
+    assert v2.AnswerDecoder().feed(data) == [
+        v2.AddAnswers(5, 1, 1, 0),
+        v2.AddAnswers(5, 2, 2, 104),
+    ]

@@ -126,6 +126,15 @@ def test_cut_and_padded_runs_are_refused(digest_type: DigestType) -> None:
 
 
 @every_type
+def test_a_negative_size_is_refused(digest_type: DigestType) -> None:
+    sealer, bodies = sealed(digest_type)
+    for size in (-1, -4, -5, -6, -(2**31)):
+        data = size.to_bytes(4, "big", signed=True) + bodies[0] + bytes(-(size + 4) & 7)
+        with pytest.raises(DigestMismatchError, match="impossible size"):
+            sealer.open_run(data, 5, 7)
+
+
+@every_type
 def test_a_damaged_lac_packet_is_refused(digest_type: DigestType) -> None:
     sealer = digester(digest_type, b"pw")
     packet = sealer.lac_packet(5, -1)
@@ -222,6 +231,18 @@ def test_an_availability_that_contradicts_itself_is_refused() -> None:
             availability.decode_ranges(header + packed)
     with pytest.raises(RemoteProtocolError):
         availability.decode_ranges(b"\0\0\0\1" + good[4:])
+
+
+def test_a_small_availability_does_not_become_a_large_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(availability, "_MAX_RUNS", 10)
+    group = b"".join(
+        value.to_bytes(size, "big") for value, size in ((0, 8), (5, 8), (1, 4), (1, 4))
+    )
+    assert availability.decode((1).to_bytes(8, "big") + bytes(56) + group) == list(range(6))
+    with pytest.raises(RemoteProtocolError):
+        availability.decode_ranges((2).to_bytes(8, "big") + bytes(56) + group * 2)
 
 
 def test_a_huge_run_of_entries_is_a_small_answer() -> None:

@@ -248,6 +248,14 @@ def test_adds_with_logging_context_are_understood() -> None:
     (found,) = RequestDecoder().feed(frame(request.SerializeToString()))
     assert isinstance(found, rq.AddRun)
     assert found.run.entry(6) == body(5, 6)
+    request.addRequest.writeFlags = 1
+    for is_recovery in (False, True):
+        if is_recovery:
+            request.addRequest.flag = 1
+        (found,) = RequestDecoder().feed(frame(request.SerializeToString()))
+        assert isinstance(found, rq.AddRun)
+        assert found.is_recovery == is_recovery
+        assert found.is_deferred_sync == (not is_recovery)
 
 
 @pytest.mark.parametrize(
