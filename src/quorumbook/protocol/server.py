@@ -15,6 +15,7 @@ from quorumbook.protocol import v2_requests, v3_requests, v3_runs
 from quorumbook.protocol.answers import (
     add_answers,
     auth_answer,
+    bare_answer,
     batch_read_answer,
     bookie_info_answer,
     error_answer,
@@ -33,6 +34,7 @@ __all__ = [
     "RequestDecoder",
     "add_answers",
     "auth_answer",
+    "bare_answer",
     "batch_read_answer",
     "bookie_info_answer",
     "error_answer",
