@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -42,8 +44,18 @@ class CommandLine:
             env=self.environment, cwd=self.directory, **options,
         )  # fmt: skip
 
-    def __call__(self, *words: object, stdin: bytes = b"", code: int = 0) -> Done:
+    @contextlib.contextmanager
+    def running(self, *words: object) -> Iterator[subprocess.Popen]:
+        """Run a command for the length of a block, whatever happens in it."""
         with self.start(*words) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+    def __call__(self, *words: object, stdin: bytes = b"", code: int = 0) -> Done:
+        with self.running(*words) as process:
             out, err = process.communicate(stdin, timeout=100)
         done = Done(process.returncode, out, err.decode())
         assert done.code == code, (words, done)

@@ -41,6 +41,7 @@ _BOOKIES = "`quorumbook bookie ls` shows which bookies are there"
 #: The first class that fits decides.
 _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.ConfigError, WRONG_USE, ""),
+    (e.LocalProtocolError, WRONG_USE, ""),
     (e.ClusterNotInitializedError, NOT_THERE, ""),
     (e.ClusterExistsError, REFUSED, "it can be used as it is"),
     (e.NoSuchLedgerInMetadataError, NOT_THERE, "`quorumbook ledger ls` lists the ledgers"),
@@ -57,7 +58,7 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.SessionExpiredError, NOT_NOW, "this process was paused for too long; run it again"),
     (e.UnauthorizedError, REFUSED, "give the ledger's password with --password"),
     (e.LedgerFencedError, REFUSED, "somebody opened the ledger with recovery; write a new one"),
-    (e.LedgerClosedError, REFUSED, "a closed ledger never changes; write a new one"),
+    (e.LedgerClosedError, REFUSED, "`quorumbook ledger write` without an id makes a new one"),
     (
         e.DirectoryLockedError,
         REFUSED,
