@@ -109,6 +109,8 @@ class Channel:
         self._stream: _Stream | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unsent: list[bytes] = []
+        #: Why the last attempt to connect failed.
+        self._failure: QuorumbookError | None = None
         self._is_closed = False
         self._last_received_ns = 0
 
@@ -146,9 +148,7 @@ class Channel:
         if self._connecting is not None:
             await asyncio.shield(self._connecting)
         if self._stream is None:
-            raise ConnectFailedError(
-                f"no connection to bookie {self.bookie_id}", bookie_id=self.bookie_id
-            )
+            raise again(self._failure or ConnectFailedError(bookie_id=self.bookie_id))
 
     async def close(self) -> None:
         """Close for good; what waits fails with ClientClosedError."""
@@ -224,19 +224,21 @@ class Channel:
             failure.__cause__ = error
         self._connecting = None
         if failure is not None:
-            self._unsent.clear()
-            self._on_health(self.bookie_id, False)
-            self._fail_all(failure)
+            self._not_made(failure)
             return
         assert isinstance(protocol, _Stream)
         self._made(protocol)
 
+    def _not_made(self, failure: QuorumbookError) -> None:
+        self._failure = failure
+        self._unsent.clear()
+        self._on_health(self.bookie_id, False)
+        self._fail_all(failure)
+
     def _made(self, stream: _Stream) -> None:
         transport = stream.transport
         if transport is None or transport.is_closing():
-            self._unsent.clear()
-            self._on_health(self.bookie_id, False)
-            self._fail_all(
+            self._not_made(
                 ConnectionLostError(
                     f"bookie {self.bookie_id} closed the connection at once",
                     bookie_id=self.bookie_id,
@@ -245,7 +247,7 @@ class Channel:
             return
         self._reset_decoder()
         self._stream = stream
-        self._last_received_ns = self._env.clock.now_ns()
+        self._last_received_ns = 0
         self._on_health(self.bookie_id, True)
         transport.set_write_buffer_limits(_HIGH_WATER_BYTES)
         if self._unsent:

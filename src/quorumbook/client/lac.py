@@ -20,8 +20,7 @@ from quorumbook.protocol.status import Status, error_for
 #: Where every bookie stores every entry, so many of them are asked for news at a time: one that
 #: is dead or behind must not hold a reader up, and all of them would only say the same.
 _POLLED_BOOKIES = 2
-#: A bookie that gives an error, or has nothing of the ledger yet, is left alone for so long; twice
-#: as long after each further one.
+#: A bookie that gave no news is left alone for so long, and twice as long each further time.
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 _NS = 1_000_000_000
@@ -99,8 +98,9 @@ class LacPolls:
         self._context = context
         self._digester = digester
         self._polls: dict[BookieId, asyncio.Future[v3.V3Response]] = {}
-        #: Bookies that gave errors: how many, and until when they are left alone.
+        #: Bookies that gave no news: how often, and until when they are left alone.
         self._resting: dict[BookieId, tuple[int, int]] = {}
+        self._asked_ns: dict[BookieId, int] = {}
         self._turn = 0
 
     async def wait(
@@ -156,6 +156,7 @@ class LacPolls:
             if until_ns > now_ns:
                 pauses_ns.append(until_ns - now_ns)
             else:
+                self._asked_ns[bookie_id] = now_ns
                 self._polls[bookie_id] = self._poll(bookie_id, metadata.ledger_id, known)
         return min(pauses_ns) / _NS if pauses_ns else None
 
@@ -196,17 +197,26 @@ class LacPolls:
                 batch = self._batch(response.body, metadata.ledger_id, known + 1)
         except QuorumbookError:
             # Also of a bookie that has nothing of the ledger yet, which answers at once.
-            self._turn += 1
-            errors, _ = self._resting.get(bookie_id, (0, 0))
-            pause_s = min(_FIRST_PAUSE_S * 2**errors, _LONGEST_PAUSE_S)
-            until_ns = self._context.env.clock.now_ns() + int(pause_s * _NS)
-            self._resting[bookie_id] = min(errors + 1, 10), until_ns
+            self._rest(bookie_id)
             return known, None
-        self._resting.pop(bookie_id, None)
         lac = INVALID_ENTRY_ID if response.max_lac is None else response.max_lac
         if batch is not None and lac <= known:
             lac = known + 1
+        waited_ns = self._context.env.clock.now_ns() - self._asked_ns.get(bookie_id, 0)
+        if lac > known or waited_ns >= self._context.options.long_poll_timeout_s * _NS / 2:
+            self._resting.pop(bookie_id, None)
+        else:
+            # No news, and at once: of a fenced ledger a bookie does not wait for any.
+            self._rest(bookie_id)
         return lac, batch
+
+    def _rest(self, bookie_id: BookieId) -> None:
+        """Leave a bookie alone for a while, and ask another one first."""
+        self._turn += 1
+        times, _ = self._resting.get(bookie_id, (0, 0))
+        pause_s = min(_FIRST_PAUSE_S * 2**times, _LONGEST_PAUSE_S)
+        until_ns = self._context.env.clock.now_ns() + int(pause_s * _NS)
+        self._resting[bookie_id] = min(times + 1, 10), until_ns
 
     def _batch(self, body: bytes, ledger_id: int, entry_id: EntryId) -> EntryBatch:
         self._digester.verify(body, ledger_id, entry_id)
