@@ -217,7 +217,7 @@ class Channel:
                 bookie_id=self.bookie_id,
             )
             failure.__cause__ = error
-        except QuorumbookError as error:
+        except Exception as error:
             failure = ConnectFailedError(
                 f"cannot connect to bookie {self.bookie_id}: {error}", bookie_id=self.bookie_id
             )
