@@ -20,6 +20,7 @@ from quorumbook.bookie.connection import READS, Connection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env
+from quorumbook.errors import UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import BatchRead, Read
@@ -140,10 +141,14 @@ class Reads:
             if woken is not None:
                 assert request.previous_lac is not None
                 entry_id = request.previous_lac + 1
-            # The last entry's id is the storage's to know, and so is whether it may be told.
+            # The last entry's id is the storage's to know.
             plain = entry_id != INVALID_ENTRY_ID and not request.is_fencing
             entry = cached_entry(request.ledger_id, entry_id) if plain else None
-            if entry is None:
+            if entry_id == INVALID_ENTRY_ID and self._is_in_limbo(request.ledger_id):
+                # The last entry here may not be the last one there was: a recovery that took
+                # its word would close the ledger too early.
+                self._answer_one(connection, waiting, UnknownLedgerStateError())
+            elif entry is None:
                 missing.append(waiting)
                 wanted.append((request.ledger_id, entry_id))
             elif woken is None:
@@ -159,6 +164,10 @@ class Reads:
             self._metrics.read.record(True, now_ns - arrived_ns, hits, now_ns)
         if missing:
             self._read_missing(connection, missing, wanted)
+
+    def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
+        handle = self._storage.handle(ledger_id)
+        return handle is not None and handle.is_in_limbo
 
     def _read_missing(
         self,

@@ -185,8 +185,7 @@ class ScriptedStorage:
         if handle is None:
             return NoSuchLedgerError()
         if entry_id == -1:
-            if handle.is_in_limbo:
-                return UnknownLedgerStateError()
+            # Whether it may be told is the bookie's to know.
             entry_id = handle.last_entry_id
         found = self.entries.get((ledger_id, entry_id)) or self.on_disk.get((ledger_id, entry_id))
         if found is None:

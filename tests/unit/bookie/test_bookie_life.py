@@ -375,6 +375,13 @@ async def test_r22_a_bookie_that_lost_its_index_and_copies_calls_its_open_ledger
             assert await client.add_codes(1) == [(1, FENCED)]
             answer = await v3_client.ask_v3(v3.encode_read(1, 1, 5))
             assert answer.status is Status.UNKNOWN_LEDGER_STATE
+            for request in (
+                v3.encode_read(2, 1, -1),
+                v3.encode_read_lac(3, 1),
+                v3.encode_list_entries(4, 1),
+            ):
+                answer = await v3_client.ask_v3(request)
+                assert answer.status is Status.UNKNOWN_LEDGER_STATE
             # What it still has it gives back.
             assert (await client.ask(v2.encode_read(1, 0))).endswith(entry(1, 0))
             # A closed ledger and an old fragment are what the entry logs say.
