@@ -15,10 +15,10 @@ from quorumbook.storage.write_cache import WriteCache, held_bytes
 
 
 @st.composite
-def entry_runs(draw: st.DrawFn) -> EntryRun:
+def entry_runs(draw: st.DrawFn, ledgers: int = 2, first_max: int = 30) -> EntryRun:
     """A run of some ledger, often with holes, with bytes that differ from others."""
-    ledger_id = draw(st.integers(0, 1))
-    first = draw(st.integers(0, 30))
+    ledger_id = draw(st.integers(0, ledgers - 1))
+    first = draw(st.integers(0, first_max))
     present = [True, *draw(st.lists(st.booleans(), max_size=8)), True]
     payload = draw(st.binary(min_size=0, max_size=3))
     bodies = [
@@ -60,9 +60,9 @@ def test_the_last_write_wins_and_the_size_is_what_is_held(runs: list[EntryRun]) 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["flushed", "flushing", "active"]), entry_runs()), max_size=9
+        st.tuples(st.sampled_from(["flushed", "flushing", "active"]), entry_runs(1, 8)), max_size=9
     ),
-    st.integers(0, 40),
+    st.integers(0, 14),
     st.integers(1, 30),
     st.integers(1, 600),
 )
@@ -105,3 +105,16 @@ def test_memory_is_counted_per_run_and_per_own_size() -> None:
     mixed = EntryRun.of(1, 0, [entry(1, i, b"1" * (i % 2)) for i in range(100)])
     assert held_bytes(uniform) - len(uniform.data) < 500
     assert held_bytes(mixed) - len(mixed.data) > 100 * 30
+
+
+def test_a_hole_of_a_younger_run_hides_nothing_and_shows_nothing_old() -> None:
+    caches = Caches(read_cache_size_bytes=1 << 20)
+    older = EntryRun.of(1, 0, [entry(1, i, b"old") for i in range(4)])
+    bodies = [entry(1, 0, b"new"), b"", entry(1, 2, b"new")]
+    data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies if body)
+    caches.active.add(EntryRun(1, 0, 2, [len(body) for body in bodies], data))
+    caches.flushing = WriteCache()
+    caches.flushing.add(older)
+    assert caches.find_unflushed(1, 1) is older
+    assert caches.newest_until(1, 1, older) == 1
+    assert caches.newest_until(1, 3, older) > 3

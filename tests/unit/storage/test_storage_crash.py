@@ -268,6 +268,7 @@ async def test_r22_a_damaged_journal_tail_demands_a_limbo_start_until_it_is_done
     world = World(tmp_path)
     await world.start()
     await world.append(run_of(1, range(10)))
+    await world.storage.flush()
     await world.append(run_of(1, range(10, 15)))
     await world.crash()
     (path,) = (path for path in world.disk.files() if path.endswith(".txn"))
@@ -372,6 +373,23 @@ async def test_a_lost_or_damaged_index_is_rebuilt(tmp_path: Path, how: str) -> N
     await world.crash()
     assert not (await world.start()).is_index_rebuilt
     await promises.check(world)
+
+
+async def test_an_index_ahead_of_a_replay_that_broke_off_is_still_trusted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.start(write_cache_size_bytes=1 << 20)
+    for first in range(0, 300, 30):
+        await world.append(run_of(first % 4, range(first, first + 30), b"x" * 1000))
+    world.disk.faults.fail("sync", "/ledgers1/current/lastMark", permanent=True)
+    with pytest.raises(StorageError):
+        await world.storage.flush()
+    await world.crash()
+    world.disk.faults.fail("sync", ".log", at=4, permanent=True)
+    with pytest.raises(StorageError):
+        await world.start()
+    await world.crash()
+    assert not (await world.start()).is_index_rebuilt
+    assert sum([len(await world.ids(ledger_id)) for ledger_id in range(4)]) == 300
 
 
 async def test_r22_index_and_copies_lost_demand_a_limbo_start(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ async def test_deferred_entries_are_shown_when_written_and_forced_by_force(tmp_p
 async def test_a_deferred_entry_never_overtakes_an_older_version(tmp_path: Path) -> None:
     world = await started(tmp_path)
     world.threads.workers["journal"].auto = False
+    world.append(run_of(2, [0]))  # on its way, so that the next two share a group
     older = world.append(run_of(1, [0], b"first"))
     newer = world.append(run_of(1, [0], b"second"), deferred_sync=True)
     while not newer.done():
@@ -637,6 +638,61 @@ async def test_s53_a_flush_racing_with_a_deletion_brings_nothing_back(tmp_path: 
     Path(world.index_path).unlink()
     await world.restart()
     assert await world.ids(2) == list(range(5))
+
+
+async def test_s53_a_deleted_ledger_is_gone_before_the_index_knows(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(5)), run_of(2, range(5)))
+    await world.storage.flush()
+    world.threads.workers["storage-flush"].auto = False
+    deletion = asyncio.ensure_future(world.storage.delete_ledgers([1]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert world.storage.handle(1) is None
+        assert isinstance((await world.read((1, 0)))[0], NoSuchLedgerError)
+    world.threads.workers["storage-flush"].auto = True
+    world.threads.workers["storage-flush"].run_next()
+    await deletion
+    assert world.storage.handle(1) is None
+    # Its entries still lie in the log beside those of the other ledger.
+    await world.storage.stop()
+    Path(world.index_path).unlink()
+    await world.start()
+    assert world.report.is_index_rebuilt
+    assert world.storage.ledger_ids() == [2]
+
+
+async def test_r15_a_handle_loaded_again_knows_what_is_not_flushed_yet(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(5), lac=2))
+    await world.storage.flush()
+    await world.append(run_of(1, range(5, 9), lac=6))
+    table = world.storage._book.table
+    table._limit = 0
+    table.evict()
+    assert table.peek(1) is None
+    assert world.handle(1).last_add_confirmed == 6
+    assert world.handle(1).last_entry_id == 8
+
+
+async def test_a_read_that_was_overtaken_by_a_flush_leaves_nothing_old_behind(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(10), b"old"))
+    await world.storage.flush()
+    worker = world.threads.workers["storage-read"]
+    worker.auto = False
+    batch = asyncio.ensure_future(world.read_batch(1, 0))
+    await asyncio.sleep(0)
+    job, done = worker.jobs.popleft()
+    loaded = job()
+    await world.append(run_of(1, range(4, 6), b"new"))
+    await world.storage.flush()
+    done(loaded)
+    await batch
+    worker.auto = True
+    assert await world.read_one(1, 4) == entry(1, 4, b"new", 3)
 
 
 async def test_statistics_are_numbers(tmp_path: Path) -> None:
