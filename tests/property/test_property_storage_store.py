@@ -1,0 +1,169 @@
+"""The whole storage against a dict: appends, re-adds, states, flushes, power cuts, lost indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from doubles.records import lac_packet
+from doubles.storage_world import KEY, World, run_of
+
+LEDGERS = st.integers(1, 3)
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """``expected`` holds what was acknowledged; everything else must not be there."""
+
+    @initialize()
+    def open(self) -> None:
+        self.directory = tempfile.mkdtemp()
+        self.loop = asyncio.new_event_loop()
+        self.world = World(self.directory)
+        self.go(self.world.start())
+        self.expected: dict[tuple[int, int], bytes] = {}
+        self.fenced: set[int] = set()
+        self.lacs: dict[int, int] = {}
+        self.packets: dict[int, int] = {}
+        self.known: set[int] = set()
+
+    def go(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def teardown(self) -> None:
+        if hasattr(self, "loop"):
+            self.go(self.world.crash())
+            self.loop.close()
+            shutil.rmtree(self.directory)
+
+    def heard(self, ledger_id: int, lac: int) -> None:
+        self.known.add(ledger_id)
+        self.lacs[ledger_id] = max(self.lacs.get(ledger_id, -1), lac)
+
+    @rule(
+        ledger_id=LEDGERS,
+        first=st.integers(0, 50),
+        holes=st.lists(st.booleans(), max_size=10),
+        payload=st.sampled_from([b"a", b"bb" * 40, b"c" * 3000]),
+        lac=st.integers(-1, 50),
+        deferred=st.booleans(),
+    )
+    def append(
+        self,
+        ledger_id: int,
+        first: int,
+        holes: list[bool],
+        payload: bytes,
+        lac: int,
+        deferred: bool,
+    ) -> None:
+        ids = [first, *(first + 1 + i for i, here in enumerate(holes) if here)]
+        run = run_of(ledger_id, ids, payload, lac)
+
+        async def append_and_force() -> None:
+            future = self.world.append(run, deferred_sync=deferred)
+            forced = self.loop.create_future()
+            self.world.storage.force(lambda _: forced.set_result(None))
+            await future
+            await forced
+
+        self.go(append_and_force())
+        self.expected.update({(ledger_id, i): body for i, body in run.entries()})
+        self.heard(ledger_id, lac)
+
+    @rule(ledger_id=LEDGERS)
+    def fence(self, ledger_id: int) -> None:
+        async def fence() -> None:
+            await self.world.fence(ledger_id)
+
+        self.go(fence())
+        self.fenced.add(ledger_id)
+        self.known.add(ledger_id)
+
+    @rule(ledger_id=LEDGERS, lac=st.integers(0, 60))
+    def write_lac(self, ledger_id: int, lac: int) -> None:
+        async def write() -> None:
+            await self.world.write_lac(ledger_id, lac)
+
+        self.go(write())
+        self.packets[ledger_id] = max(self.packets.get(ledger_id, -1), lac)
+        self.heard(ledger_id, lac)
+
+    @rule(ledger_id=LEDGERS)
+    def delete(self, ledger_id: int) -> None:
+        self.go(self.world.storage.delete_ledgers([ledger_id]))
+        self.expected = {key: b for key, b in self.expected.items() if key[0] != ledger_id}
+        self.fenced.discard(ledger_id)
+        self.known.discard(ledger_id)
+        self.lacs.pop(ledger_id, None)
+        self.packets.pop(ledger_id, None)
+
+    @rule()
+    def flush(self) -> None:
+        self.go(self.world.storage.flush())
+
+    @rule()
+    def evict(self) -> None:
+        table = self.world.storage._book.table
+        table._limit = 0
+        table.evict()
+
+    @rule(seed=st.integers(0, 99), keep=st.sampled_from([0.0, 0.5, 1.0]))
+    def cut_power(self, seed: int, keep: float) -> None:
+        self.go(self.world.crash(random.Random(seed), keep=keep))
+        assert not self.go(self.world.start()).needs_limbo_start
+
+    @rule(lose_index=st.booleans())
+    def restart(self, lose_index: bool) -> None:
+        self.go(self.world.storage.stop())
+        if lose_index:
+            Path(self.world.index_path).unlink()
+        report = self.go(self.world.start())
+        assert report.replayed_entries == 0
+        assert not report.needs_limbo_start
+
+    @invariant()
+    def everything_acknowledged_is_there_and_nothing_else(self) -> None:
+        self.go(self.check())
+
+    async def check(self) -> None:
+        storage = self.world.storage
+        assert storage.ledger_ids() == sorted(self.known)
+        for ledger_id in self.known:
+            handle = storage.handle(ledger_id)
+            assert handle is not None
+            assert handle.master_key == KEY
+            assert handle.is_fenced == (ledger_id in self.fenced)
+            assert handle.last_add_confirmed == self.lacs.get(ledger_id, -1)
+            packet = self.packets.get(ledger_id)
+            assert handle.explicit_lac == (
+                None if packet is None else lac_packet(ledger_id, packet)
+            )
+            bodies = {i: b for (ledger, i), b in self.expected.items() if ledger == ledger_id}
+            assert handle.last_entry_id == max(bodies, default=-1)
+            assert await self.world.ids(ledger_id) == sorted(bodies)
+            wanted = list(bodies)[:5]
+            found = await self.world.read(*((ledger_id, i) for i in wanted))
+            assert found == [bodies[i] for i in wanted]
+            await self.check_batches(ledger_id, bodies)
+
+    async def check_batches(self, ledger_id: int, bodies: dict[int, bytes]) -> None:
+        """Read everything by batches."""
+        missing = sorted(bodies)
+        while missing:
+            data, count = await self.world.read_batch(ledger_id, missing[0])
+            batch = [missing.pop(0) for _ in range(count)]
+            assert data == b"".join(len(bodies[i]).to_bytes(4, "big") + bodies[i] for i in batch)
+
+
+StorageMachine.TestCase.settings = settings(
+    max_examples=30, stateful_step_count=20, deadline=None, derandomize=True
+)
+TestStorage = StorageMachine.TestCase
