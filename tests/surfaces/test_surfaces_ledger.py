@@ -229,3 +229,13 @@ def test_ctrl_c_ends_a_command_without_a_trace(quorumbook):
         _, err = tail.communicate(timeout=60)
     assert tail.returncode == 130
     assert b"Traceback" not in err
+
+
+def test_a_password_is_never_shown(quorumbook):
+    ledger_id = _write(quorumbook, b"x\n", words=("--password", "open sesame"))
+    for form in ("table", "json", "jsonl", "raw"):
+        shown = quorumbook("ledger", "show", ledger_id, "-o", form)
+        listed = quorumbook("ledger", "ls", "-o", form)
+        assert "sesame" not in shown.text + shown.err + listed.text + listed.err
+    row = json.loads(quorumbook("ledger", "show", ledger_id, "-o", "json").text)
+    assert row["has_password"] is True

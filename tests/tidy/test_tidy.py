@@ -214,6 +214,22 @@ def test_every_command_and_its_options_are_documented(path, command):
             ), f"`{path} {parameter.opts[0]}` is not in docs/commands.md"
 
 
+def test_every_difference_from_the_peer_is_pinned_by_a_test_that_exists():
+    text = (ROOT / "docs" / "divergence.md").read_text(encoding="utf-8")
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    existing = set(re.findall(r"def (test_\w+)", tests))
+    tables = text.partition("## What there is no way")[0]
+    rows = [
+        line for line in tables.splitlines()
+        if line.startswith("| ") and not line.startswith("| the peer |")
+    ]  # fmt: skip
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named, row
+        assert set(named) <= existing, row
+
+
 def test_links_between_documents_lead_somewhere():
     for path in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", path.read_text()):
