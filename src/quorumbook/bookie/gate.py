@@ -43,9 +43,6 @@ class LedgerGate:
 
     def verdict(self, ledger_id: LedgerId) -> Status | None:
         """Return OK, a refusal, or None if the metadata has to be asked first."""
-        if ledger_id in self._waiting:
-            # Whoever comes later stands behind those that wait.
-            return None
         verdict = self._verdicts.get(ledger_id)
         if verdict is not None and verdict is not Status.OK:
             # A refusal may be out of date tomorrow; it is given to those that waited for it.

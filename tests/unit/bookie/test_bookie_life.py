@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bookie_harness import (
     options_in,
     real_bookie,
     running,
+    settle,
     until,
     v2_adds,
 )
@@ -94,15 +96,20 @@ async def test_a_bookie_registers_where_it_listens_and_unregisters_when_it_stops
 async def test_a_clean_stop_answers_what_is_under_way_and_can_be_asked_for_twice(
     tmp_path: Path,
 ) -> None:
+    disk = FailingDisk()
     async with cluster() as store:
-        bookie = Bookie(Env(), options_in(tmp_path), store)
+        bookie = Bookie(Env(disk=disk), options_in(tmp_path), store)
         await bookie.start()
         client = await RawClient.connect(bookie.address[1])
+        disk.may_sync.clear()
         client.send(v2_adds(1, range(100)))
-        add = bookie.metrics.add
-        await until(lambda: add.succeeded.count + bookie.metrics.adds_in_progress > 0)
-        await asyncio.gather(bookie.stop(), bookie.stop())
+        await until(lambda: bookie.metrics.adds_in_progress == 100)
+        stopping = asyncio.gather(bookie.stop(), bookie.stop())
+        await until(lambda: bookie.metrics.server_status == -1)
+        await settle()
+        disk.may_sync.set()
         assert await client.add_codes(100) == [(entry_id, 0) for entry_id in range(100)]
+        await stopping
         assert await client.is_closed()
 
 
@@ -523,10 +530,12 @@ async def test_s81_a_bookie_forced_to_be_read_only_stays_so(tmp_path: Path) -> N
 
 
 class FailingDisk(RealDisk):
-    """A disk whose journal fails to sync on demand."""
+    """A disk whose journal fails to sync, or waits, on demand."""
 
     def __init__(self) -> None:
         self.fails = False
+        self.may_sync = threading.Event()
+        self.may_sync.set()
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> object:  # type: ignore[override]
         file = super().open(path, create=create, read_only=read_only)
@@ -539,6 +548,7 @@ class _FailingFile:
         self._file = file
 
     def sync(self) -> None:
+        self._disk.may_sync.wait(20)
         if self._disk.fails:
             raise StorageError("I/O error", path=self._file.path)
         self._file.sync()
