@@ -120,17 +120,19 @@ class LacPublisher:
             if index not in failed
         }
         acknowledged = 0
-        # A silent bookie must not hold the next number back.
-        while waiting and acknowledged < metadata.ack_quorum_size:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for future in done:
-                problem = future.exception()
-                if problem is None and future.result().status is not Status.OK:
-                    problem = error_for(future.result().status, ledger_id=metadata.ledger_id)
-                if problem is None:
-                    acknowledged += 1
-                else:
-                    _log.debug("ledger %d: %s", metadata.ledger_id, problem)
-        for future in waiting:
-            future.cancel()
+        try:
+            # A silent bookie must not hold the next number back.
+            while waiting and acknowledged < metadata.ack_quorum_size:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for future in done:
+                    problem = future.exception()
+                    if problem is None and future.result().status is not Status.OK:
+                        problem = error_for(future.result().status, ledger_id=metadata.ledger_id)
+                    if problem is None:
+                        acknowledged += 1
+                    else:
+                        _log.debug("ledger %d: %s", metadata.ledger_id, problem)
+        finally:
+            for future in waiting:
+                future.cancel()
         return acknowledged

@@ -15,16 +15,37 @@ from quorumbook.ids import EntryId
 class Batch:
     """Entries that went to the loop thread together; their futures look here."""
 
-    __slots__ = ("_callbacks", "_event", "_lock", "error", "group", "payloads", "size_bytes")
+    __slots__ = (
+        "_callbacks",
+        "_event",
+        "_lock",
+        "error",
+        "first_entry_id",
+        "group",
+        "is_good",
+        "payloads",
+        "size_bytes",
+    )
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
         self.size_bytes = 0
         self.group: Group | None = None
         self.error: BaseException | None = None
+        self.first_entry_id: EntryId = -1
+        #: Everything is confirmed: futures need not look any further.
+        self.is_good = False
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
+
+    @classmethod
+    def of_nothing(cls, next_entry_id: EntryId) -> Batch:
+        """Return the settled outcome of appending no entries."""
+        batch = cls()
+        batch.first_entry_id = next_entry_id
+        batch.finish(None)
+        return batch
 
     @property
     def is_done(self) -> bool:
@@ -39,6 +60,9 @@ class Batch:
     def finish(self, error: BaseException | None) -> None:
         """Settle the outcome; runs on the loop thread."""
         self.error = error
+        if self.group is not None:
+            self.first_entry_id = self.group.first_entry_id
+        self.is_good = error is None
         with self._lock:
             self._event.set()
             callbacks, self._callbacks = self._callbacks, []
@@ -58,11 +82,6 @@ class Batch:
         if self.error is None or (self.group is not None and index < self.group.resolved):
             return None
         return again(self.error) if isinstance(self.error, QuorumbookError) else self.error
-
-    def entry_id(self, index: int) -> EntryId:
-        """Return the id of an entry that was confirmed."""
-        assert self.group is not None
-        return self.group.first_entry_id + index
 
 
 class AppendFuture:
@@ -85,10 +104,12 @@ class AppendFuture:
             RequestTimeoutError: it was not confirmed in this time.
             QuorumbookError: the writer failed; the entry's fate is unknown.
         """
-        error = self.exception(timeout_s)
-        if error is not None:
-            raise error
-        return self._batch.entry_id(self._index)
+        batch = self._batch
+        if not batch.is_good:
+            error = self.exception(timeout_s)
+            if error is not None:
+                raise error
+        return batch.first_entry_id + self._index
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
         """Wait for the outcome and return the error, or None."""
@@ -127,7 +148,7 @@ class AppendManyFuture:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        first = self._batch.entry_id(self._first)
+        first = self._batch.first_entry_id + self._first
         return range(first, first + self._count)
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:

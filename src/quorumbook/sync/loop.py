@@ -59,7 +59,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 _start_lock = threading.Lock()
 _thread: LoopThread | None = None
 #: Raised by one in a child made by fork: what was made before belongs to the parent.
-_generation = 0
+generation = 0
 
 
 def _loop_thread() -> LoopThread:
@@ -72,11 +72,11 @@ def _loop_thread() -> LoopThread:
 
 
 def _after_fork() -> None:
-    global _thread, _generation, _start_lock
+    global _thread, generation, _start_lock
     if _thread is not None:
         atexit.unregister(_thread.stop)
     _thread = None
-    _generation += 1
+    generation += 1
     _start_lock = threading.Lock()
 
 
@@ -89,7 +89,7 @@ class Owned:
 
     def __init__(self) -> None:
         self.loop_thread = _loop_thread()
-        self._generation = _generation
+        self.generation = generation
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop thread and wait for its result."""
@@ -98,7 +98,7 @@ class Owned:
 
     def check_process(self) -> None:
         """Raise LocalProtocolError in a child made by fork."""
-        if self._generation != _generation:
+        if self.generation != generation:
             raise LocalProtocolError(
                 "this client was made before the process was forked; connect again in the child"
             )
@@ -120,5 +120,5 @@ class Owned:
             while (item := self.run(lambda: step(iteration))) is not None:
                 yield item[0]
         finally:
-            if self._generation == _generation:
+            if self.generation == generation:
                 self.run(iteration.aclose)

@@ -13,8 +13,9 @@ from quorumbook.client import writer as aio
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
-from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.sync import loop
 from quorumbook.sync.futures import AppendFuture, AppendManyFuture, Batch
 from quorumbook.sync.loop import Owned
 
@@ -32,6 +33,9 @@ class LedgerWriter(Owned):
         self._max_bytes = writer.options.max_pending_bytes
         self._entries = 0
         self._bytes = 0
+        self._max_size = writer.options.max_frame_size_bytes - FRAME_OVERHEAD_BYTES
+        #: Nothing is taken any more: closed, or failed.
+        self._is_over = False
         self._is_closing = False
         #: Gathers what is appended until the loop thread takes it.
         self._batch = Batch()
@@ -111,13 +115,15 @@ class LedgerWriter(Owned):
         if type(payload) is not bytes:
             payload = aio.frozen(payload)
         size = len(payload) + ENTRY_OVERHEAD_BYTES
-        self.check_process()
         with self._lock:
-            if self._entries >= self._max_entries or self._bytes + size > self._max_bytes:
-                self._check_room(1, len(payload))
-            if self._is_closing or self._aio.is_closed:
-                self._check_open()
-            self._aio.check_size(payload)
+            if (
+                self._entries >= self._max_entries
+                or self._bytes + size > self._max_bytes
+                or size > self._max_size
+                or self._is_over
+                or self.generation != loop.generation
+            ):
+                self._check(payload)
             self._entries += 1
             self._bytes += size
             batch = self._batch
@@ -136,6 +142,9 @@ class LedgerWriter(Owned):
             LedgerClosedError: the writer is closed, and other errors that ended it.
         """
         frozen = [aio.frozen(payload) for payload in payloads]
+        if not frozen:
+            self._check_open()
+            return AppendManyFuture(Batch.of_nothing(self.last_add_pushed + 1), 0, 0)
         size = sum(map(len, frozen))
         for payload in frozen:
             self._aio.check_size(payload)
@@ -171,7 +180,7 @@ class LedgerWriter(Owned):
         """Wait for pending entries, then close the ledger behind the last confirmed one."""
         self.check_process()
         with self._room:
-            self._is_closing = True
+            self._is_over = self._is_closing = True
             self._room.notify_all()
         self.run(self._close)
 
@@ -179,7 +188,7 @@ class LedgerWriter(Owned):
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
         self.check_process()
         with self._room:
-            self._is_closing = True
+            self._is_over = self._is_closing = True
             self._room.notify_all()
         self.run(self._aio.abort)
 
@@ -202,6 +211,13 @@ class LedgerWriter(Owned):
         return f"<sync {self._aio!r}>"
 
     # On the calling thread, with the lock
+
+    def _check(self, payload: bytes) -> None:
+        """Raise what stands against an append."""
+        self.check_process()
+        self._check_open()
+        self._aio.check_size(payload)
+        self._check_room(1, len(payload))
 
     def _has_room(self, count: int, size_bytes: int) -> bool:
         if not self._entries and count == 1:
@@ -265,6 +281,7 @@ class LedgerWriter(Owned):
         with self._room:
             self._entries -= count
             self._bytes -= batch.size_bytes
+            self._is_over = self._is_over or error is not None
             self._room.notify_all()
         batch.finish(error)
 

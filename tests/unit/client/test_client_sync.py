@@ -119,6 +119,7 @@ def test_connect_has_the_same_parameters() -> None:
 def test_entries_written_are_read(world: World) -> None:
     with world.connect() as bk:
         with bk.create_ledger(custom_metadata={"a": b"b"}) as ledger:
+            assert ledger.append_many([]).result() == range(0)
             assert ledger.append(b"zero") == 0
             futures = [ledger.append_nowait(b"%d" % i) for i in range(1, 100)]
             many = ledger.append_many([b"x", bytearray(b"y")])
@@ -181,7 +182,8 @@ def test_what_is_queued_while_the_loop_is_busy_goes_as_one_batch(world: World) -
         gate.set()
         assert [future.result() for future in futures] == list(range(1, 501))
         adds = [r for r in world.cluster.bookies[0].requests if isinstance(r, AddRun)]
-        assert [request.run.count for request in adds] == [1, 500]
+        assert sum(request.run.count for request in adds) == 501
+        assert len(adds) < 10  # one write, cut by the network at most
         ledger.close()
 
 
