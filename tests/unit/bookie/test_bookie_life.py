@@ -8,6 +8,7 @@ import dataclasses
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bookie_harness import (
@@ -537,13 +538,13 @@ class FailingDisk(RealDisk):
         self.may_sync = threading.Event()
         self.may_sync.set()
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> object:  # type: ignore[override]
-        file = super().open(path, create=create, read_only=read_only)
+    def open(self, path: str, **modes: bool) -> Any:  # type: ignore[override]
+        file = super().open(path, **modes)
         return _FailingFile(self, file) if path.endswith(".txn") else file
 
 
 class _FailingFile:
-    def __init__(self, disk: FailingDisk, file: object) -> None:
+    def __init__(self, disk: FailingDisk, file: Any) -> None:
         self._disk = disk
         self._file = file
 
