@@ -221,7 +221,9 @@ class SimDisk:
 
     # --- the Disk interface ---
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+    def open(
+        self, path: str, *, create: bool = False, read_only: bool = False, uncached: bool = False
+    ) -> File:
         self.faults.run("create" if create else "open", path)
         with self.guard:
             if create:
@@ -412,7 +414,9 @@ class FaultyDisk:
         self._disk = disk
         self.faults = faults or Faults()
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+    def open(
+        self, path: str, *, create: bool = False, read_only: bool = False, uncached: bool = False
+    ) -> File:
         self.faults.run("create" if create else "open", path)
         return _FaultyFile(self._disk.open(path, create=create, read_only=read_only), self.faults)
 

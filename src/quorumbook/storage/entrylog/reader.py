@@ -81,6 +81,6 @@ class EntryLogReader:
             )
         while len(self._files) >= self._open_files_max:
             self._files.popitem(last=False)[1].close()
-        file = self._disk.open(path, read_only=True)
+        file = self._disk.open(path, read_only=True, uncached=True)
         self._files[entry_log_id] = file
         return file

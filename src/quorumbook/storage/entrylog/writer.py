@@ -99,6 +99,9 @@ class _Log:
     def write_out(self) -> None:
         if self.buffers:
             self.file.write(self.buffers, self.written)
+            # Piece by piece, so that a checkpoint does not hit the journal's disk with all of
+            # a write cache at once, and so that few pages of the system's cache are used.
+            self.file.sync()
             self.written += self.buffered
             self.buffers, self.buffered = [], 0
 
@@ -239,7 +242,7 @@ class EntryLogs:
         entry_log_id = self._next_id
         self._next_id += 1
         path = f"{directory}/{entry_log_name(entry_log_id)}"
-        file = self._env.disk.open(path, create=True)
+        file = self._env.disk.open(path, create=True, uncached=True)
         try:
             header = encode_header(entry_log_id)
             file.write([header + bytes(HEADER_SIZE - len(header))], 0)

@@ -152,7 +152,8 @@ class _Writer:
         else:
             journal_id = self._journal_id + 1
             previous = LogMark(self._journal_id, self._offset)
-        file = self._disk.open(f"{self._directory}/{journal_name(journal_id)}", create=True)
+        path = f"{self._directory}/{journal_name(journal_id)}"
+        file = self._disk.open(path, create=True, uncached=True)
         self._file, self._journal_id, self._allocated = file, journal_id, 0
         self._offset = HEADER_SIZE
         self._allocate(file, HEADER_SIZE)
