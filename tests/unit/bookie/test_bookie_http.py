@@ -1,0 +1,96 @@
+"""Health and metrics over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from bookie_harness import (
+    RawClient,
+    cluster,
+    real_bookie,
+    until,
+    v2_adds,
+)
+
+from quorumbook.errors import (
+    MetadataUnavailableError,
+    StorageError,
+)
+from quorumbook.metadata.memory import memory_tree
+from quorumbook.metadata.store import MetadataStore
+from quorumbook.protocol import v2
+
+
+def expire(store: MetadataStore) -> None:
+    """End the store's session, as a lease that ran out does."""
+    memory_tree(store.uri.removeprefix("memory://")).end_session(store.session_id)
+
+
+# Health and metrics
+
+
+async def ask_http(port: int, request: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        port = bookie.http_port
+        assert port is not None
+        client = await RawClient.connect(bookie.address[1])
+        client.send(v2_adds(1, range(10)))
+        await client.add_codes(10)
+        await client.ask(v2.encode_read(1, 0))
+        assert await ask_http(port, "GET /heartbeat HTTP/1.1\r\n\r\n") == (200, "OK\n")
+        assert (await ask_http(port, "GET /is_ready HTTP/1.1\r\n\r\n"))[0] == 200
+        status, text = await ask_http(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status == 200
+        lines = text.splitlines()
+        assert 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"} 10.0' in lines
+        assert 'bookkeeper_server_READ_ENTRY_count{success="true"} 1.0' in lines
+        assert "bookie_SERVER_STATUS 1.0" in lines
+        assert any(line.startswith("bookie_WRITE_BYTES ") for line in lines)
+        assert any(line.startswith("bookie_ledger_dir_usage{path=") for line in lines)
+        assert (await ask_http(port, "GET /nothing HTTP/1.1\r\n\r\n"))[0] == 404
+        assert (await ask_http(port, "DELETE /metrics HTTP/1.1\r\n\r\n"))[0] == 405
+        assert (await ask_http(port, "rubbish\r\n\r\n"))[0] == 400
+        assert (await ask_http(port, "G" * 9000))[0] == 400
+        assert await ask_http(port, "HEAD /heartbeat HTTP/1.1\r\n\r\n") == (200, "")
+        bookie.disks.storage_full(StorageError("no space left"))
+        await until(lambda: bookie.metrics.server_status == 0)
+        text = (await ask_http(port, "GET /metrics HTTP/1.1\r\n\r\n"))[1]
+        assert "bookie_SERVER_STATUS 0.0" in text.splitlines()
+
+
+async def test_a_bookie_that_cannot_be_found_is_not_ready(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        port = bookie.http_port
+        assert port is not None
+
+        async def refuse(*_: object, **__: object) -> int:
+            raise MetadataUnavailableError("the store is away")
+
+        store.renew_session = refuse  # type: ignore[method-assign]
+        expire(store)
+        await until(lambda: bookie.metrics.server_status == -1)
+        assert (await ask_http(port, "GET /is_ready HTTP/1.1\r\n\r\n"))[0] == 503
+        assert (await ask_http(port, "GET /heartbeat HTTP/1.1\r\n\r\n"))[0] == 200
+        del store.renew_session  # type: ignore[attr-defined]
+        await until(lambda: bookie.is_ready)
+        assert (await ask_http(port, "GET /is_ready HTTP/1.1\r\n\r\n"))[0] == 200
+
+
+async def test_metrics_families_have_each_name_once(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store) as bookie:
+        lines = bookie.render_metrics().decode().splitlines()
+        names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+        for name in ("bookie_journal_JOURNAL_SYNC", "bookie_write_cache_size", "bookie_flush"):
+            assert name in names
+        assert len(names) == len(set(names))
+        assert bookie.http_port is None
