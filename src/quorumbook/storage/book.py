@@ -200,7 +200,6 @@ class Book:
             cache,
             mark,
             handles,
-            [handle.state() for handle in handles],
             sorted(self._deleting),
             limbo_start,
         )

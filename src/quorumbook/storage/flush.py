@@ -59,12 +59,14 @@ class Checkpoint:
     cache: WriteCache
     mark: LogMark
     handles: list[LedgerHandle] = field(default_factory=list)
-    states: list[LedgerState] = field(default_factory=list)
     deleted: list[LedgerId] = field(default_factory=list)
     #: None leaves the limbo start as it is, "" ends it, a reason demands it.
     limbo_start: str | None = None
     #: The index has it; only the later steps are left.
     is_committed: bool = False
+    #: What of the handles is stored, taken on the worker: thousands at once would hold the loop.
+    #: It may be newer than the mark, which does no harm: nothing in it is ever taken back.
+    states: list[LedgerState] = field(default_factory=list)
     #: Ranges whose older entries were replaced.
     replaced: list[tuple[LedgerId, EntryId, EntryId]] = field(default_factory=list)
 
@@ -134,6 +136,7 @@ class Checkpointer:
     def _store(self, checkpoint: Checkpoint) -> None:
         runs = list(self._append(checkpoint.cache))
         self._entry_logs.sync()
+        checkpoint.states = [handle.state() for handle in checkpoint.handles]
         new_logs = {run.entry_log_id for run in runs} - self._known_logs
         index_mark = max(self.index_mark, checkpoint.mark)
         meta: list[tuple[str, str | None]] = [(MARK_KEY, encode_index_mark(index_mark))]
