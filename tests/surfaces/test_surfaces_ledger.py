@@ -105,7 +105,7 @@ def test_a_password_is_needed_to_read(quorumbook, tmp_path):
 def test_tail_shows_a_line_as_soon_as_it_was_typed(quorumbook):
     ledger_id = int(quorumbook("ledger", "create").text)
     with (
-        quorumbook.running("ledger", "tail", ledger_id) as tail,
+        quorumbook.running("ledger", "tail", ledger_id, "--first", 0) as tail,
         quorumbook.running("ledger", "write", ledger_id) as writer,
     ):
         for number in range(5):
@@ -122,7 +122,7 @@ def test_tail_shows_a_line_as_soon_as_it_was_typed(quorumbook):
 def test_a_ledger_whose_writer_was_killed_is_recovered(quorumbook):
     ledger_id = int(quorumbook("ledger", "create").text)
     with (
-        quorumbook.running("ledger", "tail", ledger_id) as tail,
+        quorumbook.running("ledger", "tail", ledger_id, "--first", 0) as tail,
         quorumbook.running("ledger", "write", ledger_id) as writer,
     ):
         writer.stdin.write(b"safe\n")
@@ -222,7 +222,7 @@ def test_ctrl_c_ends_a_command_without_a_trace(quorumbook):
     import signal
 
     ledger_id = int(quorumbook("ledger", "create").text)
-    with quorumbook.running("ledger", "tail", ledger_id) as tail:
+    with quorumbook.running("ledger", "tail", ledger_id, "--first", 0) as tail:
         with pytest.raises(subprocess.TimeoutExpired):
             tail.wait(1.5)
         tail.send_signal(signal.SIGINT)

@@ -64,8 +64,14 @@ class Call:
 
     def connect(self) -> BookKeeper:
         """Return a client of the cluster; use it with ``async with``."""
+        import logging
+
         import quorumbook
 
+        if not self.is_verbose:
+            logging.basicConfig(level=logging.WARNING, format="quorumbook: %(message)s")
+            # Which bookie is avoided for how long matters to programs that go on for longer.
+            logging.getLogger("quorumbook.client.bookies").setLevel(logging.ERROR)
         return quorumbook.connect(self.metadata_uri, **client_options(self.settings))
 
     def new_ledger_options(

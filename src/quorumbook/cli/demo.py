@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import os
 import shutil
 import sys
@@ -78,9 +77,6 @@ class DemoFailedError(QuorumbookError):
 @click.pass_obj
 def demo(call: Call, keep: bool) -> None:
     """Write real events, kill a bookie meanwhile, read everything back and compare."""
-    if not call.is_verbose:
-        # That a bookie is gone is part of the story, which tells it better.
-        logging.getLogger("quorumbook").setLevel(logging.ERROR)
     source = flights.path()
     directory = tempfile.mkdtemp(prefix="quorumbook-demo-")
     try:
