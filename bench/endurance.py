@@ -104,8 +104,8 @@ def replay(work: Path) -> Figure:
         quorumbook("cluster", "init", "--metadata", own.uri), check=True, stdout=subprocess.DEVNULL
     )
     large = {
-        "QUORUMBOOK_WRITE_CACHE_SIZE_BYTES": str(3 << 30),
-        "QUORUMBOOK_FLUSH_INTERVAL_S": "3600",
+        "QUORUMBOOK_STORAGE_WRITE_CACHE_SIZE_BYTES": str(3 << 30),
+        "QUORUMBOOK_STORAGE_FLUSH_INTERVAL_S": "3600",
     }
     command = quorumbook(
         "bookie",

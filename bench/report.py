@@ -80,7 +80,7 @@ def _ratio(scenario: Scenario, goal: Goal) -> str:
 
 def _cell(values: list[float] | None) -> str:
     if not values:
-        return "–"
+        return "-"
     middle = statistics.median(values)
     digits = 0 if middle >= 100 else 3
     return f"{middle:,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
@@ -105,7 +105,7 @@ def write(
     if figures:
         lines += ["", "| figure | measured | goal | reached |", "|---|---|---|---|"]
         for figure in figures:
-            mark = {True: "yes", False: "**no**", None: "–"}[figure.reached]
+            mark = {True: "yes", False: "**no**", None: "-"}[figure.reached]
             lines.append(f"| {figure.title} | {figure.value} | {figure.goal} | {mark} |")
     target.mkdir(parents=True, exist_ok=True)
     (target / "bench.md").write_text("\n".join(lines) + "\n")

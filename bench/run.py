@@ -60,12 +60,9 @@ def main() -> int:
             for name, (scenario, measure) in chosen.items():
                 began = time.monotonic()
                 measure(scenario)
-                print(
-                    f"round {round_number + 1}: {name} {time.monotonic() - began:.0f} s "
-                    f"{ {system: round(values[-1], 3) for system, values in scenario.values.items()} }",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                newest = {system: round(v[-1], 3) for system, v in scenario.values.items()}
+                took = time.monotonic() - began
+                print(f"round {round_number + 1}: {name} {took:.0f} s {newest}", file=sys.stderr)
         scenarios = [scenario for scenario, _ in chosen.values()]
         if not arguments.skip_endurance:
             figures = endurance.measure(systems, work, arguments.minutes)

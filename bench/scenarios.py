@@ -219,70 +219,58 @@ def random_read(systems: Systems) -> Callable[[Scenario], None]:
     return measure
 
 
-def catalogue(systems: Systems) -> dict[str, tuple[Scenario, Callable[[Scenario], None]]]:
+THREE, ONE = (3, 3, 2), (1, 1, 1)
+RATE = "entries/s"
+TWICE = [Goal("own", "peer", 2.0), Goal("own", "floor", 0.6)]
+FASTER = [Goal("own", "peer", 1.2), Goal("own", "floor", 0.6)]
+QUARTER = [Goal("own", "peer", 0.25, at_most=True)]
+Catalogue = dict[str, tuple[Scenario, Callable[[Scenario], None]]]
+
+
+def catalogue(systems: Systems) -> Catalogue:
     """Return every scenario by its short name."""
-    three, one = (3, 3, 2), (1, 1, 1)
-    rate = "entries/s"
-    against_both = [Goal("own", "peer", 2.0), Goal("own", "floor", 0.6)]
-    one_bookie = [Goal("own", "peer", 1.2), Goal("own", "floor", 0.6)]
-    quarter = [Goal("own", "peer", 0.25, at_most=True)]
-    return {
-        "append-e3-1k": (
-            Scenario(f"append {shape(three)}, 1 KB", rate, against_both),
-            append(systems, three, 1024),
-        ),
-        "append-e1-1k": (
-            Scenario(f"append {shape(one)}, 1 KB", rate, one_bookie),
-            append(systems, one, 1024),
-        ),
-        "append-e3-100": (
-            Scenario(f"append {shape(three)}, 100 bytes", rate, against_both),
-            append(systems, three, 100),
-        ),
-        "append-e1-100": (
-            Scenario(f"append {shape(one)}, 100 bytes", rate, one_bookie),
-            append(systems, one, 100),
-        ),
-        "single-e3": (
-            Scenario(f"one add at a time {shape(three)}, p50", "ms", quarter),
-            single(systems, three),
-        ),
-        "single-e1": (
-            Scenario(f"one add at a time {shape(one)}, p50", "ms", quarter),
-            single(systems, one),
-        ),
-        "mixed-append-v2": (
-            Scenario("append by the peer's client, v2", rate, [Goal("mixed v2", "peer", 1.0)]),
-            mixed_append(systems, True),
-        ),
-        "mixed-append-v3": (
-            Scenario("append by the peer's client, v3", rate, [Goal("mixed v3", "peer", 1.0)]),
-            mixed_append(systems, False),
-        ),
-        "scan": (
-            Scenario("sequential read, cached", rate, [Goal("own", "peer", 1.5)]),
-            scan(systems, "own", True),
-        ),
-        "cold-scan": (
+    return {**appends(systems), **reads(systems)}
+
+
+def appends(systems: Systems) -> Catalogue:
+    rows: Catalogue = {}
+    for quorum, goals, name in ((THREE, TWICE, "e3"), (ONE, FASTER, "e1")):
+        for size, words in ((1024, "1 KB"), (100, "100 bytes")):
+            rows[f"append-{name}-{size}"] = (
+                Scenario(f"append {shape(quorum)}, {words}", RATE, goals),
+                append(systems, quorum, size),
+            )
+        rows[f"single-{name}"] = (
+            Scenario(f"one add at a time {shape(quorum)}, p50", "ms", QUARTER),
+            single(systems, quorum),
+        )
+    for v2, wire in ((True, "v2"), (False, "v3")):
+        rows[f"mixed-append-{wire}"] = (
             Scenario(
-                "sequential read, restarted, page cache dropped", rate, [Goal("own", "peer", 1.5)]
+                f"append by the peer's client, {wire}", RATE, [Goal(f"mixed {wire}", "peer", 1.0)]
             ),
+            mixed_append(systems, v2),
+        )
+    return rows
+
+
+def reads(systems: Systems) -> Catalogue:
+    half_more, as_fast = [Goal("own", "peer", 1.5)], [Goal("own", "peer", 1.0)]
+    rows: Catalogue = {
+        "scan": (Scenario("sequential read, cached", RATE, half_more), scan(systems, "own", True)),
+        "cold-scan": (
+            Scenario("sequential read, restarted, page cache dropped", RATE, half_more),
             cold_scan(systems),
         ),
-        "random": (
-            Scenario("random read, one at a time", rate, [Goal("own", "peer", 1.0)]),
-            random_read(systems),
-        ),
-        "mixed-scan-v2": (
-            Scenario(
-                "sequential read by the peer's client, v2", rate, [Goal("mixed v2", "peer", 1.5)]
-            ),
-            scan(systems, "mixed", True),
-        ),
-        "mixed-scan-v3": (
-            Scenario(
-                "sequential read by the peer's client, v3", rate, [Goal("mixed v3", "peer", 1.0)]
-            ),
-            scan(systems, "mixed", False),
-        ),
+        "random": (Scenario("random read, one at a time", RATE, as_fast), random_read(systems)),
     }
+    for v2, wire, bound in ((True, "v2", 1.5), (False, "v3", 1.0)):
+        rows[f"mixed-scan-{wire}"] = (
+            Scenario(
+                f"sequential read by the peer's client, {wire}",
+                RATE,
+                [Goal(f"mixed {wire}", "peer", bound)],
+            ),
+            scan(systems, "mixed", v2),
+        )
+    return rows

@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 PASSWORD = ""
 
 
-class Missing(Exception):
+class Missing(Exception):  # noqa: N818 - nothing went wrong; the machine lacks a tool
     """Something that this system needs is not on this machine."""
 
 
@@ -137,7 +137,7 @@ class Own:
         )
         if done.returncode:
             raise RuntimeError(f"quorumbook bench {' '.join(words)}: {done.stderr[-500:]}")
-        result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+        result: dict[str, float] = json.loads(done.stdout)
         return result
 
     def stop(self) -> None:
@@ -364,7 +364,8 @@ class Mixed:
 
     def start(self) -> None:
         from kazoo.client import KazooClient
-        from quorumbook.metadata.registration import BookieServiceInfo
+
+        from quorumbook.metadata.service_info import BookieServiceInfo
 
         self.zookeeper = KazooClient(f"127.0.0.1:{self.java.zookeeper_port}")
         self.zookeeper.start()
@@ -374,7 +375,7 @@ class Mixed:
             data, _ = self.zookeeper.get(f"/ledgers/{name}")
             self.zookeeper.create(f"/mixed/{name}", data)
         for port in self.own.ports:
-            info = BookieServiceInfo.for_address("127.0.0.1", port)
+            info = BookieServiceInfo.of_bookie("127.0.0.1", port)
             self.zookeeper.create(
                 f"/mixed/available/127.0.0.1:{port}", info.encode(), ephemeral=True
             )

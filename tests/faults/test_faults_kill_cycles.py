@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from faults.kill_cycles import run
 
 CYCLES = 50

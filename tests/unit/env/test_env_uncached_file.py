@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from quorumbook.env import RealDisk, UncachedFile
 from quorumbook.errors import StorageError
 

@@ -1,34 +1,17 @@
-"""The outside world as small interfaces, and the real one.
-
-Storage, bookie and client reach time, randomness, disk, network and threads only through an
-``Env``, so that the same code runs in production and on a simulated world.  The interfaces speak
-batches: a file takes a list of buffers in one call, a worker takes one job for a whole group.
-
-Blocking calls (``Disk``, ``File``) are made from jobs of a ``Worker``; the event loop only ever
-submits a job and is called back once when it is done.  Coroutines, tasks and timers are plain
-asyncio, which a simulation replaces by its own event loop.
-"""
+"""The machine's file systems, with their errors as ours."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import fcntl
-import logging
 import mmap
 import os
-import queue
-import random
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
+from quorumbook.env.interfaces import DiskUsage, File
 from quorumbook.errors import DirectoryLockedError, DiskFullError, ShortReadError, StorageError
 
-T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: The kernel takes at most this many buffers in one call.
 _BUFFERS_PER_WRITE = 1024
@@ -40,170 +23,6 @@ _ALIGNED_BUFFER_BYTES = 1024 * 1024 + 2 * _PAGE_BYTES
 _DIRECT_READ_BYTES = 64 * 1024
 
 
-class Clock(Protocol):
-    """Time.  Expiry is decided on ``now_ns`` alone; wall time is for people and the wire."""
-
-    def now_ns(self) -> int:
-        """Return monotonic nanoseconds."""
-        ...
-
-    def wall_ms(self) -> int:
-        """Return milliseconds since 1970."""
-        ...
-
-
-class File(Protocol):
-    """An open file; all calls block and belong into a worker's job."""
-
-    path: str
-
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
-        """Write all buffers one behind the other; a short write raises."""
-        ...
-
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        """Read up to ``size_bytes``; fewer only at the end of the file."""
-        ...
-
-    def sync(self) -> None:
-        """Make content and length durable; after an error the file must not be synced again."""
-        ...
-
-    def allocate(self, size_bytes: int) -> None:
-        """Reserve space up to ``size_bytes``, filled with zeros beyond the present end."""
-        ...
-
-    def truncate(self, size_bytes: int) -> None:
-        """Cut or extend the file."""
-        ...
-
-    def size_bytes(self) -> int:
-        """Return the length."""
-        ...
-
-    def close(self) -> None:
-        """Close without syncing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
-    """Space of the file system below a directory."""
-
-    total_bytes: int
-    free_bytes: int
-
-
-class Disk(Protocol):
-    """Directories and whole files; all calls block.  Errors are ``StorageError`` or below."""
-
-    def open(
-        self, path: str, *, create: bool = False, read_only: bool = False, uncached: bool = False
-    ) -> File:
-        """Open a file; ``create`` demands that it does not exist yet.
-
-        ``uncached`` keeps what is written or read in large pieces out of the system's page
-        cache: it is not read back soon, or by somebody with a cache of his own.
-        """
-        ...
-
-    def list_directory(self, path: str) -> list[str]:
-        """Return the names in a directory, sorted."""
-        ...
-
-    def make_directory(self, path: str) -> None:
-        """Create a directory and its parents, mode 0700; an existing one is fine."""
-        ...
-
-    def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in a directory durable."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Tell whether a file or directory of this name is there."""
-        ...
-
-    def replace(self, source: str, target: str) -> None:
-        """Rename, replacing the target."""
-        ...
-
-    def unlink(self, path: str) -> None:
-        """Remove a file; a missing one is fine."""
-        ...
-
-    def read_file(self, path: str) -> bytes:
-        """Return the whole content."""
-        ...
-
-    def write_file(self, path: str, data: bytes) -> None:
-        """Replace a small file durably: temporary file, sync, rename, directory sync."""
-        ...
-
-    def usage(self, path: str) -> DiskUsage:
-        """Return total and free space."""
-        ...
-
-    def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock file and return its release; held elsewhere, it raises."""
-        ...
-
-
-class Worker(Protocol):
-    """A thread with a mailbox: jobs run one after the other, in the order submitted."""
-
-    def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run ``job`` on the thread, then ``done`` with its result or error on the loop."""
-        ...
-
-    def call_on_loop(self, callback: Callable[[], None]) -> None:
-        """From inside a job: run a callback on the loop."""
-        ...
-
-    def stop(self) -> None:
-        """Let submitted jobs finish, then end the thread and wait for it."""
-        ...
-
-
-class Threads(Protocol):
-    """Where workers come from."""
-
-    def start_worker(self, name: str) -> Worker:
-        """Start a worker that reports to the running loop."""
-        ...
-
-
-class Network(Protocol):
-    """Streams in Protocol style: ``data_received(bytes)``, ``transport.write(bytes)``."""
-
-    async def listen(
-        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
-    ) -> asyncio.Server:
-        """Accept connections."""
-        ...
-
-    async def connect(
-        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection; errors are OSError."""
-        ...
-
-
-async def run_job(worker: Worker, job: Callable[[], T]) -> T:
-    """Run a job on a worker and wait for its result; for rare work, not per entry."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def done(result: T | BaseException) -> None:
-        if future.done():
-            return
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    worker.submit(job, done)
-    return await future
-
-
 @contextlib.contextmanager
 def _storage_errors(path: str) -> Iterator[None]:
     try:
@@ -213,18 +32,6 @@ def _storage_errors(path: str) -> Iterator[None]:
         if error.errno in _FULL:
             raise DiskFullError(reason, path=path) from error
         raise StorageError(reason, path=path) from error
-
-
-class RealClock:
-    """The machine's clocks."""
-
-    def now_ns(self) -> int:
-        """Return monotonic nanoseconds."""
-        return time.monotonic_ns()
-
-    def wall_ms(self) -> int:
-        """Return milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
 
 
 class RealFile:
@@ -314,9 +121,9 @@ class UncachedFile(RealFile):
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
         """Write all buffers one behind the other; a short write raises."""
         size = sum(map(len, buffers))
-        if self._direct_fd >= 0 and not (offset | size) & (_SECTOR_BYTES - 1):
-            if self._write_direct(buffers, offset):
-                return
+        is_aligned = not (offset | size) & (_SECTOR_BYTES - 1)
+        if is_aligned and self._direct_fd >= 0 and self._write_direct(buffers, offset):
+            return
         super().write(buffers, offset)
         if self._unsynced_end == 0:
             self._unsynced_start = offset
@@ -502,83 +309,3 @@ class RealDisk:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return lambda: os.close(fd)
-
-
-class RealWorker:
-    """A thread fed by a queue."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[
-            tuple[Callable[[], object], Callable[[object], None]] | None
-        ] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run ``job`` on the thread, then ``done`` on the loop."""
-        self._jobs.put((job, done))  # type: ignore[arg-type]
-
-    def call_on_loop(self, callback: Callable[[], None]) -> None:
-        """From inside a job: run a callback on the loop."""
-        # A loop that is gone has nobody left to tell.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback)
-
-    def stop(self) -> None:
-        """Let submitted jobs finish, then end the thread and wait for it."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, done = item
-            result: object
-            try:
-                result = job()
-            except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits
-                result = error
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(done, result)
-            # Holding the last job would keep its buffers alive while the thread idles.
-            del item, job, done, result
-
-
-class RealThreads:
-    """Threads of this process."""
-
-    def start_worker(self, name: str) -> Worker:
-        """Start a worker that reports to the running loop."""
-        return RealWorker(name)
-
-
-class RealNetwork:
-    """TCP of the running event loop."""
-
-    async def listen(
-        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
-    ) -> asyncio.Server:
-        """Accept connections."""
-        return await asyncio.get_running_loop().create_server(factory, host, port)
-
-    async def connect(
-        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection; errors are OSError."""
-        return await asyncio.get_running_loop().create_connection(factory, host, port)
-
-
-@dataclass(frozen=True, slots=True)
-class Env:
-    """One world; ``Env()`` is the real one."""
-
-    clock: Clock = field(default_factory=RealClock)
-    random: random.Random = field(default_factory=random.SystemRandom)
-    disk: Disk = field(default_factory=RealDisk)
-    network: Network = field(default_factory=RealNetwork)
-    threads: Threads = field(default_factory=RealThreads)
-
-
-def logger(name: str) -> logging.Logger:
-    """Return the library's logger of this name; handlers are the program's affair."""
-    return logging.getLogger(f"quorumbook.{name}")

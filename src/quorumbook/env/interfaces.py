@@ -1,0 +1,158 @@
+"""What the rooms may ask of the outside world."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Time.  Expiry is decided on ``now_ns`` alone; wall time is for people and the wire."""
+
+    def now_ns(self) -> int:
+        """Return monotonic nanoseconds."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since 1970."""
+        ...
+
+
+class File(Protocol):
+    """An open file; all calls block and belong into a worker's job."""
+
+    path: str
+
+    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write all buffers one behind the other; a short write raises."""
+        ...
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Read up to ``size_bytes``; fewer only at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Make content and length durable; after an error the file must not be synced again."""
+        ...
+
+    def allocate(self, size_bytes: int) -> None:
+        """Reserve space up to ``size_bytes``, filled with zeros beyond the present end."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut or extend the file."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Return the length."""
+        ...
+
+    def close(self) -> None:
+        """Close without syncing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Space of the file system below a directory."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class Disk(Protocol):
+    """Directories and whole files; all calls block.  Errors are ``StorageError`` or below."""
+
+    def open(
+        self, path: str, *, create: bool = False, read_only: bool = False, uncached: bool = False
+    ) -> File:
+        """Open a file; ``create`` demands that it does not exist yet.
+
+        ``uncached`` keeps what is written or read in large pieces out of the system's page
+        cache: it is not read back soon, or by somebody with a cache of his own.
+        """
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents, mode 0700; an existing one is fine."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file or directory of this name is there."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename, replacing the target."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; a missing one is fine."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """Return the whole content."""
+        ...
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace a small file durably: temporary file, sync, rename, directory sync."""
+        ...
+
+    def usage(self, path: str) -> DiskUsage:
+        """Return total and free space."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take an exclusive lock file and return its release; held elsewhere, it raises."""
+        ...
+
+
+class Worker(Protocol):
+    """A thread with a mailbox: jobs run one after the other, in the order submitted."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run ``job`` on the thread, then ``done`` with its result or error on the loop."""
+        ...
+
+    def call_on_loop(self, callback: Callable[[], None]) -> None:
+        """From inside a job: run a callback on the loop."""
+        ...
+
+    def stop(self) -> None:
+        """Let submitted jobs finish, then end the thread and wait for it."""
+        ...
+
+
+class Threads(Protocol):
+    """Where workers come from."""
+
+    def start_worker(self, name: str) -> Worker:
+        """Start a worker that reports to the running loop."""
+        ...
+
+
+class Network(Protocol):
+    """Streams in Protocol style: ``data_received(bytes)``, ``transport.write(bytes)``."""
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> asyncio.Server:
+        """Accept connections."""
+        ...
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection; errors are OSError."""
+        ...

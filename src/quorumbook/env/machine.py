@@ -1,0 +1,88 @@
+"""The machine's clocks, threads and network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from quorumbook.env.interfaces import T, Worker
+
+
+class RealClock:
+    """The machine's clocks."""
+
+    def now_ns(self) -> int:
+        """Return monotonic nanoseconds."""
+        return time.monotonic_ns()
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+class RealWorker:
+    """A thread fed by a queue."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[
+            tuple[Callable[[], object], Callable[[object], None]] | None
+        ] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run ``job`` on the thread, then ``done`` on the loop."""
+        self._jobs.put((job, done))  # type: ignore[arg-type]
+
+    def call_on_loop(self, callback: Callable[[], None]) -> None:
+        """From inside a job: run a callback on the loop."""
+        # A loop that is gone has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
+
+    def stop(self) -> None:
+        """Let submitted jobs finish, then end the thread and wait for it."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            result: object
+            try:
+                result = job()
+            except BaseException as error:  # it is handed to whoever waits
+                result = error
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(done, result)
+            # Holding the last job would keep its buffers alive while the thread idles.
+            del item, job, done, result
+
+
+class RealThreads:
+    """Threads of this process."""
+
+    def start_worker(self, name: str) -> Worker:
+        """Start a worker that reports to the running loop."""
+        return RealWorker(name)
+
+
+class RealNetwork:
+    """TCP of the running event loop."""
+
+    async def listen(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> asyncio.Server:
+        """Accept connections."""
+        return await asyncio.get_running_loop().create_server(factory, host, port)
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection; errors are OSError."""
+        return await asyncio.get_running_loop().create_connection(factory, host, port)
