@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -239,3 +241,23 @@ def test_a_password_is_never_shown(quorumbook):
         assert "sesame" not in shown.text + shown.err + listed.text + listed.err
     row = json.loads(quorumbook("ledger", "show", ledger_id, "-o", "json").text)
     assert row["has_password"] is True
+
+
+def test_a_progress_bar_is_drawn_on_a_terminal(quorumbook, tmp_path):
+    pty = pytest.importorskip("pty")
+    (tmp_path / "lines").write_bytes(b"x\n" * 5000)
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quorumbook", "ledger", "write", "lines"],
+        stdout=subprocess.PIPE, stderr=end, env={**quorumbook.environment, "TERM": "xterm"},
+        cwd=tmp_path,
+    )  # fmt: skip
+    os.close(end)
+    drawn = b""
+    with process, contextlib.suppress(OSError):  # the terminal's end is an error on Linux
+        while piece := os.read(terminal, 4096):
+            drawn += piece
+    os.close(terminal)
+    assert process.returncode == 0
+    assert b"writing" in drawn
+    assert b"5000 entries in ledger" in drawn
