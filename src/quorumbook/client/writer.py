@@ -19,6 +19,7 @@ from quorumbook.client.context import Context, change_metadata
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
 from quorumbook.errors import (
+    InternalError,
     LedgerClosedError,
     LedgerFencedError,
     LocalProtocolError,
@@ -316,10 +317,17 @@ class LedgerWriter:
             return
         groups, self._unpacked = self._unpacked, []
         if self._state.error is None:
-            self._adds.send(groups)
-            return
-        for group in groups:
-            group.fail(self._state.error)
+            try:
+                self._adds.send(groups)
+            except Exception as error:
+                # A bug must end the writer loudly, not leave its callers waiting.
+                failure = InternalError(f"sending failed: {error!r}")
+                failure.__cause__ = error
+                self._state.abort(failure)
+                self._adds.act()
+        if self._state.error is not None:
+            for group in groups:
+                group.fail(self._state.error)
 
     def _on_failed(self, error: QuorumbookError) -> None:
         self._gather_singles()
