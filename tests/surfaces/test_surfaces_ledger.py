@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -10,6 +12,9 @@ import subprocess
 import sys
 
 import pytest
+
+from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.uri import open_store
 
 
 def _write(quorumbook, *lines: bytes, words=()):
@@ -261,3 +266,30 @@ def test_a_progress_bar_is_drawn_on_a_terminal(quorumbook, tmp_path):
     assert process.returncode == 0
     assert b"writing" in drawn
     assert b"5000 entries in ledger" in drawn
+
+
+def test_a_file_whose_ledger_is_not_closed_is_not_given_out(quorumbook, tmp_path):
+    ledger_id = quorumbook("ledger", "create").text.strip()
+    refused = quorumbook("ledger", "get", ledger_id, "--to", "file", code=4)
+    assert "--recover" in refused.err
+    assert list(tmp_path.iterdir()) == []
+    quorumbook("ledger", "get", ledger_id, "--to", "file", "--recover")
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_a_file_that_is_not_as_long_as_its_ledger_says_is_an_error(quorumbook, cluster, tmp_path):
+    ledger_id = int(quorumbook("ledger", "put", "-", stdin=b"content").text)
+
+    async def lengthen():
+        store = await open_store(cluster.metadata_uri)
+        try:
+            manager = LedgerManager(store)
+            metadata, version = await manager.read(ledger_id)
+            await manager.write(dataclasses.replace(metadata, length=8), version)
+        finally:
+            await store.close()
+
+    asyncio.run(lengthen())
+    failed = quorumbook("ledger", "get", ledger_id, "--to", "file", code=4)
+    assert "gave 7 bytes and its metadata says 8" in failed.err
+    assert list(tmp_path.iterdir()) == []
