@@ -44,6 +44,47 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
     )
 
 
+def answer(reader, asked: SendRead, size: int, replicas, got: set[int]) -> None:
+    """Give what the asked replica has, up to ``size`` entries or the first it lacks."""
+    entry_id = asked.first_entry_id
+    while (
+        entry_id <= min(asked.last_entry_id, asked.first_entry_id + size - 1)
+        and replicas[asked.bookie_id, entry_id] == GOOD
+    ):
+        entry_id += 1
+    new = reader.on_entries(asked.bookie_index, asked.first_entry_id, entry_id - 1)
+    if new is not None:
+        fresh = set(range(new[0], new[1] + 1))
+        assert not fresh & got, "an entry was taken twice"
+        assert max(fresh) < entry_id
+        got |= fresh
+    if entry_id <= asked.last_entry_id:
+        error = ERRORS.get(replicas[asked.bookie_id, entry_id])
+        if error is not None:
+            reader.on_error(asked.bookie_index, entry_id, error)
+
+
+def check_end(replicas, first: int, delivered: int, got: set[int], failed) -> None:
+    """What was delivered ends where no replica is good, and the error says why."""
+    expected = first
+    while expected <= LAST:
+        copies = [state for (_, e), state in replicas.items() if e == expected]
+        if GOOD not in copies:
+            break
+        expected += 1
+    assert delivered == expected - 1
+    assert set(range(first, expected)) <= got
+    if expected > LAST:
+        assert failed is None
+        return
+    assert failed is not None
+    assert failed.entry_id == expected
+    if set(copies) == {MISSING}:
+        assert isinstance(failed.error, NoSuchEntryError)
+    else:
+        assert isinstance(failed.error, ReadFailedError | DigestMismatchError)
+
+
 @settings(deadline=None, max_examples=150)
 @given(ledgers(), st.data())
 def test_a_read_gives_what_any_replica_has_up_to_the_first_entry_that_none_has(
@@ -89,40 +130,8 @@ def test_a_read_gives_what_any_replica_has_up_to_the_first_entry_that_none_has(
             reader.on_speculative_timeout()
             continue
         asked = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
-        entry_id = asked.first_entry_id
-        size = data.draw(st.integers(1, 6))
-        while (
-            entry_id <= min(asked.last_entry_id, asked.first_entry_id + size - 1)
-            and replicas[asked.bookie_id, entry_id] == GOOD
-        ):
-            entry_id += 1
-        new = reader.on_entries(asked.bookie_index, asked.first_entry_id, entry_id - 1)
-        if new is not None:
-            fresh = set(range(new[0], new[1] + 1))
-            assert not fresh & got, "an entry was taken twice"
-            assert max(fresh) < entry_id
-            got |= fresh
-        if entry_id <= asked.last_entry_id:
-            error = ERRORS.get(replicas[asked.bookie_id, entry_id])
-            if error is not None:
-                reader.on_error(asked.bookie_index, entry_id, error)
+        answer(reader, asked, data.draw(st.integers(1, 6)), replicas, got)
     else:
         raise AssertionError("the read does not end")
 
-    expected = first
-    while expected <= LAST:
-        copies = [state for (_, e), state in replicas.items() if e == expected]
-        if GOOD not in copies:
-            break
-        expected += 1
-    assert delivered == expected - 1
-    assert set(range(first, expected)) <= got
-    if expected > LAST:
-        assert failed is None
-        return
-    assert failed is not None
-    assert failed.entry_id == expected
-    if set(copies) == {MISSING}:
-        assert isinstance(failed.error, NoSuchEntryError)
-    else:
-        assert isinstance(failed.error, ReadFailedError | DigestMismatchError)
+    check_end(replicas, first, delivered, got, failed)
