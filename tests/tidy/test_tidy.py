@@ -230,6 +230,13 @@ def test_every_difference_from_the_peer_is_pinned_by_a_test_that_exists():
         assert set(named) <= existing, row
 
 
+def test_files_that_the_architecture_names_exist():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_*]+)*(?:\.py|/))`", text))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not list(SOURCE.glob(name.rstrip("/")))] == []
+
+
 def test_links_between_documents_lead_somewhere():
     for path in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", path.read_text()):
