@@ -1,0 +1,126 @@
+"""The storage facade: room for adds, and disks that are full."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from doubles.records import entry
+from doubles.storage_world import World, run_of, until
+from quorumbook.errors import (
+    StorageError,
+)
+
+
+async def started(tmp_path: Path, **options: object) -> World:
+    world = World(tmp_path, **options)  # type: ignore[arg-type]
+    await world.start()
+    return world
+
+
+async def test_room_is_counted_from_the_journal_to_the_flush(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    limit = 2 * world.options.write_cache_size_bytes
+    assert world.storage.has_room(10 * limit), "an empty storage admits one frame of any size"
+    world.threads.workers["storage-flush"].auto = False
+    entry_id = 0
+    while world.storage.has_room(9000):
+        await world.append(run_of(1, range(entry_id, entry_id + 8), b"r" * 1000))
+        entry_id += 8
+    assert limit - 9000 < world.storage._caches.unflushed_bytes <= limit
+    assert world.storage.has_room(9000, reserve=True), "recovery adds have a reserve"
+    room = asyncio.ensure_future(world.storage.wait_room(9000))
+    await asyncio.sleep(0)
+    assert not room.done()
+    world.threads.workers["storage-flush"].auto = True
+    world.threads.workers["storage-flush"].run_next()
+    await room
+    assert await world.ids(1) == list(range(entry_id))
+
+
+async def test_what_the_journal_holds_counts_too(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.threads.workers["journal"].auto = False
+    limit = 2 * world.options.write_cache_size_bytes
+    world.append(run_of(1, range(4), b"j" * (limit // 4)))
+    assert not world.storage.has_room(100)
+    world.append(run_of(2, [0], b"second"))
+    while world.threads.workers["journal"].jobs or world.storage._writes.journaling_bytes:
+        world.threads.workers["journal"].run_next()
+        await asyncio.sleep(0)
+    assert world.storage._writes.journaling_bytes == 0
+
+
+async def test_a_full_disk_is_reported_once_reads_go_on_and_flushing_resumes(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(50), b"f" * 500))
+    world.disk.capacity_bytes = world.disk.used_bytes()
+    with pytest.raises(StorageError):
+        await world.storage.flush()
+    with pytest.raises(StorageError):
+        await world.storage.flush()
+    assert world.full == ["full"]
+    assert world.storage.is_full
+    assert await world.read_one(1, 49) == entry(1, 49, b"f" * 500, -1)
+    assert world.fatal == []
+    world.disk.capacity_bytes = None
+    await until(lambda: not world.storage.is_full)
+    assert world.full == ["full", "space"]
+    assert world.storage.cached_entry(1, 49) is None
+    assert await world.read_one(1, 49) == entry(1, 49, b"f" * 500, -1)
+
+
+async def test_s55_a_start_on_a_full_disk_comes_up_and_flushes_when_there_is_space(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(300), b"f" * 500))
+    await world.append(run_of(1, range(300, 400), b"f" * 500))
+    await world.fence(2)
+    await world.crash()
+    world.disk.capacity_bytes = world.disk.used_bytes()
+    for _ in range(2):
+        report = await world.start()
+        assert report.is_full
+        assert world.storage.is_full
+        assert await world.read_one(1, 399) == entry(1, 399, b"f" * 500, 299)
+        assert await world.ids(1) == list(range(400))
+        assert world.handle(2).is_fenced
+        await world.crash()
+    await world.start()
+    world.disk.capacity_bytes = None
+    await until(lambda: not world.storage.is_full)
+    await world.storage.flush()
+    await world.crash()
+    assert (await world.start()).replayed_entries == 0
+    assert await world.ids(1) == list(range(400))
+
+
+async def test_a_flush_that_fails_for_other_reasons_is_tried_again_then_fatal(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(5)))
+    world.disk.faults.fail("sync", ".log")
+    with pytest.raises(StorageError):
+        await world.storage.flush()
+    await world.storage.flush()
+    assert world.storage.cached_entry(1, 0) is None
+    assert await world.ids(1) == list(range(5))
+    await world.append(run_of(1, range(5, 9)))
+    world.disk.faults.fail("write", ".log", permanent=True)
+    await until(lambda: (world.storage.flush and _try_flush(world)) or world.fatal)
+    assert world.full == []
+    world.disk.faults.heal()
+    await world.restart()
+    assert await world.ids(1) == list(range(9))
+
+
+def _try_flush(world: World) -> bool:
+    task = asyncio.ensure_future(world.storage.flush())
+    task.add_done_callback(lambda task: task.exception())
+    return False
