@@ -470,6 +470,24 @@ async def test_s35_an_empty_answer_to_a_long_poll_is_asked_again() -> None:
         await ledger.close()
 
 
+@pytest.mark.parametrize("reason", ["fenced", "unknown"])
+async def test_a_tail_does_not_pester_bookies_that_answer_at_once_without_news(
+    reason: str,
+) -> None:
+    async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
+        ledger = await bk.create_ledger()
+        if reason == "fenced":
+            await ledger.append(b"x")
+            for bookie in cluster.bookies:
+                bookie.ledgers[ledger.id].is_fenced = True
+        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+            tailing = asyncio.create_task(anext(reader.tail()))
+            await asyncio.sleep(0.3)
+            assert sum(b.count(Read) for b in cluster.bookies) < 40
+            tailing.cancel()
+        await ledger.abort()
+
+
 # Opening ---------------------------------------------------------------------------------------
 
 

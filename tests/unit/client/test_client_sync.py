@@ -220,6 +220,16 @@ def test_a_full_window_refuses_and_drain_waits(world: World) -> None:
             ledger.append_nowait(b"late")
 
 
+def test_the_window_of_bytes_is_given_back(world: World) -> None:
+    with world.connect(max_pending_bytes=20_000, lac_delay_s=0) as bk:
+        with bk.create_ledger() as ledger:
+            for i in range(50):
+                assert ledger.append(bytes(5000)) == i
+            assert ledger.append(bytes(50_000)) == 50
+            ledger.flush()
+            assert ledger.pending_bytes == 0
+
+
 def test_futures_call_back_on_success_and_failure(world: World) -> None:
     with world.connect(lac_delay_s=0) as bk:
         ledger = bk.create_ledger()
