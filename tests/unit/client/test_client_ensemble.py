@@ -32,7 +32,7 @@ async def test_a_bookie_that_dies_is_replaced_behind_what_was_confirmed() -> Non
         assert spare.bookie_id in second.ensemble
         start = second.first_entry_id
         assert start >= 10
-        assert spare.entry_ids(ledger.id) == list(range(start, 31))
+        await until(lambda: spare.entry_ids(ledger.id) == list(range(start, 31)))
         assert bad.bookie_id in bk._context.bookies.quarantined
 
 

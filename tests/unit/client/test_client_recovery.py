@@ -32,6 +32,8 @@ async def left_open(bk: BookKeeper, count: int, **shape: Any) -> LedgerWriter:
     ledger = await bk.create_ledger(lac_delay_s=0, **shape)
     for i in range(count):
         await ledger.append(b"payload %d" % i)
+    # Also the bookies that no ack quorum waited for.
+    await until(lambda: not any(p.outstanding for p in ledger._adds._positions))
     return ledger
 
 

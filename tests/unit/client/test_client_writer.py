@@ -36,7 +36,7 @@ async def test_entries_get_consecutive_ids_in_the_order_of_the_calls() -> None:
             assert ledger.last_add_confirmed == 103
         wanted = [b"zero", *(b"%d" % i for i in range(1, 100)), b"a", b"b", b"c", b"last"]
         for bookie in cluster.bookies:
-            assert payloads_at(bookie, ledger.id) == wanted
+            await until(lambda bookie=bookie: payloads_at(bookie, ledger.id) == wanted)
 
 
 async def test_what_is_appended_in_one_turn_leaves_as_one_run() -> None:
@@ -45,6 +45,7 @@ async def test_what_is_appended_in_one_turn_leaves_as_one_run() -> None:
         futures = [ledger.append_nowait(b"x") for _ in range(50)]
         await asyncio.gather(*futures)
         for bookie in cluster.bookies:
+            await until(lambda bookie=bookie: bookie.entry_ids(ledger.id))
             assert bookie.count(AddRun) == 1
         await ledger.close()
 
@@ -74,6 +75,7 @@ async def test_entries_are_sealed_with_the_ledgers_own_digest(kind: DigestType) 
     async with mock_cluster() as cluster, cluster.connect() as bk:
         async with await bk.create_ledger(password=b"secret", digest_type=kind) as ledger:
             await ledger.append(b"payload")
+        await until(lambda: cluster.bookies[0].entry_ids(ledger.id))
         entry = cluster.bookies[0].ledgers[ledger.id].entries[0]
         digester(kind, b"secret").verify(entry, ledger.id, 0)
 
@@ -120,6 +122,7 @@ async def test_r02_entries_carry_the_last_add_confirmed_of_the_moment_they_are_s
         ledger = await bk.create_ledger()
         await ledger.append_many([b"a", b"b"])
         await ledger.append_many([b"c", b"d"])
+        await until(lambda: len(cluster.bookies[0].entry_ids(ledger.id)) == 4)
         entries = cluster.bookies[0].ledgers[ledger.id].entries
         assert [entry_header(entries[i])[2] for i in range(4)] == [-1, -1, 1, 1]
         assert [entry_header(entries[i])[3] for i in range(4)] == [1, 2, 3, 4]
