@@ -173,6 +173,10 @@ class World:
         self.storage.read(requests, future.set_result)
         return await future
 
+    def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        found = self.storage.cached_run(ledger_id, entry_id)
+        return None if found is None else found[0].entry(entry_id)
+
     async def read_one(self, ledger_id: int, entry_id: int) -> bytes:
         result = (await self.read((ledger_id, entry_id)))[0]
         if isinstance(result, BaseException):

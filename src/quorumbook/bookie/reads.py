@@ -24,12 +24,42 @@ from quorumbook.errors import UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import BatchRead, Read
+from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.store import LedgerStorage
 
 #: What a batch read's answer needs around the entries, its frame length included.
 _BATCH_HEADER_BYTES = 36
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
+
+
+class _CachedEntries:
+    """Entries in memory for one sweep over a queue: a run serves the reads that follow in it."""
+
+    __slots__ = ("_first", "_last", "_ledger_id", "_run", "_storage", "hits", "size_bytes")
+
+    def __init__(self, storage: LedgerStorage) -> None:
+        self._storage = storage
+        self._ledger_id = -1
+        self._first, self._last = 0, -1
+        self._run: EntryRun | None = None
+        self.hits = 0
+        self.size_bytes = 0
+
+    def entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Return an entry if a cache has it."""
+        if ledger_id == self._ledger_id and self._first <= entry_id <= self._last:
+            assert self._run is not None
+            start, end = self._run.bounds(entry_id)
+            if end > start:
+                return self._run.data[start:end]
+            # A hole of this run; the entry may be in another one.
+        found = self._storage.cached_run(ledger_id, entry_id)
+        if found is None:
+            return None
+        self._run, self._last = found
+        self._ledger_id, self._first = ledger_id, entry_id
+        return self._run.entry(entry_id)
 
 
 class Reads:
@@ -125,13 +155,12 @@ class Reads:
     def _read_entries(self, connection: Connection) -> None:
         """Answer the single reads at the head of the queue; one job for those not cached."""
         queue = connection.reads
-        cached_entry = self._storage.cached_entry
         missing: list[WaitingRead] = []
         wanted: list[tuple[LedgerId, EntryId]] = []
-        hits = size = 0
         arrived_ns = queue[0][1]
         room = self._window - connection.read_bytes
         estimate = connection.read_size_estimate
+        cached = _CachedEntries(self._storage)
         while queue and connection.takes_answers:
             request, _, woken = waiting = queue[0]
             if isinstance(request, BatchRead) or (missing and len(missing) * estimate >= room):
@@ -143,7 +172,7 @@ class Reads:
                 entry_id = request.previous_lac + 1
             # The last entry's id is the storage's to know.
             plain = entry_id != INVALID_ENTRY_ID and not request.is_fencing
-            entry = cached_entry(request.ledger_id, entry_id) if plain else None
+            entry = cached.entry(request.ledger_id, entry_id) if plain else None
             if entry_id == INVALID_ENTRY_ID and self._is_in_limbo(request.ledger_id):
                 # The last entry here may not be the last one there was: a recovery that took
                 # its word would close the ledger too early.
@@ -153,15 +182,15 @@ class Reads:
                 wanted.append((request.ledger_id, entry_id))
             elif woken is None:
                 connection.answer(self._found(request, entry))
-                hits += 1
-                size += len(entry)
+                cached.hits += 1
+                cached.size_bytes += len(entry)
             else:
                 self._answer_one(connection, waiting, entry)
-        if hits:
-            self._metrics.read_bytes += size
-            self._metrics.reads_in_progress -= hits
+        if cached.hits:
+            self._metrics.read_bytes += cached.size_bytes
+            self._metrics.reads_in_progress -= cached.hits
             now_ns = self._clock.now_ns()
-            self._metrics.read.record(True, now_ns - arrived_ns, hits, now_ns)
+            self._metrics.read.record(True, now_ns - arrived_ns, cached.hits, now_ns)
         if missing:
             self._read_missing(connection, missing, wanted)
 

@@ -33,7 +33,7 @@ from quorumbook.ids import (
     EntryId,
     LedgerId,
 )
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.run import SIZE, EntryRun
 from quorumbook.storage.caches import Caches
 from quorumbook.storage.index import IndexReader
 from quorumbook.storage.ledgers import LedgerHandle
@@ -99,6 +99,13 @@ class Reads:
                 self._ahead.discard(key)
                 self._read_ahead(ledger_id, run.last_entry_id + 1)
         return run
+
+    def cached_run(self, ledger_id: LedgerId, entry_id: EntryId) -> tuple[EntryRun, EntryId] | None:
+        """Return a run in memory that has the entry, and up to which id it is the newest."""
+        run = self.find(ledger_id, entry_id)
+        if run is None:
+            return None
+        return run, min(run.last_entry_id, self._caches.newest_until(ledger_id, entry_id, run))
 
     def entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Return an entry that is in memory."""
@@ -169,6 +176,9 @@ class Reads:
         if not isinstance(found, LedgerHandle):
             done([], 0, found)
             return
+        if max_count == 1:
+            self._read_batch_of_one(ledger_id, first_entry_id, done)
+            return
         generation = self.generation
 
         def finish(answer: Loaded | BaseException) -> None:
@@ -185,6 +195,18 @@ class Reads:
         self._worker.submit(
             lambda: self._loader.load_runs(ledger_id, first_entry_id, max_count, limit), finish
         )
+
+    def _read_batch_of_one(self, ledger_id: LedgerId, entry_id: EntryId, done: BatchDone) -> None:
+        """Read one entry that is not in memory; who reads at random is not read ahead for."""
+
+        def finish(results: list[bytes | BaseException]) -> None:
+            body = results[0]
+            if isinstance(body, BaseException):
+                done([], 0, body)
+            else:
+                done([SIZE.pack(len(body)), body], 1, None)
+
+        self.read([(ledger_id, entry_id)], finish)
 
     def _newest(self, ledger_id: LedgerId, loaded: list[EntryRun]) -> LookUp:
         """Return a look-up over all memory and runs that were just loaded."""

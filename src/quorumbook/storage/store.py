@@ -306,9 +306,12 @@ class LedgerStorage:
 
     # Reading
 
-    def cached_entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Return an entry if a cache has it; None says nothing about the disk."""
-        return self._reads.entry(ledger_id, entry_id)
+    def cached_run(self, ledger_id: LedgerId, entry_id: EntryId) -> tuple[EntryRun, EntryId] | None:
+        """Return a run in memory that has the entry, and up to which id it is the newest.
+
+        None says nothing about the disk.
+        """
+        return self._reads.cached_run(ledger_id, entry_id)
 
     def read(
         self,

@@ -177,8 +177,9 @@ class ScriptedStorage:
         for callback in callbacks:
             callback()
 
-    def cached_entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        return self.entries.get((ledger_id, entry_id))
+    def cached_run(self, ledger_id: int, entry_id: int) -> tuple[EntryRun, int] | None:
+        entry = self.entries.get((ledger_id, entry_id))
+        return None if entry is None else (EntryRun.of(ledger_id, entry_id, [entry]), entry_id)
 
     def _find(self, ledger_id: int, entry_id: int) -> bytes | BaseException:
         handle = self.handles.get(ledger_id)

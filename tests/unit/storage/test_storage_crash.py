@@ -254,7 +254,7 @@ async def test_r23_replay_restores_entries_keys_fences_and_lacs(tmp_path: Path) 
     await world.crash()
     await world.start()
     assert world.disk.faults.count("sync", ".log") > 0, "all is flushed before anybody is served"
-    assert world.storage.cached_entry(1, 0) is None
+    assert world.cached_entry(1, 0) is None
     assert await world.ids(1) == list(range(11))
     assert await world.ids(2) == [0, 3, 4]
     assert await world.read_one(1, 9) == entry(1, 9, b"recovered", 8)

@@ -70,7 +70,7 @@ async def test_a_full_disk_is_reported_once_reads_go_on_and_flushing_resumes(
     world.disk.capacity_bytes = None
     await until(lambda: not world.storage.is_full)
     assert world.full == ["full", "space"]
-    assert world.storage.cached_entry(1, 49) is None
+    assert world.cached_entry(1, 49) is None
     assert await world.read_one(1, 49) == entry(1, 49, b"f" * 500, -1)
 
 
@@ -109,7 +109,7 @@ async def test_a_flush_that_fails_for_other_reasons_is_tried_again_then_fatal(
     with pytest.raises(StorageError):
         await world.storage.flush()
     await world.storage.flush()
-    assert world.storage.cached_entry(1, 0) is None
+    assert world.cached_entry(1, 0) is None
     assert await world.ids(1) == list(range(5))
     await world.append(run_of(1, range(5, 9)))
     world.disk.faults.fail("write", ".log", permanent=True)

@@ -41,7 +41,7 @@ async def test_r07_an_entry_is_unknown_until_its_group_is_durable(tmp_path: Path
     future = world.append(run_of(1, range(3), lac=1))
     future.add_done_callback(lambda _: order.append("answered"))
     await asyncio.sleep(0)
-    assert world.storage.cached_entry(1, 0) is None
+    assert world.cached_entry(1, 0) is None
     assert handle.last_add_confirmed == INVALID_ENTRY_ID
     assert isinstance((await world.read((1, 0)))[0], NoSuchLedgerError)
     await world.storage.flush()
@@ -50,7 +50,7 @@ async def test_r07_an_entry_is_unknown_until_its_group_is_durable(tmp_path: Path
     await future
     await asyncio.sleep(0)
     assert order == ["woken", "answered"]
-    assert world.storage.cached_entry(1, 0) == entry(1, 0, b"payload", 1)
+    assert world.cached_entry(1, 0) == entry(1, 0, b"payload", 1)
     assert handle.last_add_confirmed == 1
     assert handle.last_entry_id == 2
 
@@ -63,7 +63,7 @@ async def test_r07_nothing_is_acknowledged_after_a_failed_sync(tmp_path: Path) -
         with pytest.raises(StorageError):
             await world.append(run_of(1, range(first, first + 2)))
     assert len(world.fatal) == 1, "the bookie is told once that it must stop"
-    assert world.storage.cached_entry(1, 2) is None
+    assert world.cached_entry(1, 2) is None
     await world.storage.stop()
     world.disk = world.disk.crash()
     await world.start()
@@ -75,7 +75,7 @@ async def test_deferred_entries_are_shown_when_written_and_forced_by_force(tmp_p
     await world.append(run_of(1, [0]))
     world.disk.faults.fail("sync", ".txn")
     await world.append(run_of(1, [1]), deferred_sync=True)
-    assert world.storage.cached_entry(1, 1) is not None
+    assert world.cached_entry(1, 1) is not None
     await until(lambda: world.fatal)
     forced: list[BaseException | None] = []
     world.storage.force(forced.append)
@@ -93,7 +93,7 @@ async def test_a_deferred_entry_never_overtakes_an_older_version(tmp_path: Path)
         world.threads.workers["journal"].run_next()
         await asyncio.sleep(0)
     assert older.done()
-    assert world.storage.cached_entry(1, 0) == entry(1, 0, b"second", -1)
+    assert world.cached_entry(1, 0) == entry(1, 0, b"second", -1)
 
 
 async def test_s39_readers_of_a_fenced_ledger_are_woken_by_recovery_adds(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_r11_s08_there_is_one_handle_of_a_ledger_whatever_is_evicted(tmp_p
     assert mine.is_fenced, "the next add of this loop step sees it"
     await add
     await fence
-    assert world.storage.cached_entry(1, 1) is not None
+    assert world.cached_entry(1, 1) is not None
 
 
 async def test_a_table_over_its_limit_forgets_between_steps_not_within(tmp_path: Path) -> None:
