@@ -12,6 +12,7 @@ from quorumbook.client.context import Context
 from quorumbook.client.entries import Entry, EntryBatch
 from quorumbook.client.lac import LacPolls, read_lac
 from quorumbook.client.reading import RangeRead
+from quorumbook.client.single import read_single
 from quorumbook.env import logger
 from quorumbook.errors import (
     LedgerClosedError,
@@ -117,16 +118,24 @@ class LedgerReader:
         """Yield entries as they come in, many at a time; see ``read``."""
         if last is None:
             last = self._lac
-        elif last > self._lac:
-            raise LocalProtocolError(
-                f"entry {last} is beyond the last add confirmed, {self._lac}; it may still "
-                "vanish (read_unconfirmed reads it nevertheless)",
-                ledger_id=self.id,
-                entry_id=last,
-            )
+        self._check_confirmed(last)
         async with contextlib.aclosing(self._read(first, last)) as batches:
             async for batch in batches:
                 yield batch
+
+    async def read_entry(self, entry_id: EntryId) -> Entry:
+        """Return one entry, quicker than ``read`` does; raises as ``read``."""
+        self._check_open()
+        self._check_first(entry_id)
+        self._check_confirmed(entry_id)
+        batch = await read_single(self._context, self._digester, self._metadata, entry_id)
+        if batch is None:
+            async for entry in self.read(entry_id, entry_id):
+                return entry
+        assert batch is not None
+        self._check_open()
+        self._note(batch)
+        return next(iter(batch))
 
     async def read_unconfirmed(self, first: EntryId, last: EntryId) -> AsyncGenerator[Entry, None]:
         """Yield entries whether they are confirmed or not.
@@ -334,6 +343,15 @@ class LedgerReader:
     def _check_open(self) -> None:
         if self._error is not None:
             raise again(self._error)
+
+    def _check_confirmed(self, last: EntryId) -> None:
+        if last > self._lac:
+            raise LocalProtocolError(
+                f"entry {last} is beyond the last add confirmed, {self._lac}; it may still "
+                "vanish (read_unconfirmed reads it nevertheless)",
+                ledger_id=self.id,
+                entry_id=last,
+            )
 
     def _check_first(self, first: EntryId) -> None:
         if first < 0:

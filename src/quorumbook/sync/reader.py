@@ -54,6 +54,10 @@ class LedgerReader(Owned):
         """Yield entries as they come in, many at a time."""
         return self.iterate(lambda: self._aio.read_batches(first, last))
 
+    def read_entry(self, entry_id: EntryId) -> Entry:
+        """Return one entry, quicker than ``read`` does."""
+        return self.run(lambda: self._aio.read_entry(entry_id))
+
     def read_unconfirmed(self, first: EntryId, last: EntryId) -> Iterator[Entry]:
         """Yield entries whether they are confirmed or not."""
         return self.iterate(lambda: self._aio.read_unconfirmed(first, last))

@@ -1,0 +1,55 @@
+"""One entry by its id: the shortest way, for reads at random.
+
+One bookie of the entry's write set is asked once.  Whatever goes wrong with that (silence, an
+error, a digest that does not fit) is not decided here: the caller then reads in the general way
+(``reading.py``), which asks one replica after the other and knows what their answers mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from quorumbook.client.context import Context
+from quorumbook.client.entries import EntryBatch
+from quorumbook.errors import BookieUnavailableError, DigestMismatchError
+from quorumbook.ids import EntryId
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.protocol.digest import Digester
+
+
+async def read_single(
+    context: Context, digester: Digester, metadata: LedgerMetadata, entry_id: EntryId
+) -> EntryBatch | None:
+    """Return the entry, verified, or None if the first bookie asked did not give it."""
+    ensemble = metadata.fragment_of(entry_id).ensemble
+    bookie_id = ensemble[entry_id % len(ensemble)]
+    if context.bookies.is_suspect(bookie_id):
+        return None
+    asked = context.bookies.fast(bookie_id).batch_read(
+        metadata.ledger_id, entry_id, 1, context.options.read_batch_bytes
+    )
+    loop = asyncio.get_running_loop()
+    is_late = False
+
+    def give_up() -> None:
+        nonlocal is_late
+        is_late = True
+        asked.cancel()
+
+    timer = loop.call_later(context.options.speculative_read_s, give_up)
+    try:
+        answer = await asked
+        if answer.code:
+            return None
+        payloads = digester.open_run(answer.data, metadata.ledger_id, entry_id, 1)
+    except (BookieUnavailableError, DigestMismatchError):
+        return None
+    except asyncio.CancelledError:
+        if not is_late:
+            raise  # it is the caller who is cancelled, not the request
+        return None
+    finally:
+        timer.cancel()
+    return EntryBatch(
+        metadata.ledger_id, entry_id, answer.data, payloads, digester.payload_offset
+    ).part(entry_id, entry_id)
