@@ -225,7 +225,9 @@ def _look(env: Env, directories: list[str]) -> _Found:
             found.cookies[directory] = Cookie.decode(data) if data is not None else None
         except MetadataFormatError as error:
             raise CookieMismatchError(
-                f"the cookie cannot be read: {error}", path=directory
+                f"the cookie cannot be read ({error}); copy VERSION from another directory of "
+                "this bookie",
+                path=directory,
             ) from error
         if places.is_empty(env, directory):
             found.empty.add(directory)

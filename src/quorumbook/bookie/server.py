@@ -1,10 +1,11 @@
 """A bookie's life: who it is, start, service, stop.
 
-Start: the cookies say that these directories, this id and this cluster belong together
-(``identity.py``); the storage replays its journal; ledgers of which something may be missing go
-to limbo; only then the bookie listens, and registers last.  Stop goes the other way: unregister,
-listen no more, finish what is under way, flush, close.  A journal that fails ends the bookie:
-nothing is acknowledged any more, and its restart replays what is durable (R8).
+Start: the port is taken, and who connects already is turned away; the cookies say that these
+directories, this id and this cluster belong together (``identity.py``); the storage replays its
+journal; ledgers of which something may be missing go to limbo; only then the bookie serves, and
+registers last.  Stop goes the other way: unregister, listen no more, finish what is under way,
+flush, close.  A journal that fails ends the bookie: nothing is acknowledged any more, and its
+restart replays what is durable (R8).
 """
 
 from __future__ import annotations
@@ -138,10 +139,10 @@ class Bookie:
     async def _start(self) -> None:
         options = self._options
         instance_id = await read_instance_id(self._store)
+        # The id may have the port in it, and a port that is taken must not end up in a cookie.
+        # Nobody is served before the rest is ready.
+        await self._listen()
         if self._bookie_id is None:
-            # The id has the port in it; nobody is served before the rest is ready.
-            if options.port == 0:
-                await self._listen()
             self._bookie_id = f"{self._advertised_host}:{self._port}"
         identity.check_bookie_id(self._bookie_id)
         await identity.claim(self._env, options, self._store, self._bookie_id, instance_id)
@@ -152,8 +153,6 @@ class Bookie:
         await self.disks.start()
         await self._distrust(report.needs_limbo_start or report.has_damaged_journal_tail,
                              report.limbo_reason)  # fmt: skip
-        if self._server is None:
-            await self._listen()
         self.connections.is_serving = True
         if options.http_port:
             await self._start_http(options)
@@ -221,7 +220,7 @@ class Bookie:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {options.http_host}:{options.http_port} for HTTP: "
-                f"{error.strerror or error}"
+                f"{error.strerror or error}; choose another port with http.port (0: a free one)"
             ) from error
         self._http = http
 

@@ -36,13 +36,21 @@ class Verdict(NamedTuple):
         return f"{text}; {self.fix}" if self.fix and self.fix not in text else text
 
 
+_COPY_OR_NEW = (
+    "bring the file back from a copy, or start a new bookie in another --data-dir on another"
+    " --port: the other replicas have its entries"
+)
 _BOOKIES = "`quorumbook bookie ls` shows which bookies are there"
 
 #: The first class that fits decides.
 _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.ConfigError, WRONG_USE, ""),
     (e.LocalProtocolError, WRONG_USE, ""),
-    (e.ClusterNotInitializedError, NOT_THERE, ""),
+    (
+        e.ClusterNotInitializedError,
+        NOT_THERE,
+        "`quorumbook standalone` makes one here and runs it",
+    ),
     (e.ClusterExistsError, REFUSED, "it can be used as it is"),
     (e.NoSuchLedgerInMetadataError, NOT_THERE, "`quorumbook ledger ls` lists the ledgers"),
     (e.NoSuchEntryError, NOT_THERE, "`quorumbook ledger show ID` says what the ledger holds"),
@@ -54,17 +62,17 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
         f"{_BOOKIES}; start more, or ask for fewer with --ensemble-size, --write-quorum"
         " and --ack-quorum",
     ),
-    (e.MetadataUnavailableError, NOT_NOW, "check --metadata, and that the store is running"),
+    (e.MetadataUnavailableError, NOT_NOW, "check --metadata, and that what it names can be reached"),
     (e.SessionExpiredError, NOT_NOW, "this process was paused for too long; run it again"),
     (e.UnauthorizedError, REFUSED, "give the ledger's password with --password"),
     (e.LedgerFencedError, REFUSED, "somebody opened the ledger with recovery; write a new one"),
     (e.LedgerClosedError, REFUSED, "`quorumbook ledger write` without an id makes a new one"),
-    (
-        e.DirectoryLockedError,
-        REFUSED,
-        "stop that bookie, or use another --data-dir",
-    ),
+    (e.DirectoryLockedError, REFUSED, "stop it, or use another --data-dir"),
     (e.CookieError, REFUSED, ""),
+    (e.CorruptJournalError, FAILED, _COPY_OR_NEW),
+    (e.CorruptEntryLogError, FAILED, _COPY_OR_NEW),
+    (e.CorruptStateError, FAILED, ""),
+    (e.MetadataFormatError, FAILED, "check --metadata, or bring the file back from a copy"),
     (e.ReadOnlyBookieError, NOT_NOW, _BOOKIES),
     (e.BookieUnavailableError, NOT_NOW, _BOOKIES),
     (e.ReadFailedError, NOT_NOW, _BOOKIES),
@@ -100,4 +108,6 @@ def _system_error(error: OSError) -> Verdict:
         return Verdict(REFUSED, reason, "choose another port with --port")
     if error.filename:
         return Verdict(FAILED, f"{error.filename}: {reason}")
+    if error.errno == errno.ENOSPC:
+        return Verdict(FAILED, f"the output cannot be written: {reason}", "free some space")
     return Verdict(FAILED, reason)

@@ -18,7 +18,9 @@ from quorumbook.client.connection import again
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
+from quorumbook.client.waiting import outcome_of
 from quorumbook.errors import (
+    ClientClosedError,
     InternalError,
     LedgerClosedError,
     LedgerFencedError,
@@ -63,7 +65,7 @@ class LedgerWriter:
         self._unpacked: list[Group] = []
         self._is_flush_scheduled = False
         self._closed_metadata: LedgerMetadata | None = None
-        self._is_closing = False
+        self._is_closing = self._is_aborted = False
         self._closing: asyncio.Task[None] | None = None
 
     # What it knows -------------------------------------------------------------------------
@@ -141,6 +143,7 @@ class LedgerWriter:
             payload = frozen(payload)
         window, size = self._window, len(payload)
         if window.has_waiters or not window.has_room(1, size):
+            self.check_size(payload)  # who waits for its turn must also use it
             await window.wait()
             while not window.is_over and not window.has_room(1, size):
                 await window.wait()
@@ -178,6 +181,7 @@ class LedgerWriter:
         Raises:
             BackpressureError: the window has no room for them; ``await drain()`` and try again.
             LedgerClosedError: the writer is closed, and other errors that ended it.
+            LocalProtocolError: they are more than the window ever holds.
         """
         kept = [item if type(item) is bytes else frozen(item) for item in payloads]
         future: asyncio.Future[range] = self._create_future()
@@ -210,11 +214,10 @@ class LedgerWriter:
         await self._window.wait()
 
     async def drain(self) -> None:
-        """Wait until the window has room again."""
+        """Wait until the window has room again for what it refused last."""
         self.check_open()
-        while not self._window.has_room(1, 0):
-            await self._window.wait()
-            self.check_open()
+        await self._window.drained()
+        self.check_open()
 
     async def flush(self) -> None:
         """Wait until everything appended so far is safe; raises the error that prevents it."""
@@ -242,15 +245,14 @@ class LedgerWriter:
             self._window.is_over = True
             self._window.wake()
             self._closing = self._context.spawn(self._close(), is_awaited=True)
-        await asyncio.shield(self._closing)
+        await outcome_of(self._closing)
 
     async def abort(self) -> None:
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
-        self._is_closing = True
+        self._is_closing = self._is_aborted = True
         self.stop(LedgerClosedError("the writer was aborted", ledger_id=self._id))
         if self._closing is not None:
-            with contextlib.suppress(QuorumbookError, asyncio.CancelledError):
-                await self._closing
+            await asyncio.wait([self._closing])
         await self._adds.keeper.stop()
 
     def stop(self, error: QuorumbookError) -> None:
@@ -285,7 +287,8 @@ class LedgerWriter:
             with contextlib.suppress(QuorumbookError):
                 await self._adds.confirmed(state.last_add_pushed)
             await self._adds.keeper.stop()
-            if isinstance(state.error, LedgerFencedError):
+            is_over = isinstance(state.error, LedgerFencedError | ClientClosedError)
+            if state.error is not None and (is_over or self._is_aborted):
                 raise again(state.error)
             last, length = state.close_point()
             self._closed_metadata, _ = await change_metadata(
@@ -340,7 +343,7 @@ class LedgerWriter:
         if len(payload) > self._max_payload_bytes:
             raise LocalProtocolError(
                 f"an entry of {len(payload)} bytes is larger than the {self._max_payload_bytes} "
-                "that fit into a frame",
+                "that fit into a frame; split it",
                 ledger_id=self._id,
             )
 

@@ -23,6 +23,8 @@ from quorumbook.env import Disk, Env
 from quorumbook.errors import CorruptStateError, InternalError, StorageError
 
 _MARK = Struct(">qq")
+#: Replaying what is stored already changes nothing.
+_FIX = "remove the file, and the next start replays every journal there is"
 _NAME = re.compile(r"lastMark(\.[0-9]+)?")
 
 
@@ -57,10 +59,10 @@ def decode_mark(data: bytes, path: str = "") -> LogMark:
     if not data:
         return NO_MARK
     if len(data) != _MARK.size:
-        raise CorruptStateError(f"a mark has 16 bytes, not {len(data)}", path=path)
+        raise CorruptStateError(f"a mark has 16 bytes, not {len(data)}; {_FIX}", path=path)
     mark = LogMark(*_MARK.unpack(data))
     if mark.journal_id < 0 or mark.offset < 0:
-        raise CorruptStateError("a mark is not negative", path=path)
+        raise CorruptStateError(f"a mark is not negative; {_FIX}", path=path)
     return mark
 
 
@@ -152,6 +154,18 @@ class LastMarks:
     def advance_all(self, marks: Iterable[LogMark]) -> list[LogMark]:
         """Advance one mark for each journal, each on its own; return the new minima."""
         return [self.advance(mark, index) for index, mark in enumerate(marks)]
+
+    def mend(self, mark: LogMark, journal_index: int = 0) -> None:
+        """Take copies back that claim more than ``mark``, which is known to be all there is.
+
+        The one exception from "never back": such a copy is damaged, and what it would skip may
+        be acknowledged.
+        """
+        for directory in self._directories:
+            marks = self._loaded(directory)
+            if marks[journal_index] > mark:
+                write_mark(self._disk, directory, mark, self._names[journal_index])
+                marks[journal_index] = mark
 
     def _loaded(self, directory: str) -> list[LogMark]:
         if directory not in self._marks:

@@ -186,7 +186,9 @@ class _Opening:
             index.check()
             reached = decode_index_mark(index.meta(MARK_KEY)) or NO_MARK
             if reached < marks.maximum():
-                # Somebody put an old copy back, or its log of changes is gone.
+                # Somebody put an old copy back, or its log of changes is gone; or lastMark is
+                # damaged, and would skip what only the journal has.
+                self._mend_marks(marks, reached)
                 raise DamagedIndexError(
                     f"the index is older than the marks ({reached} before {marks.maximum()})",
                     path=self._directories.index_path,
@@ -199,6 +201,13 @@ class _Opening:
             index.close()
             raise
         return index
+
+    def _mend_marks(self, marks: LastMarks, reached: LogMark) -> None:
+        """Replay from where the index got to, if the journal from there on is still there."""
+        names = self._env.disk.list_directory(self._directories.journal)
+        ids = [journal_id for name in names if (journal_id := journal_id_of(name)) is not None]
+        if reached.journal_id in ids or (reached == NO_MARK and ids):
+            marks.mend(reached)
 
     def _rebuild(self, contents: list[StateFileContent | StorageError | None]) -> Index:
         self._report.is_index_rebuilt = True

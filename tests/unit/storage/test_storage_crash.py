@@ -16,7 +16,7 @@ from doubles.storage_world import PowerLostError, World, run_of
 from quorumbook.errors import CorruptIndexError, CorruptJournalError, StorageError
 from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.index import SCHEMA_VERSION
-from quorumbook.storage.marks import LogMark, read_mark
+from quorumbook.storage.marks import LogMark, encode_mark, read_mark
 from quorumbook.storage.options import StorageOptions
 
 
@@ -314,6 +314,50 @@ async def test_damage_in_the_middle_of_the_journal_is_refused(tmp_path: Path) ->
         await world.start()
     with pytest.raises(CorruptJournalError, match="damaged"):
         await world.start()  # and not: locked by the first attempt
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+async def test_r09_a_journal_that_was_deleted_is_missed(
+    tmp_path: Path, is_checkpointed: bool
+) -> None:
+    world = World(tmp_path)
+    await world.start()
+    if is_checkpointed:
+        await world.append(run_of(1, range(10)))
+        await world.storage.stop()
+        await world.start()
+    await world.append(run_of(1, range(10, 20)))
+    await world.crash()
+    newest = max(path for path in world.disk.files() if path.endswith(".txn"))
+    world.disk.unlink(newest)
+    with pytest.raises(CorruptJournalError, match="missing"):
+        await world.start()
+
+
+@pytest.mark.parametrize("ahead", [(0, 512), (0, 2048), (0, 1_000_000), (1, 0), (100, 512)])
+async def test_r23_a_mark_that_claims_too_much_is_taken_back_and_nothing_is_skipped(
+    tmp_path: Path, ahead: tuple[int, int]
+) -> None:
+    world = World(tmp_path)
+    promises = Promises()
+    await world.start()
+    await promises.append(world, run_of(1, range(10)))
+    await world.storage.flush()
+    for first in range(10, 60, 10):
+        await promises.append(world, run_of(1, range(first, first + 10)))
+    await promises.fence(world, 1)
+    mark = read_mark(world.disk, "/ledgers0/current")
+    await world.crash()
+    wrong = LogMark(mark.journal_id + ahead[0], mark.offset + ahead[1])
+    for directory in world.directories:
+        world.disk.put(f"{directory}/current/lastMark", encode_mark(wrong))
+    for _ in range(2):
+        await world.start()
+        await promises.check(world)
+        assert await world.ids(1) == list(range(60))
+        await promises.append(world, run_of(2, range(5)))
+        await world.crash()
+    assert read_mark(world.disk, "/ledgers0/current") < LogMark(mark.journal_id + 90, 0)
 
 
 # The index

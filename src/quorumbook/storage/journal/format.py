@@ -24,6 +24,10 @@ The peer's readers skip padding and the rest of the header.  Ours hide checks th
 
 The check of a group ends on a multiple of 512, so it is found without parsing the group.  A
 length in a damaged group can mislead nobody.
+
+Beside them lies ``newest``: the hex id of the newest journal, durable before anything in that
+journal is acknowledged.  A journal that was deleted from the end would otherwise look as if it had
+never been.
 """
 
 from __future__ import annotations
@@ -55,6 +59,9 @@ GROUP_MAGIC = b"QBG1"
 CHECK_SIZE = 16
 #: No group is larger, so a search for its check ends.
 GROUP_SIZE_LIMIT_BYTES = 256 * 1024 * 1024
+
+#: The name of the note that says which journal is the newest.
+NEWEST_NAME = "newest"
 
 _FLAG_START = 1
 _PADDING_HEAD_SIZE = 8

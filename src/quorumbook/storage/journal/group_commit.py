@@ -24,6 +24,7 @@ from quorumbook.errors import DiskFullError, LocalProtocolError, StorageError
 from quorumbook.storage.journal.format import (
     GROUP_SIZE_LIMIT_BYTES,
     HEADER_SIZE,
+    NEWEST_NAME,
     closing_record,
     encode_header,
     journal_id_of,
@@ -166,6 +167,7 @@ class _Writer:
         file.write([header], 0)
         file.sync()
         self._disk.sync_directory(self._directory)
+        self._disk.write_file(f"{self._directory}/{NEWEST_NAME}", b"%x\n" % journal_id)
         self.files_created += 1
         if old is not None:
             # What is reserved behind its end is given back; nothing depends on it.

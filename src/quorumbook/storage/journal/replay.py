@@ -3,6 +3,7 @@
 Which files there must be, and what their ends may look like:
 
     from the mark's file on, ids without a gap    a missing file is damage
+    the newest is the one that ``newest`` names   it may have been deleted
     every file but the last ends cleanly          its successor's header says where
     the last file may end in a torn group         reported as ``damaged_tail``
 
@@ -21,6 +22,7 @@ from quorumbook.env import Env, File, logger
 from quorumbook.errors import CorruptJournalError
 from quorumbook.storage.journal.format import (
     HEADER_SIZE,
+    NEWEST_NAME,
     JournalHeader,
     journal_id_of,
     journal_name,
@@ -68,6 +70,7 @@ def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> 
             message says where.
     """
     ids = [found for found in journal_ids(env, directory) if found >= mark.journal_id]
+    _check_newest(env, directory, ids, mark)
     _check_complete(directory, ids, mark)
     collect = RunCollector(visitor)
     damage: list[tuple[str, int]] = []
@@ -110,6 +113,23 @@ def _open(env: Env, directory: str, journal_id: int) -> _Journal:
     except BaseException:
         file.close()
         raise
+
+
+def _check_newest(env: Env, directory: str, ids: list[int], mark: LogMark) -> None:
+    """Refuse journals whose newest was deleted: what it acknowledged would seem never written."""
+    path = f"{directory}/{NEWEST_NAME}"
+    if not env.disk.exists(path):
+        return
+    try:
+        newest = int(env.disk.read_file(path), 16)
+    except ValueError:
+        _log.warning("%s is damaged; the next journal writes it anew", path)
+        return
+    # The peer, if it had the directory meanwhile, went on without keeping the note.
+    if newest >= mark.journal_id and newest not in ids:
+        raise CorruptJournalError(
+            "the journal is missing", path=f"{directory}/{journal_name(newest)}"
+        )
 
 
 def _check_complete(directory: str, ids: list[int], mark: LogMark) -> None:

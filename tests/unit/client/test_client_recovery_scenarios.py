@@ -1,0 +1,87 @@
+"""Recovery among bookies that forgot, refuse or were closed wrongly: the scenarios of the peer."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from doubles.mock_bookie import mock_cluster, until
+from quorumbook.errors import LedgerFencedError
+from quorumbook.ledger.metadata import LedgerState
+from quorumbook.protocol.digest import DigestType, digester
+from quorumbook.protocol.requests import AddRun
+
+SEAL = digester(DigestType.CRC32C, b"")
+
+
+@pytest.mark.parametrize("size", [0, 10, 1000, 300_000])
+@pytest.mark.parametrize("count", [1, 30])
+async def test_s12_whatever_is_written_into_a_fenced_ledger_says_that_it_is_recovery(
+    size: int, count: int
+) -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0)
+        only = cluster.members(ledger)[0]
+        await ledger.append(b"on all")
+        await until(lambda: all(b.entry_ids(ledger.id) == [0] for b in cluster.bookies))
+        # A tail that one bookie alone has must be written to the others.
+        length = ledger.length
+        for entry_id in range(1, 1 + count):
+            payload = os.urandom(size)
+            length += size
+            only.ledgers[ledger.id].entries[entry_id] = SEAL.seal(
+                ledger.id, entry_id, 0, length, payload
+            )
+        seen = {b.bookie_id: len(b.requests) for b in cluster.bookies}
+        async with await bk.open_ledger(ledger.id) as reader:
+            assert reader.last_add_confirmed == count
+        written = [
+            request
+            for bookie in cluster.bookies
+            for request in bookie.requests[seen[bookie.bookie_id] :]
+            if isinstance(request, AddRun)
+        ]
+        assert written
+        assert all(request.is_recovery for request in written)
+        holders = [b for b in cluster.bookies if len(b.entry_ids(ledger.id)) == count + 1]
+        assert len(holders) >= 2
+        with pytest.raises(LedgerFencedError):
+            await ledger.append(b"a plain one is refused")
+        await ledger.abort()
+
+
+async def test_s17_a_bookie_that_forgot_everything_lowers_a_read_lac_but_never_a_recovery() -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0)
+        for number in range(20):
+            await ledger.append(b"%d" % number)
+        await until(lambda: all(len(b.entry_ids(ledger.id)) == 20 for b in cluster.bookies))
+        forgetful, *others = cluster.members(ledger)
+        del forgetful.ledgers[ledger.id]
+        for bookie in others:
+            bookie.on_request = lambda request: 0.05  # the one that forgot answers first
+        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+            # A lower bound, which is all that it promises.
+            assert -1 <= await reader.try_read_last_add_confirmed() <= 19
+            assert -1 <= await reader.read_last_add_confirmed() <= 19
+        async with await bk.open_ledger(ledger.id) as reader:
+            assert reader.last_add_confirmed == 19
+            assert [e.payload async for e in reader.read()] == [b"%d" % n for n in range(20)]
+        await ledger.abort()
+
+
+async def test_s23_recovering_a_closed_ledger_writes_nothing_and_keeps_its_end() -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0)
+        await ledger.append_many([b"abc", b"def", b"ghi"])
+        # Closed too low by somebody; only a tool that is told so may reopen it.
+        current, version = await bk._ledgers.read(ledger.id)
+        await bk._ledgers.write(current.in_recovery().closed(1, 6), version)
+        before = await bk._ledgers.read(ledger.id)
+        async with await bk.open_ledger(ledger.id) as reader:
+            assert reader.last_add_confirmed == 1
+            assert [e.payload async for e in reader.read()] == [b"abc", b"def"]
+        assert await bk._ledgers.read(ledger.id) == before
+        assert before[0].state is LedgerState.CLOSED
+        await ledger.abort()
