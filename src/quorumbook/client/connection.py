@@ -16,13 +16,13 @@ nothing can wait in there for an answer that only this connection could deliver.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
+from quorumbook.client.waiting import end, outcome_of
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
     BookieUnavailableError,
@@ -109,6 +109,8 @@ class Channel:
         self._stream: _Stream | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unsent: list[bytes] = []
+        #: What was written behind the first piece of this loop turn, None between turns.
+        self._held: list[bytes] | None = None
         #: Why the last attempt to connect failed.
         self._failure: QuorumbookError | None = None
         self._is_closed = False
@@ -123,17 +125,31 @@ class Channel:
     def unsent_bytes(self) -> int:
         """Return how many bytes wait for the bookie to take them."""
         if self._stream is not None and self._stream.transport is not None:
-            return self._stream.transport.get_write_buffer_size()
+            held = sum(map(len, self._held)) if self._held else 0
+            return self._stream.transport.get_write_buffer_size() + held
         return sum(map(len, self._unsent))
 
     def write(self, data: bytes) -> None:
-        """Send bytes, now or as soon as there is a connection."""
+        """Send bytes, now or as soon as there is a connection.
+
+        The first piece of a loop turn leaves at once; what follows in the same turn, of a
+        thousand ledgers maybe, leaves as one write at its end.
+        """
         stream = self._stream
-        if stream is not None:
+        if stream is None:
+            self._unsent.append(data)
+            self.connect()
+        elif self._held is not None:
+            self._held.append(data)
+        else:
+            self._held = []
+            asyncio.get_running_loop().call_soon(self._end_turn)
             stream.transport.write(data)  # type: ignore[union-attr]
-            return
-        self._unsent.append(data)
-        self.connect()
+
+    def _end_turn(self) -> None:
+        held, self._held = self._held, None
+        if held and self._stream is not None:
+            self._stream.transport.write(b"".join(held))  # type: ignore[union-attr]
 
     def connect(self) -> None:
         """Begin to connect, unless that is done or under way."""
@@ -146,7 +162,7 @@ class Channel:
             raise ClientClosedError("the client is closed", bookie_id=self.bookie_id)
         self.connect()
         if self._connecting is not None:
-            await asyncio.shield(self._connecting)
+            await outcome_of(self._connecting)
         if self._stream is None:
             raise again(self._failure or ConnectFailedError(bookie_id=self.bookie_id))
 
@@ -155,15 +171,14 @@ class Channel:
         self._is_closed = True
         task, self._connecting = self._connecting, None
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end([task])
         self.drop(ClientClosedError("the client is closed", bookie_id=self.bookie_id))
 
     def drop(self, error: QuorumbookError) -> None:
         """Give the present connection up; what waits on it fails with ``error``."""
         stream, self._stream = self._stream, None
         self._unsent.clear()
+        self._held = self._held and []
         if stream is not None and stream.transport is not None:
             stream.transport.abort()
         self._fail_all(error)
@@ -189,6 +204,7 @@ class Channel:
         if stream is not self._stream:
             return
         self._stream = None
+        self._held = self._held and []
         error = ConnectionLostError(
             f"the connection to bookie {self.bookie_id} broke" + (f": {cause}" if cause else ""),
             bookie_id=self.bookie_id,
@@ -315,7 +331,7 @@ class FastChannel(Channel):
         """Ask for consecutive entries; the future gets the answer or a BookieUnavailableError."""
         future: asyncio.Future[v2.BatchReadAnswer] = asyncio.get_running_loop().create_future()
         if self._is_closed:
-            future.set_exception(ClientClosedError("the client is closed"))
+            fail(future, ClientClosedError("the client is closed"))
             return future
         request_id = self._next_request_id
         self._next_request_id += 1
@@ -360,8 +376,7 @@ class FastChannel(Channel):
         for request_id in overdue:
             _, sent, future = self._reads.pop(request_id)
             sent_ns = min(sent_ns, sent)
-            if not future.done():
-                future.set_exception(self._timed_out("a read", self._options.read_timeout_s))
+            fail(future, self._timed_out("a read", self._options.read_timeout_s))
         if overdue:
             self.drop_if_silent(sent_ns)
         return bool(self._reads)
@@ -369,8 +384,7 @@ class FastChannel(Channel):
     def _fail_all(self, error: QuorumbookError) -> None:
         reads, self._reads = self._reads, {}
         for _, _, future in reads.values():
-            if not future.done():
-                future.set_exception(again(error))
+            fail(future, again(error))
         if isinstance(error, BookieUnavailableError):
             for listener in list(self._listeners.values()):
                 listener.on_channel_lost(self, error)
@@ -405,7 +419,7 @@ class ControlChannel(Channel):
         """
         future: asyncio.Future[v3.V3Response] = asyncio.get_running_loop().create_future()
         if self._is_closed:
-            future.set_exception(ClientClosedError("the client is closed"))
+            fail(future, ClientClosedError("the client is closed"))
             return future
         txn_id = self._next_txn_id
         self._next_txn_id += 1
@@ -435,7 +449,7 @@ class ControlChannel(Channel):
         for txn_id in overdue:
             _, sent, what, timeout_s, future = self._waiting.pop(txn_id)
             sent_ns = min(sent_ns, sent)
-            future.set_exception(self._timed_out(what, timeout_s))
+            fail(future, self._timed_out(what, timeout_s))
         if overdue:
             self.drop_if_silent(sent_ns)
         return bool(self._waiting)
@@ -443,8 +457,14 @@ class ControlChannel(Channel):
     def _fail_all(self, error: QuorumbookError) -> None:
         waiting, self._waiting = self._waiting, {}
         for _, _, _, _, future in waiting.values():
-            if not future.done():
-                future.set_exception(again(error))
+            fail(future, again(error))
+
+
+def fail(future: asyncio.Future[Any], error: QuorumbookError) -> None:
+    """Give a future its error; whoever let go of it in the meantime need not hear of it."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
 
 
 def again(error: QuorumbookError) -> QuorumbookError:

@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeVar
 from quorumbook.client.bookies import Bookies
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
+from quorumbook.client.turns import Turns
 from quorumbook.env import Env, logger
-from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict
+from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 
 _log = logger("client")
 T = TypeVar("T")
-_NS = 1_000_000_000
 #: A metadata store that cannot be reached is tried again after this long.
 _METADATA_RETRY_S = 0.2
 
@@ -48,6 +48,8 @@ class Context:
     #: Forgets a watch wherever it waits.
     unwatch: Callable[[Callable[[], None]], None]
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    #: Writers that publish their last add confirmed while they are idle.
+    lac_turns: Turns = field(default_factory=lambda: Turns(at_a_time=4))
 
     def spawn(
         self, coroutine: Coroutine[Any, Any, T], *, is_awaited: bool = False
@@ -101,7 +103,25 @@ async def change_metadata(
     Raises:
         MetadataUnavailableError: the store did not come back in time.
     """
-    deadline_ns = context.env.clock.now_ns() + int(timeout_s * _NS)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _change_metadata(context, metadata, version, change)
+    except QuorumbookError:
+        raise
+    except TimeoutError as error:
+        raise MetadataUnavailableError(
+            f"the metadata store did not take a change of ledger {metadata.ledger_id} within "
+            f"{timeout_s:g} s; whether it takes it later is unknown",
+            ledger_id=metadata.ledger_id,
+        ) from error
+
+
+async def _change_metadata(
+    context: Context,
+    metadata: LedgerMetadata,
+    version: int,
+    change: Callable[[LedgerMetadata], LedgerMetadata | None],
+) -> tuple[LedgerMetadata, int]:
     must_read = False
     while True:
         try:
@@ -118,7 +138,5 @@ async def change_metadata(
                 raise  # ``change`` itself found the ledger in another state
             _log.debug("ledger %d: %s", metadata.ledger_id, conflict)
         except MetadataUnavailableError as error:
-            if context.env.clock.now_ns() >= deadline_ns:
-                raise
             _log.warning("ledger %d: %s; trying again", metadata.ledger_id, error)
             await asyncio.sleep(_METADATA_RETRY_S)

@@ -3,6 +3,10 @@
 Every entry tells the bookies what was confirmed when it was sent, so the confirmation of the last
 one travels with nothing.  A writer that was idle for ``lac_delay_s`` sends it by itself: the last
 line typed in one process appears in another.
+
+Few writers of a client do so at a time.  A thousand ledgers that are each written now and then
+would otherwise send more numbers than entries; whoever appends again before its turn has
+published by that, and drops out.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ class LacPublisher:
         self._last_append_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_waiting = False
         self._is_stopped = False
 
     @property
@@ -59,7 +64,8 @@ class LacPublisher:
 
     def on_confirmed(self) -> None:
         """Note that the last add confirmed grew."""
-        if self._timer is None and self._task is None and self._delay_s and not self._is_stopped:
+        is_idle = self._timer is None and self._task is None and not self._is_waiting
+        if is_idle and self._delay_s and not self._is_stopped:
             self._arm(self._delay_s)
 
     def stop(self) -> None:
@@ -84,7 +90,20 @@ class LacPublisher:
         if missing_s > 0:
             self._arm(missing_s)
             return
+        self._is_waiting = True
+        self._context.lac_turns.enter(self)
+
+    def begin(self) -> bool:
+        """Publish now; False if there is nothing to publish any more."""
+        self._is_waiting = False
+        state = self._state
+        if self._is_stopped or state.error is not None:
+            return False
+        if state.last_add_confirmed <= self._published:
+            return False
         self._task = self._context.spawn(self._publish())
+        self._task.add_done_callback(lambda _: self._context.lac_turns.leave())
+        return True
 
     async def _publish(self) -> None:
         lac = self._state.last_add_confirmed
