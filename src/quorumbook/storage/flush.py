@@ -9,11 +9,11 @@ The order is what a crash at any point relies on (R21):
     5. journals below the smallest mark deleted
 
 A checkpoint is fixed when the write caches are swapped: the full cache, the states that changed
-and the end of the last durable group.  If a step fails, the same checkpoint is run again later;
-its entries stay readable in their cache meanwhile, and what was appended is appended anew to
-another log.  A checkpoint without entries still brings states and mark along (S37).
+and the end of the last durable group.  If a step fails, the same checkpoint is run again later,
+from that step on; its entries stay readable in their cache meanwhile.  A checkpoint without
+entries still brings states and mark along (S37).
 
-``Checkpointer.run`` blocks and belongs to the flush worker; when to flush is decided in ``store``.
+``Checkpointer.run`` blocks and belongs to the flush worker; ``flusher`` decides when to flush.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Checkpoint:
     deleted: list[LedgerId] = field(default_factory=list)
     #: None leaves the limbo start as it is, "" ends it, a reason demands it.
     limbo_start: str | None = None
+    #: Where its entries lie, once they are durable there; only the later steps are left then.
+    runs: list[StoredRun] | None = None
     #: The index has it; only the later steps are left.
     is_committed: bool = False
     #: What of the handles is stored, taken on the worker: thousands at once would hold the loop.
@@ -134,8 +136,12 @@ class Checkpointer:
         return checkpoint
 
     def _store(self, checkpoint: Checkpoint) -> None:
-        runs = list(self._append(checkpoint.cache))
-        self._entry_logs.sync()
+        runs = checkpoint.runs
+        if runs is None:
+            runs = list(self._append(checkpoint.cache))
+            self._entry_logs.sync()
+            # Not again if the index fails: every attempt would fill the disk with another copy.
+            checkpoint.runs = runs
         checkpoint.states = [handle.state() for handle in checkpoint.handles]
         new_logs = {run.entry_log_id for run in runs} - self._known_logs
         index_mark = max(self.index_mark, checkpoint.mark)

@@ -76,6 +76,8 @@ class Flusher:
         self._timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self.is_full = False
+        #: Somebody waits for room, so that the cache is flushed however little is in it.
+        self.is_room_wanted = False
 
     def start(self, pending: Checkpoint | None) -> None:
         """Begin to watch the time; ``pending`` failed during the start, on a full disk."""
@@ -115,8 +117,9 @@ class Flusher:
 
     def flush_if_full(self) -> None:
         """Flush soon if the write cache has reached its size; called after each batch."""
+        enough = 1 if self.is_room_wanted else self._options.write_cache_size_bytes
         if (
-            self._caches.active.size_bytes >= self._options.write_cache_size_bytes
+            self._caches.active.size_bytes >= enough
             and self._running is None
             and not self._is_scheduled
             and self._failed is None

@@ -274,6 +274,8 @@ class LedgerStorage:
     def on_room(self, callback: Callable[[], None]) -> None:
         """Call back once, on the loop, when room may have appeared."""
         self._room_callbacks.append(callback)
+        self._flusher.is_room_wanted = True
+        self._flusher.flush_if_full()
 
     async def wait_room(self, size_bytes: int) -> None:
         """Return when an append of this size fits; the caller bounds the time."""
@@ -293,6 +295,7 @@ class LedgerStorage:
             self._reads.generation += 1
         if had_been_full and self._on_space is not None:
             self._on_space()
+        self._flusher.is_room_wanted = False
         callbacks, self._room_callbacks = self._room_callbacks, deque()
         for callback in callbacks:
             try:

@@ -490,6 +490,7 @@ async def test_entry_logs_without_runs_are_removed_at_the_start(tmp_path: Path) 
     await world.start()
     await world.append(run_of(1, range(10)))
     world.disk.faults.fail("sync", ".log")
+    world.disk.faults.fail("unlink", ".log")
     with pytest.raises(StorageError):
         await world.storage.flush()
     await world.storage.flush()

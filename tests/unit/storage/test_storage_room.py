@@ -9,9 +9,7 @@ import pytest
 
 from doubles.records import entry
 from doubles.storage_world import World, run_of, until
-from quorumbook.errors import (
-    StorageError,
-)
+from quorumbook.errors import DiskFullError, StorageError
 
 
 async def started(tmp_path: Path, **options: object) -> World:
@@ -124,3 +122,87 @@ def _try_flush(world: World) -> bool:
     task = asyncio.ensure_future(world.storage.flush())
     task.add_done_callback(lambda task: task.exception())
     return False
+
+
+async def test_an_entry_larger_than_what_is_left_has_the_cache_flushed_for_it(
+    tmp_path: Path,
+) -> None:
+    """Waiting for the interval would refuse it for a minute although nothing is wrong."""
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(4)))
+    size = 2 * world.options.write_cache_size_bytes
+    assert not world.storage.has_room(size)
+    async with asyncio.timeout(10):
+        await world.storage.wait_room(size)
+    assert world.cached_entry(1, 0) is None, "it was flushed"
+
+
+async def test_an_entry_that_waits_behind_the_journal_has_the_cache_flushed_for_it(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    world.threads.workers["journal"].auto = False
+    first = world.append(run_of(1, range(4)))
+    size = 2 * world.options.write_cache_size_bytes
+    room = asyncio.ensure_future(world.storage.wait_room(size))
+    await asyncio.sleep(0)
+    world.threads.workers["journal"].auto = True
+    world.threads.workers["journal"].run_next()
+    await first
+    async with asyncio.timeout(10):
+        await room
+
+
+async def test_a_flush_tried_again_on_a_full_disk_takes_no_more_space_each_time(
+    tmp_path: Path,
+) -> None:
+    """What a failed flush left in entry logs would eat up every byte that somebody frees."""
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(50), b"f" * 500))
+    await world.storage.flush()
+    await world.append(run_of(1, range(50, 100), b"f" * 500))
+
+    def in_logs() -> int:
+        return sum(len(world.disk.get(path)) for path in world.disk.files() if ".log" in path)
+
+    used, logs = world.disk.used_bytes(), in_logs()
+    world.disk.capacity_bytes = used + 4000
+    for _ in range(4):
+        with pytest.raises(StorageError):
+            await world.storage.flush()
+    assert in_logs() == logs
+    world.disk.capacity_bytes = used + 40_000
+    await until(lambda: not world.storage.is_full)
+    assert await world.read_one(1, 10) == entry(1, 10, b"f" * 500, -1)
+    assert await world.read_one(1, 99) == entry(1, 99, b"f" * 500, 49)
+    await world.restart()
+    assert await world.ids(1) == list(range(100))
+
+
+async def test_a_flush_that_only_the_index_refused_does_not_write_its_entries_again(
+    tmp_path: Path,
+) -> None:
+    """The index may be on a full disk, and every copy would fill the disk of the entry logs."""
+    world = await started(tmp_path)
+    await world.append(run_of(1, range(50), b"i" * 500))
+    index = world.storage._opened.index
+    commit = index.commit
+
+    def full(**what: object) -> list[tuple[int, int, int]]:
+        raise DiskFullError("no space left for the index")
+
+    index.commit = full  # type: ignore[method-assign, assignment]
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            await world.storage.flush()
+    written = world.storage._opened.entry_logs.bytes_written
+    assert written < 2 * 50 * 540
+    await world.append(run_of(2, range(5), b"later"))
+    index.commit = commit  # type: ignore[method-assign]
+    await until(lambda: not world.storage.is_full)
+    await world.storage.flush()
+    await world.crash()
+    await world.start()
+    assert await world.ids(1) == list(range(50))
+    assert await world.read_one(1, 49) == entry(1, 49, b"i" * 500, -1)
+    assert await world.ids(2) == list(range(5))

@@ -9,6 +9,7 @@ and when a log is deleted, is decided by flush, compaction and garbage collectio
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -91,6 +92,8 @@ class _Log:
     buffers: list[bytes] = field(default_factory=list)
     buffered: int = 0
     ledgers: dict[LedgerId, int] = field(default_factory=dict)
+    #: Something may point to what lies before this; 0 while the log is new.
+    synced: int = 0
 
     @property
     def end(self) -> int:
@@ -203,7 +206,7 @@ class EntryLogs:
         try:
             if self._log is not None:
                 self._log.write_out()
-            for log in [*self._finished, *([self._log] if self._log else [])]:
+            for log in self._open_logs():
                 log.file.sync()
             for directory in self._new_names:
                 self._env.disk.sync_directory(directory)
@@ -211,6 +214,8 @@ class EntryLogs:
             self._abandon()
             raise
         self.syncs += 1
+        if self._log is not None:
+            self._log.synced = self._log.written
         for log in self._finished:
             log.file.close()
         self._finished.clear()
@@ -272,12 +277,24 @@ class EntryLogs:
             self._abandon()
             raise
 
+    def _open_logs(self) -> list[_Log]:
+        return [*self._finished, *([self._log] if self._log else [])]
+
     def _abandon(self) -> None:
-        """Forget the open logs: nobody knows any more what of them is on the disk."""
-        logs = [*self._finished, *([self._log] if self._log else [])]
+        """Leave the open logs: nobody knows what of them is on the disk behind the last sync.
+
+        That part is given back if it can be: a flush that is tried again and again on a full
+        disk would otherwise eat up whatever somebody frees there.
+        """
+        logs = self._open_logs()
         self._log = None
         self._finished.clear()
         self._new_names.clear()
         for log in logs:
             _log.warning("entry log %s is left after a failed write or sync", log.file.path)
+            with contextlib.suppress(StorageError):
+                if log.synced:
+                    log.file.truncate(log.synced)
+                else:
+                    self._env.disk.unlink(log.file.path)
             log.file.close()
