@@ -92,6 +92,7 @@ class AddDriver:
             version,
             self._on_ensemble_progress,
             require_replacement=options.require_replacement,
+            is_patient=options.delay_ensemble_change,
         )
         self._lac = LacPublisher(
             context, self.state, self._digester, self._master_key, options.lac_delay_s
@@ -208,8 +209,12 @@ class AddDriver:
 
     def on_channel_lost(self, channel: FastChannel, error: BookieUnavailableError) -> None:
         """What was sent on the channel and not answered will never be answered."""
+        self.on_channel_drained()  # what it never took is room again
         position = self._position_of.get(channel.bookie_id)
-        if position is None or not position.outstanding:
+        if position is None or position.index in self.state.failed:
+            return
+        # Late answers of what was given up once may have been counted for what was sent since.
+        if not position.outstanding and not self.state.owes(position.index):
             return
         self._fail_position(position, error)
         self.act()
@@ -245,6 +250,8 @@ class AddDriver:
             self._context.bookies.report_failure(position.bookie_id)
         self.keeper.on_failure(position.index, error)
         self.state.on_failure(position.index, position.bookie_id, error)
+        if self._options.delay_ensemble_change:
+            self.keeper.start_watch()  # it keeps its place, and is used again when it is back
 
     # What the machine wants ----------------------------------------------------------------
 

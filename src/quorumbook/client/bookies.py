@@ -10,7 +10,6 @@ forgotten only with time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +17,7 @@ from typing import Protocol
 from quorumbook.client.connection import ControlChannel, FastChannel
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
+from quorumbook.client.waiting import end, outcome_of
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
     BookieUnavailableError,
@@ -238,9 +238,7 @@ class Bookies:
         self._on_change.clear()
         task, self._refreshing = self._refreshing, None
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end([task])
         for channel in [*self._fast.values(), *self._control.values()]:
             await channel.close()
 
@@ -276,7 +274,7 @@ class Bookies:
         if self._is_stale and self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         if self._refreshing is not None:
-            await asyncio.shield(self._refreshing)
+            await outcome_of(self._refreshing)
 
     async def _refresh(self) -> None:
         try:
@@ -291,6 +289,7 @@ class Bookies:
             if not self._writable:
                 raise
             _log.warning("registrations cannot be read: %s", error)
+            return  # nobody has seen a change
         finally:
             self._refreshing = None
         for callback in list(self._on_change):

@@ -16,6 +16,7 @@ from quorumbook.client.options import ClientOptions
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
 from quorumbook.client.ticker import Ticker
+from quorumbook.client.waiting import each_within, limit
 from quorumbook.client.writer import LedgerWriter
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
@@ -25,7 +26,6 @@ from quorumbook.errors import (
     LocalProtocolError,
     MetadataVersionConflict,
     NoSuchLedgerInMetadataError,
-    QuorumbookError,
     RequestTimeoutError,
     UnauthorizedError,
 )
@@ -138,7 +138,9 @@ class BookKeeper:
             await asyncio.gather(*tasks, return_exceptions=True)
             await context.bookies.close()
         if self._ids is not None:
-            await self._ids.close()
+            with contextlib.suppress(RequestTimeoutError):  # the session's end does the same
+                async with self._limit("closing"):
+                    await self._ids.close()
         if self._registration is not None:
             await self._registration.close()
         if self._store is not None:
@@ -253,16 +255,17 @@ class BookKeeper:
         """
         context = self._running()
         own = self._options_with(options)
-        metadata, version = await context.ledgers.read(ledger_id)
-        _check_password(metadata, password)
-        if metadata.state is not LedgerState.OPEN or _UNWRITTEN not in metadata.custom_metadata:
-            raise _has_writer(ledger_id)
-        custom = {k: v for k, v in metadata.custom_metadata.items() if k != _UNWRITTEN}
-        metadata = dataclasses.replace(metadata, custom_metadata=custom)
-        try:
-            version = await context.ledgers.write(metadata, version)
-        except MetadataVersionConflict as conflict:
-            raise _has_writer(ledger_id) from conflict
+        async with self._limit("claiming a ledger"):
+            metadata, version = await context.ledgers.read(ledger_id)
+            _check_password(metadata, password)
+            if metadata.state is not LedgerState.OPEN or _UNWRITTEN not in metadata.custom_metadata:
+                raise _has_writer(ledger_id)
+            custom = {k: v for k, v in metadata.custom_metadata.items() if k != _UNWRITTEN}
+            metadata = dataclasses.replace(metadata, custom_metadata=custom)
+            try:
+                version = await context.ledgers.write(metadata, version)
+            except MetadataVersionConflict as conflict:
+                raise _has_writer(ledger_id) from conflict
         return self._writer(LedgerWriter(context, own, metadata, version, password, self._forget))
 
     async def open_ledger(
@@ -291,18 +294,19 @@ class BookKeeper:
             LedgerRecoveryError: too few bookies are there to recover it now.
         """
         context = self._running()
-        metadata, version = await context.ledgers.read(ledger_id)
-        _check_password(metadata, password)
-        kind = metadata.digest_type or digest_type or DigestType.CRC32C
-        seal = digester(kind, password)
-        if recover and not metadata.is_closed:
-            metadata, version = await recover_ledger(context, seal, metadata, version, password)
-        reader = LedgerReader(context, metadata, version, seal, self._forget)
-        try:
-            await reader.start()
-        except BaseException:
-            await reader.close()
-            raise
+        async with self._limit("opening a ledger"):
+            metadata, version = await context.ledgers.read(ledger_id)
+            _check_password(metadata, password)
+            kind = metadata.digest_type or digest_type or DigestType.CRC32C
+            seal = digester(kind, password)
+            if recover and not metadata.is_closed:
+                metadata, version = await recover_ledger(context, seal, metadata, version, password)
+            reader = LedgerReader(context, metadata, version, seal, self._forget)
+            try:
+                await reader.start()
+            except BaseException:
+                await reader.close()
+                raise
         self._handles.add(reader)
         return reader
 
@@ -314,7 +318,7 @@ class BookKeeper:
         """
         self._running()
         assert self._ledgers is not None
-        async with _limit(self._options.operation_timeout_s, "deleting a ledger"):
+        async with self._limit("deleting a ledger"):
             await self._ledgers.delete(ledger_id)
 
     async def ledger_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
@@ -323,7 +327,9 @@ class BookKeeper:
         Raises:
             NoSuchLedgerInMetadataError: there is no such ledger.
         """
-        metadata, _ = await self._running().ledgers.read(ledger_id)
+        context = self._running()
+        async with self._limit("reading metadata"):
+            metadata, _ = await context.ledgers.read(ledger_id)
         return metadata
 
     async def list_ledgers(
@@ -342,10 +348,11 @@ class BookKeeper:
         wanted = dict(custom_metadata or {}).items()
         async with contextlib.aclosing(self._batches_of_ids()) as batches:
             async for ids in batches:
-                found = await asyncio.gather(
-                    *(context.ledgers.read(ledger_id) for ledger_id in ids),
-                    return_exceptions=True,
-                )
+                async with self._limit("listing ledgers"):
+                    found = await asyncio.gather(
+                        *(context.ledgers.read(ledger_id) for ledger_id in ids),
+                        return_exceptions=True,
+                    )
                 for outcome in found:
                     if isinstance(outcome, NoSuchLedgerInMetadataError):
                         continue  # deleted since it was listed
@@ -361,13 +368,15 @@ class BookKeeper:
         """Yield the ids of all ledgers, ascending."""
         self._running()
         assert self._ledgers is not None
-        async for ledger_id in self._ledgers.list():
+        seconds = self._options.operation_timeout_s
+        async for ledger_id in each_within(self._ledgers.list(), seconds, "listing ledgers"):
             yield ledger_id
 
     async def bookies(self) -> tuple[frozenset[BookieId], frozenset[BookieId]]:
         """Return the writable and the read-only bookies that are registered now."""
         bookies = self._running().bookies
-        return await bookies.writable(), await bookies.read_only()
+        async with self._limit("reading the registrations"):
+            return await bookies.writable(), await bookies.read_only()
 
     # Inside --------------------------------------------------------------------------------
 
@@ -377,6 +386,9 @@ class BookKeeper:
         if self._context is None:
             raise LocalProtocolError("the client is not started: use `async with connect(...)`")
         return self._context
+
+    def _limit(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return limit(self._options.operation_timeout_s, what)
 
     def _options_with(self, options: dict[str, Any]) -> ClientOptions:
         if not options:
@@ -398,7 +410,7 @@ class BookKeeper:
         assert self._ledgers is not None
         assert self._ids is not None
         shape.check()
-        async with _limit(self._options.operation_timeout_s, "creating a ledger"):
+        async with self._limit("creating a ledger"):
             ensemble = await context.bookies.new_ensemble(shape.ensemble_size)
             while True:
                 metadata = LedgerMetadata(
@@ -460,17 +472,6 @@ def _has_writer(ledger_id: LedgerId) -> LedgerClosedError:
         f"ledger {ledger_id} has, or had, a writer; a ledger is written by one only",
         ledger_id=ledger_id,
     )
-
-
-@contextlib.asynccontextmanager
-async def _limit(seconds: float, what: str) -> AsyncGenerator[None, None]:
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except QuorumbookError:
-        raise
-    except TimeoutError as error:
-        raise RequestTimeoutError(f"{what} took longer than {seconds:g} s") from error
 
 
 def _check_password(metadata: LedgerMetadata, password: bytes) -> None:

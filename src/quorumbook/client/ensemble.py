@@ -14,12 +14,14 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from quorumbook.client.context import Context, change_metadata
+from quorumbook.client.waiting import end
 from quorumbook.env import logger
 from quorumbook.errors import (
     BookieUnavailableError,
     InternalError,
     NotEnoughBookiesError,
     QuorumbookError,
+    ReadOnlyBookieError,
 )
 from quorumbook.ids import BookieId
 from quorumbook.ledger.append import AppendState
@@ -46,6 +48,7 @@ class EnsembleKeeper:
         on_progress: Callable[[], None],
         *,
         require_replacement: bool = False,
+        is_patient: bool = False,
     ) -> None:
         """Keep the ensemble of a writer.
 
@@ -55,12 +58,14 @@ class EnsembleKeeper:
             version: The version of its metadata.
             on_progress: Runs after each call of the machine, to carry out its effects.
             require_replacement: Whether the writer stops where no bookie is left.
+            is_patient: Whether a failed bookie keeps its place while it is not needed.
         """
         self.version = version
         self._context = context
         self._state = state
         self._on_progress = on_progress
         self._require_replacement = require_replacement
+        self._is_patient = is_patient
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         #: Why the bookie at a position failed.
@@ -87,11 +92,7 @@ class EnsembleKeeper:
         tasks = [*self._tasks]
         if self._watch is not None:
             tasks.append(self._watch)
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError, QuorumbookError):
-                await task
+        await end(tasks)
 
     async def _run(self, change: ChangeEnsemble) -> None:
         state = self._state
@@ -163,20 +164,35 @@ class EnsembleKeeper:
                 changed.clear()
                 if self._state.is_changing:
                     continue
-                if self._context.bookies.has_replacement(self._state.ensemble):
+                with contextlib.suppress(QuorumbookError):
+                    # Asks again if the registrations could not be read when they changed.
+                    await self._context.bookies.writable()
+                if self._may_replace() and self._context.bookies.has_replacement(
+                    self._state.ensemble
+                ):
                     self._state.retry_replacement()
                     self._on_progress()
-                else:
+                if not self._state.is_changing:
                     await self._take_back()
         finally:
             remove()
             self._watch = None
 
+    def _may_replace(self) -> bool:
+        """Tell whether a bookie that appears takes a failed one's place."""
+        return self._state.is_degraded or not self._is_patient
+
+    async def _is_reason_gone(self, index: int, bookie_id: BookieId) -> bool:
+        error = self._errors.get(index)
+        if isinstance(error, ReadOnlyBookieError):
+            with contextlib.suppress(QuorumbookError):
+                return bookie_id in await self._context.bookies.writable()
+        return error is None or isinstance(error, BookieUnavailableError)
+
     async def _take_back(self) -> None:
-        """Use failed members that accept connections again."""
+        """Use failed members that accept connections, or writes, again."""
         for index, bookie_id in self._state.failed.items():
-            error = self._errors.get(index)
-            if error is not None and not isinstance(error, BookieUnavailableError):
+            if not await self._is_reason_gone(index, bookie_id):
                 continue
             channel = self._context.bookies.fast(bookie_id)
             try:

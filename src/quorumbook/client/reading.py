@@ -30,6 +30,8 @@ _GUESSED_ENTRY_BYTES = 1024
 _MAX_CHUNK_ENTRIES = 10_000
 #: Where the ensemble is striped, entries are asked for one by one, so many at a time.
 _STRIPED_IN_FLIGHT = 64
+#: Until it is known how large they are.
+_STRIPED_UNWEIGHED = 4
 _MAX_CHUNKS = 8
 
 
@@ -272,7 +274,11 @@ class RangeRead:
             metadata = self._metadata()
             count = max(1, self._context.options.read_batch_bytes // self._entry_bytes)
             is_striped = metadata.write_quorum_size < metadata.ensemble_size
-            count = min(count, _STRIPED_IN_FLIGHT if is_striped else _MAX_CHUNK_ENTRIES)
+            if is_striped:
+                most = _STRIPED_IN_FLIGHT if self._is_weighed else _STRIPED_UNWEIGHED
+            else:
+                most = _MAX_CHUNK_ENTRIES
+            count = min(count, most)
             last = min(self._last, self._uncut + count - 1)
             self._chunks.append(
                 ChunkRead(self._context, self._digester, metadata, self._uncut, last, self._number)

@@ -44,6 +44,8 @@ _log = logger("client.recovery")
 #: An overloaded bookie is asked again so often, each time twice as late.
 _SHED_ATTEMPTS = 5
 _SHED_RETRY_S = 0.1
+#: Entries asked for at once before it is known how large they are.
+_FIRST_BATCH_ENTRIES = 4
 _METADATA_ATTEMPTS = 25
 _METADATA_RETRY_S = 0.2
 
@@ -81,7 +83,9 @@ class _RecoveryDriver:
         self._ledger_id = metadata.ledger_id
         self._version = version
         self._master_key = master_key(password)
-        self._state = RecoveryState(metadata, batch_entries=context.options.recovery_batch_entries)
+        most = context.options.recovery_batch_entries
+        self._state = RecoveryState(metadata, batch_entries=min(most, _FIRST_BATCH_ENTRIES))
+        self._largest_bytes = 1
         #: Payload and length of entries that are written back.
         self._found: dict[EntryId, tuple[bytes, int]] = {}
         self._sealed: dict[EntryId, bytes] = {}
@@ -111,15 +115,15 @@ class _RecoveryDriver:
             for effect in self._state.poll():
                 self._carry_out(effect)
         except Exception as error:
-            failure = (
-                error
-                if isinstance(error, QuorumbookError)
-                else InternalError(f"a recovery failed: {error!r}")
-            )
-            if failure is not error:
-                failure.__cause__ = error
-            if not self._done.done():
-                self._done.set_exception(failure)
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        failure = error
+        if not isinstance(error, QuorumbookError):
+            failure = InternalError(f"a recovery failed: {error!r}")
+            failure.__cause__ = error
+        if not self._done.done():
+            self._done.set_exception(failure)
 
     def _carry_out(self, effect: object) -> None:
         if isinstance(effect, RecoveryRead):
@@ -146,7 +150,13 @@ class _RecoveryDriver:
             self._done.set_exception(effect.error)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        async def run() -> None:
+            try:
+                await coroutine
+            except Exception as error:
+                self._give_up(error)
+
+        task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -190,6 +200,10 @@ class _RecoveryDriver:
             length = entry_header(entry)[3]
             if self._state.on_entry(entry_id, index, length):
                 self._found[entry_id] = self._digester.payload(entry), length
+                self._largest_bytes = max(self._largest_bytes, len(entry))
+                options = self._context.options
+                fitting = max(1, options.read_ahead_bytes // self._largest_bytes)
+                self._state.batch_entries = min(options.recovery_batch_entries, fitting)
 
         self._request(
             effect.bookie_id,
@@ -263,6 +277,8 @@ class _RecoveryDriver:
                 on_error(error)
             except QuorumbookError as error:
                 on_error(error)
+            except Exception as error:
+                self._give_up(error)
             self._act()
 
         request.add_done_callback(answered)

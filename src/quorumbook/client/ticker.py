@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quorumbook.env import Env
+from quorumbook.env import Env, logger
+
+_log = logger("client")
 
 #: Gets the time; returns whether it wants to be asked again.
 Check = Callable[[int], bool]
@@ -52,7 +54,13 @@ class Ticker:
         self._handle = None
         now_ns = self._env.clock.now_ns()
         for check in list(self._checks):
-            if not check(now_ns):
+            try:
+                is_waiting = check(now_ns)
+            except Exception:
+                # The time-outs of all the others must not end with it.
+                _log.exception("a check of time-outs failed")
+                is_waiting = False
+            if not is_waiting:
                 self._checks.pop(check, None)
         if self._checks and not self._is_closed:
             self._schedule()

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
-from quorumbook.errors import BackpressureError
+from quorumbook.errors import BackpressureError, LocalProtocolError
 
 
 class Window:
@@ -21,6 +21,7 @@ class Window:
         "_clogged_bytes",
         "_max_bytes",
         "_max_entries",
+        "_refused",
         "_waiters",
         "entries",
         "is_over",
@@ -31,6 +32,8 @@ class Window:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._clogged_bytes = 0
+        #: Entries and bytes that were refused last: what ``drained`` waits for.
+        self._refused = (1, 0)
         self._waiters: deque[asyncio.Future[None]] = deque()
         self.entries = max_entries
         self.size_bytes = max_bytes
@@ -61,9 +64,17 @@ class Window:
         return is_empty and count == 1
 
     def check_room(self, count: int, size_bytes: int) -> None:
-        """Raise BackpressureError unless entries fit."""
+        """Raise BackpressureError unless entries fit; LocalProtocolError if they never will."""
         if self.has_room(count, size_bytes):
             return
+        need = size_bytes + count * ENTRY_OVERHEAD_BYTES
+        if count > self._max_entries or (count > 1 and need > self._max_bytes):
+            raise LocalProtocolError(
+                f"{count} entries with {size_bytes} bytes never fit into the window together: "
+                f"max_pending_entries is {self._max_entries}, max_pending_bytes {self._max_bytes} "
+                f"(an entry counts {ENTRY_OVERHEAD_BYTES} bytes beside its payload)"
+            )
+        self._refused = count, size_bytes
         raise BackpressureError(
             f"{self.used_entries} entries and {self.used_bytes} bytes are pending: no room for "
             f"{count} more with {size_bytes} bytes (max_pending_entries is {self._max_entries}, "
@@ -85,6 +96,16 @@ class Window:
         self._clogged_bytes = 0
         self.wake()
 
+    async def drained(self) -> None:
+        """Wait until there is room for what was refused last, or for one entry."""
+        (count, size_bytes), self._refused = self._refused, (1, 0)
+        has_turn = False
+        while not self.is_over and not self.has_room(count, size_bytes):
+            await self.wait()
+            has_turn = True
+        if has_turn:
+            self._give_turns(1)  # this one takes no room
+
     async def wait(self) -> None:
         """Wait for a turn; whoever gets it looks for room itself, and waits again if need be."""
         if self.is_over:
@@ -95,14 +116,16 @@ class Window:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.wake()  # the turn goes to the next one
+                self._give_turns(1)  # the turn goes to the next one
             raise
 
     def wake(self) -> None:
         """Give as many a turn as there is room for entries, in the order they came."""
-        waiters = self._waiters
         room = self.entries if self.has_room(1, 0) else 0
-        turns = len(waiters) if self.is_over else room
+        self._give_turns(len(self._waiters) if self.is_over else room)
+
+    def _give_turns(self, turns: int) -> None:
+        waiters = self._waiters
         while turns > 0 and waiters:
             future = waiters.popleft()
             if not future.done():

@@ -16,6 +16,7 @@
       .close() / .abort(error)                             no more pushes / nothing is waited for
       .targets() -> list[(bookie_index, bookie_id)]        whom to send a pushed batch
       .missing(entry_id) -> list[int]                      who has not acknowledged a pending entry
+      .owes(bookie_index) -> bool                          a position has not acknowledged all
       .check()                                             InternalError if an invariant is broken
       .metadata .ensemble .failed .is_open .error .is_changing .is_degraded .has_unknown_tail
       .last_add_pushed .last_add_confirmed .last_add_succeeded .length .pending_count
@@ -24,9 +25,9 @@
     The writes of the metadata are in ``transitions``.
 
 For speed nothing here walks over entries.  There is one integer for each ensemble position; bit i
-says that the bookie recorded there has acknowledged entry ``base + i``, base being the first entry
-that has not succeeded.  A chunk of answers is one OR; the entries with an ack quorum come out of
-a few ANDs and ORs; the contiguous low ones are confirmed by one effect and shifted out.
+says that the bookie there has acknowledged entry ``base + i``, base being the first entry that has
+not succeeded.  A chunk of answers is one OR; the entries with an ack quorum come out of a few ANDs
+and ORs; the contiguous low ones are confirmed by one effect and shifted out.
 
 The rules it keeps (their numbers are used by its tests):
 
@@ -107,12 +108,10 @@ class AppendState:
 
         Args:
             metadata: as it stands in the metadata store; open and without entries.
-            delay_ensemble_change: keep a failed bookie's place as long as every write set can
-                still reach its ack quorum.
+            delay_ensemble_change: keep a failed bookie's place as long as quorums are in reach.
             require_replacement: fail rather than go on with fewer bookies.
             max_ensemble_changes: after so many no bookie is replaced any more.
-            is_deferred_sync: bookies acknowledge before they sync; only ``on_forced`` moves the
-                last add confirmed, and any failure ends the writer.
+            is_deferred_sync: bookies acknowledge before they sync: any failure ends the writer.
         """
         if metadata.state is not LedgerState.OPEN:
             raise LocalProtocolError(
@@ -146,8 +145,7 @@ class AppendState:
         self._is_change_wanted = False
         self._is_change_urgent = False
         self._attempts = 0
-        self._is_degraded = False
-        self._is_closed = False
+        self._is_degraded = self._is_closed = False
 
     # What the driver may ask ---------------------------------------------------------------
 
@@ -199,18 +197,22 @@ class AppendState:
     def targets(self) -> list[tuple[int, BookieId]]:
         """Return positions and bookies that pushed entries are to be sent to.
 
-        With a write quorum below the ensemble size each takes only its own stripe
-        (``placement.schedule``).
+        With a write quorum below the ensemble size each takes only its own stripe.
         """
         failed = self._failed
         return [item for item in enumerate(self.ensemble) if item[0] not in failed]
 
     def missing(self, entry_id: EntryId) -> list[int]:
         """Return the positions that store a pending entry and have not acknowledged it."""
-        metadata = self.metadata
         bit = 1 << (entry_id - self._base)
-        stored = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+        stored = write_set(entry_id, self._ensemble_size, self._write_quorum_size)
         return [index for index in stored if not self._acks[index] & bit]
+
+    def owes(self, bookie_index: int) -> bool:
+        """Tell whether a position has not acknowledged a pending entry that it stores."""
+        count = self._next - self._base
+        wanted = self._stripes.mask(bookie_index, self._base, count) & ((1 << count) - 1)
+        return wanted & ~self._acks[bookie_index] != 0
 
     # Entries and answers -------------------------------------------------------------------
 
@@ -229,9 +231,8 @@ class AppendState:
             ledger's length before them.
         """
         if not self.is_open:
-            raise self.error or LedgerClosedError(
-                "this writer is closed", ledger_id=self.metadata.ledger_id
-            )
+            closed = LedgerClosedError("this writer is closed", ledger_id=self.metadata.ledger_id)
+            raise self.error or closed
         if count < 1 or (sizes is None and total_size_bytes % count):
             raise LocalProtocolError("entries of different sizes need their sizes")
         first = self._next

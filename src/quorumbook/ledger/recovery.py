@@ -128,7 +128,8 @@ class RecoveryState:
             batch_entries: entries read, or written back, at a time.
         """
         self._metadata = metadata
-        self._batch_entries = batch_entries
+        #: May change on the way, when it is known how large entries are.
+        self.batch_entries = batch_entries
         self._phase = _Phase.MARK
         self._snapshot = metadata.last_fragment
         self._fragments = metadata.fragments
@@ -282,7 +283,7 @@ class RecoveryState:
         if is_end_known and gap is self._entries.get(self.last_entry_id + 1):
             self._close()
             return
-        limit = self.last_entry_id + self._batch_entries
+        limit = self.last_entry_id + self.batch_entries
         while not is_end_known and self._next_read <= limit:
             self._entries[self._next_read] = _Entry()
             self._read(self._next_read)

@@ -247,7 +247,7 @@ async def test_an_entry_larger_than_the_window_goes_when_the_window_is_empty() -
         async with await bk.create_ledger() as ledger:
             assert await ledger.append(bytes(5000)) == 0
             assert await ledger.append(bytes(5000)) == 1
-            with pytest.raises(BackpressureError):
+            with pytest.raises(LocalProtocolError):
                 ledger.append_many([bytes(5000)] * 2)
 
 
