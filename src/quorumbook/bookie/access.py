@@ -6,10 +6,14 @@ time and written nowhere but into the journal, the index and its copies; logs ne
 
 from __future__ import annotations
 
+from quorumbook.env import logger
+from quorumbook.errors import StorageError
 from quorumbook.ids import MASTER_KEY_SIZE_BYTES, LedgerId
-from quorumbook.protocol.status import Status
+from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
+
+_log = logger("bookie.access")
 
 
 def open_ledger(
@@ -21,7 +25,11 @@ def open_ledger(
         return Status.BAD_REQUEST
     if master_key is None or len(master_key) != MASTER_KEY_SIZE_BYTES:
         return Status.UNAUTHORIZED
-    handle = storage.handle(ledger_id)
+    try:
+        handle = storage.handle(ledger_id)
+    except StorageError as error:
+        _log.error("the index cannot tell of ledger %d: %s", ledger_id, error)
+        return status_for(error)
     if handle is None:
         return storage.create_handle(ledger_id, master_key)
     return handle if handle.accepts_key(master_key) else Status.UNAUTHORIZED

@@ -134,7 +134,8 @@ class Flusher:
             await self._attempt()
         while self._failed is not None:
             await self._attempt(begin=True)
-        if self._has_work():
+        # One that began since then took along what there was, and ends later than now.
+        if self._running is not None or self._has_work():
             await self._attempt(begin=True)
 
     async def _attempt(self, *, begin: bool = False) -> None:

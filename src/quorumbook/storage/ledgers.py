@@ -88,7 +88,8 @@ class LedgerHandle:
         self.lac_floor: EntryId = INVALID_ENTRY_ID
         #: A read of this entry continues the previous one: worth reading ahead.
         self.next_read_entry_id: EntryId = INVALID_ENTRY_ID
-        self._waiters: list[tuple[EntryId, Callable[[], None]]] = []
+        #: By the key that cancels the watch, in the order in which they came.
+        self._waiters: dict[object, tuple[EntryId, Callable[[], None]]] = {}
 
     def __repr__(self) -> str:
         fenced = ", fenced" if self.is_fenced else ""
@@ -115,12 +116,11 @@ class LedgerHandle:
         Returns:
             A function that cancels the watch.
         """
-        waiter = (above, callback)
-        self._waiters.append(waiter)
+        key = object()
+        self._waiters[key] = (above, callback)
 
         def cancel() -> None:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            self._waiters.pop(key, None)
 
         return cancel
 
@@ -132,13 +132,8 @@ class LedgerHandle:
     def take_woken(self) -> list[Callable[[], None]]:
         """Take the callbacks of all readers whose wait is over."""
         lac = self.last_add_confirmed
-        if self.is_deleted:
-            woken, self._waiters = self._waiters, []
-            return [callback for _, callback in woken]
-        woken = [waiter for waiter in self._waiters if waiter[0] < lac]
-        if woken:
-            self._waiters = [waiter for waiter in self._waiters if waiter[0] >= lac]
-        return [callback for _, callback in woken]
+        woken = [key for key, (above, _) in self._waiters.items() if above < lac or self.is_deleted]
+        return [self._waiters.pop(key)[1] for key in woken]
 
     def state(self) -> LedgerState:
         """Return what has to be stored."""

@@ -160,6 +160,7 @@ class Loader:
     ) -> Loaded:
         """Load whole runs from an entry on until count or size is reached."""
         loaded = Loaded()
+        wanted = entry_id
         try:
             run = self._with_row(ledger_id, entry_id, self._load_run)
             loaded.runs.append(run)
@@ -170,8 +171,9 @@ class Loader:
                 and size < max_size_bytes
                 and len(loaded.runs) < _RUNS_PER_JOB
             ):
-                row = self._index.find(ledger_id, last + 1)
-                if row is None or row.first_entry_id != last + 1:
+                wanted = last + 1
+                row = self._index.find(ledger_id, wanted)
+                if row is None or row.first_entry_id != wanted:
                     break
                 run = self._load_run(row)
                 loaded.runs.append(run)
@@ -180,8 +182,8 @@ class Loader:
         except NoSuchEntryError:
             pass
         except StorageError as error:
-            row = self._index.find(ledger_id, entry_id)
-            first, last = (row[1], row[2]) if row is not None else (entry_id, entry_id)
+            row = self._index.find(ledger_id, wanted)
+            first, last = (row[1], row[2]) if row is not None else (wanted, wanted)
             failure = self._failure(ledger_id, first, last, error, loaded)
             if not loaded.runs:
                 loaded.error = failure

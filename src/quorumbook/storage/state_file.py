@@ -231,11 +231,11 @@ class StateCopies:
 
         Args:
             changed: Ledgers that are new or differ since the last call.
-            deleted: Ledgers that are gone since then.
+            deleted: Ledgers that went since then; one that is in both came back after it.
             everything: Gives all ledgers, changes included; called only for a copy that is
                 missing, damaged or has grown to twice its need.
         """
-        records = [*map(encode_record, changed), *map(encode_deletion, deleted)]
+        records = [*map(encode_deletion, deleted), *map(encode_record, changed)]
         size = sum(map(len, records))
         for copy in self._copies:
             grown = copy.end + size > max(2 * copy.least_bytes, _REWRITE_FROM_BYTES)

@@ -20,6 +20,7 @@ from bookie_harness import (
 from quorumbook.errors import StorageError
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.storage.ledgers import LedgerHandle
 
 OK, FENCED, UNAUTHORIZED, BUSY, READ_ONLY, IO_ERROR = (
     V2_CODE[status]
@@ -448,3 +449,23 @@ async def test_ids_below_zero_are_refused_because_the_files_use_them() -> None:
         assert v2.ANSWER.unpack_from(fence)[2] == V2_CODE[Status.BAD_REQUEST]
         client.send(v2_adds(2**63 - 1, [2**63 - 1]))
         assert await client.add_codes(1) == [(2**63 - 1, OK)]
+
+
+async def test_r09_adds_of_a_ledger_that_the_index_cannot_tell_of_hold_no_budget() -> None:
+    """An index that fails costs answers with an I/O error, not the bookie its whole budget."""
+
+    class Broken(ScriptedStorage):
+        def handle(self, ledger_id: int) -> LedgerHandle | None:
+            if ledger_id == 2:
+                raise StorageError("the index failed")
+            return super().handle(ledger_id)
+
+    async with serve(Broken()) as server:
+        client = await server.connect()
+        client.send(v2_adds(1, [0, 1]) + v2_adds(2, [0]) + v2_adds(1, [2]))
+        assert sorted(await client.add_codes(4)) == [(0, OK), (0, IO_ERROR), (1, OK), (2, OK)]
+        assert server.connections.add_bytes == 0
+        assert server.metrics.adds_in_progress == 0
+        fenced = await client.ask(v2.encode_read(2, 0, master_key=KEY))
+        assert v2.ANSWER.unpack_from(fenced)[2] == IO_ERROR
+        client.close()

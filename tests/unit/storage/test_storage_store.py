@@ -352,6 +352,20 @@ async def test_r09_an_index_that_fails_is_an_io_error(tmp_path: Path) -> None:
     world.storage._opened.loop_index.close()
     assert isinstance((await world.read((77, 0)))[0], BookieIOError)
 
+async def test_the_repair_mark_names_the_run_that_is_damaged(tmp_path: Path) -> None:
+    """A batch read goes over several runs; the good ones before it are not to be copied anew."""
+    world = await started(tmp_path)
+    for first in (0, 10):
+        await world.append(run_of(1, range(first, first + 10), b"x" * 100))
+        await world.storage.flush()
+    (path,) = (path for path in world.disk.files() if path.endswith(".log"))
+    data = bytearray(world.disk.get(path))
+    data[data.index(entry(1, 15, b"x" * 100, 9)) + 80] ^= 1
+    world.disk.put(path, bytes(data))
+    await world.restart()
+    assert (await world.read_batch(1, 0))[1] == 10
+    assert [(found.first_entry_id, found.last_entry_id) for found in world.damages] == [(10, 19)]
+
 
 async def test_r09_s06_unreadable_bytes_are_an_io_error_and_a_repair_mark(tmp_path: Path) -> None:
     world = await started(tmp_path)
