@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
 
 from doubles.mock_bookie import mock_cluster, until
-from quorumbook.errors import LedgerFencedError
+from quorumbook.errors import LedgerFencedError, QuorumbookError
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.requests import AddRun
@@ -84,4 +85,42 @@ async def test_s23_recovering_a_closed_ledger_writes_nothing_and_keeps_its_end()
             assert [e.payload async for e in reader.read()] == [b"abc", b"def"]
         assert await bk._ledgers.read(ledger.id) == before
         assert before[0].state is LedgerState.CLOSED
+        await ledger.abort()
+
+
+async def test_r17_r32_a_damaged_copy_that_answers_first_is_neither_believed_nor_copied() -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0)
+        for number in range(3):
+            await ledger.append(b"payload %d" % number)
+        await until(lambda: all(len(b.entry_ids(ledger.id)) == 3 for b in cluster.bookies))
+        *damaged, good = cluster.members(ledger)
+        for bookie in damaged:
+            entries = bookie.ledgers[ledger.id].entries
+            entries[2] = entries[2][:-1] + b"?"
+        good.on_request = lambda request: 0.05
+        async with await bk.open_ledger(ledger.id) as reader:
+            assert reader.last_add_confirmed == 2
+        for bookie in damaged:  # mended by the write back, with the good one's bytes
+            entry = bookie.ledgers[ledger.id].entries[2]
+            SEAL.verify(entry, ledger.id, 2)
+            assert SEAL.payload(entry) == b"payload 2"
+        await ledger.abort()
+
+
+@pytest.mark.parametrize("kind", [DigestType.CRC32, DigestType.CRC32C, DigestType.HMAC])
+async def test_s20_a_ledger_whose_metadata_has_no_password_is_recovered_with_the_one_given(
+    kind: DigestType,
+) -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0, password=b"mine", digest_type=kind)
+        await ledger.append_many([b"abc", b"def"])
+        current, version = await bk._ledgers.read(ledger.id)
+        bare = dataclasses.replace(current, password=None)
+        await bk._ledgers.write(bare, version)
+        with pytest.raises(QuorumbookError):
+            await bk.open_ledger(ledger.id, password=b"wrong")
+        async with await bk.open_ledger(ledger.id, password=b"mine") as reader:
+            assert [e.payload async for e in reader.read()] == [b"abc", b"def"]
+        assert (await bk.ledger_metadata(ledger.id)).is_closed
         await ledger.abort()

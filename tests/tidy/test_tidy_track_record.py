@@ -1,0 +1,80 @@
+"""docs/track-record.md lists every rule and scenario of this release, with tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RULES = [f"R{n}" for n in (*range(1, 22), *range(23, 26), 31, 32)]
+SCENARIOS = [f"S{n:02}" for n in (*range(1, 56), *range(84, 90))]
+INPUTS = [
+    "garbage", "truncated", "byte by byte", "master key", "fenced ledger", "closed ledger",
+    "beyond the limit", "unknown ledger", "damaged journal", "damaged entry log",
+    "damaged index", "damaged state files", "another cluster", "metadata uri", "port in use",
+    "killed client", "killed bookie", "never reads", "middle of a group",
+]  # fmt: skip
+
+
+def _existing() -> set[str]:
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    return {
+        name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.M)
+    }
+
+
+def rows_of(text: str, title: str) -> list[str]:
+    """Return the rows of the table under a heading."""
+    section = text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+    return [line for line in section.splitlines() if line.startswith("| ")][1:]
+
+
+def problems_of(row: str, existing: set[str], tag: str | None) -> list[str]:
+    """Say what is wrong with a row; a tag must be in the names of its tests."""
+    named = re.findall(r"`(test_\w+)`", row)
+    found = [f"{name} does not exist" for name in named if name not in existing]
+    if not named:
+        found.append(f"no test: {row}")
+    if tag is not None:
+        found += [f"{name} is not of {tag}" for name in named if f"_{tag}_" not in name]
+    return found
+
+
+@pytest.fixture(scope="module")
+def text():
+    return (ROOT / "docs" / "track-record.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("title", "labels"), [("Rules", RULES), ("Scenarios", SCENARIOS)])
+def test_every_rule_and_scenario_is_listed_with_tests_of_its_name(text, title, labels):
+    rows = {row.split("|")[1].strip(): row for row in rows_of(text, title)}
+    assert list(rows) == labels
+    existing = _existing()
+    problems = [
+        f"{label}: {problem}"
+        for label, row in rows.items()
+        for problem in problems_of(row, existing, f"{label[0].lower()}{int(label[1:]):02}")
+    ]
+    assert problems == []
+
+
+def test_every_kind_of_bad_input_is_listed_with_tests_that_exist(text):
+    rows = rows_of(text, "Bad input")
+    existing = _existing()
+    assert [problem for row in rows for problem in problems_of(row, existing, None)] == []
+    listed = "\n".join(row.split("|")[1].lower() for row in rows)
+    assert [kind for kind in INPUTS if kind not in listed] == []
+
+
+def test_the_track_record_would_notice_a_test_that_is_gone():
+    existing = {"test_r01_one", "test_r01_two"}
+    assert problems_of("| R1 | x | `test_r01_one`, `test_r01_two` |", existing, "r01") == []
+    assert problems_of("| R1 | x | `test_r01_gone` |", existing, "r01") == [
+        "test_r01_gone does not exist"
+    ]
+    assert problems_of("| R2 | x | `test_r01_one` |", existing, "r02") == [
+        "test_r01_one is not of r02"
+    ]
+    assert problems_of("| R1 | x | |", existing, None)
