@@ -47,11 +47,14 @@ async def test_s88_a_tail_left_after_its_polls_failed_leaves_no_failure_unheard(
         await ledger.append(b"x")
         reader = await bk.open_ledger(ledger.id, recover=False)
         tail = reader.tail()
+        silent = cluster.members(ledger)[0]
+        silent.on_request = lambda request: SILENCE if isinstance(request, Read) else None
         first = asyncio.create_task(anext(tail))
         await until(lambda: sum(b.count(Read) for b in cluster.bookies) == 2)
+        assert silent.count(Read) == 1
         await ledger.append(b"y")
         assert (await first).payload == b"x"
-        # A poll is out while the consumer works on what another one brought.
+        # The silent one's poll is out while the consumer works on what another one brought.
         for bookie in cluster.bookies:
             await bookie.stop()
         await until(lambda: not any(b.connection_count for b in cluster.bookies))

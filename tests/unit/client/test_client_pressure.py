@@ -91,8 +91,9 @@ async def test_bytes_a_lost_bookie_never_took_are_room_again() -> None:
                         await ledger.append(bytes(200_000))
             # Given up, but still a member, as without a spare bookie.
             ledger._adds._positions[2].forget()
-            waiting = asyncio.create_task(ledger.append(bytes(4_000_000)))
-            await asyncio.sleep(0)
+            waiting = asyncio.create_task(ledger.append(bytes(1_000_000)))
+            await until(lambda: not bk._context.ticker.is_running)
+            assert not waiting.done()
             await slow.stop()
             async with asyncio.timeout(PATIENCE_S):
                 await waiting
