@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import sys
 import traceback
@@ -60,10 +61,22 @@ class Call:
     @property
     def metadata_uri(self) -> str:
         """Where the cluster's metadata is."""
-        return self.settings.text("metadata.uri")
+        uri = self.settings.text("metadata.uri")
+        if uri.startswith("memory://"):
+            from quorumbook.errors import ConfigError
 
-    def connect(self) -> BookKeeper:
-        """Return a client of the cluster; use it with ``async with``."""
+            raise ConfigError(
+                f"metadata URI {uri} is for one process and would end with this command;"
+                " use sqlite:///FILE"
+            )
+        return uri
+
+    def connect(self, **least: int) -> BookKeeper:
+        """Return a client of the cluster; use it with ``async with``.
+
+        Args:
+            least: numbers of the client section that must not be smaller than this.
+        """
         import logging
 
         import quorumbook
@@ -72,7 +85,9 @@ class Call:
             logging.basicConfig(level=logging.WARNING, format="quorumbook: %(message)s")
             # Which bookie is avoided for how long matters to programs that go on for longer.
             logging.getLogger("quorumbook.client.bookies").setLevel(logging.ERROR)
-        return quorumbook.connect(self.metadata_uri, **client_options(self.settings))
+        options = client_options(self.settings)
+        options.update({name: max(options[name], number) for name, number in least.items()})
+        return quorumbook.connect(self.metadata_uri, **options)
 
     def new_ledger_options(
         self, ensemble_size: int | None, write_quorum: int | None, ack_quorum: int | None
@@ -111,6 +126,7 @@ class Call:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, on uvloop where it exists."""
+        _calm_collector()
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(main)
 
@@ -127,6 +143,16 @@ def client_options(settings: Settings) -> dict[str, Any]:
 
 #: Options of the client section that belong to ``create_ledger``.
 _NEW_LEDGER = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type")
+
+
+def _calm_collector() -> None:
+    """Have the garbage collector look less often, and never at what was imported.
+
+    It walks through everything that refers to something, write caches full of runs included, and
+    what it looks for, garbage in circles, is rare here: all it does often is to pause.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _loop_factory() -> Any:

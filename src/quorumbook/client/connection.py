@@ -111,6 +111,7 @@ class Channel:
         self._unsent: list[bytes] = []
         #: What was written behind the first piece of this loop turn, None between turns.
         self._held: list[bytes] | None = None
+        self._held_bytes = 0
         #: Why the last attempt to connect failed.
         self._failure: QuorumbookError | None = None
         self._is_closed = False
@@ -125,8 +126,7 @@ class Channel:
     def unsent_bytes(self) -> int:
         """Return how many bytes wait for the bookie to take them."""
         if self._stream is not None and self._stream.transport is not None:
-            held = sum(map(len, self._held)) if self._held else 0
-            return self._stream.transport.get_write_buffer_size() + held
+            return self._stream.transport.get_write_buffer_size() + self._held_bytes
         return sum(map(len, self._unsent))
 
     def write(self, data: bytes) -> None:
@@ -141,6 +141,7 @@ class Channel:
             self.connect()
         elif self._held is not None:
             self._held.append(data)
+            self._held_bytes += len(data)
         else:
             self._held = []
             asyncio.get_running_loop().call_soon(self._end_turn)
@@ -148,6 +149,7 @@ class Channel:
 
     def _end_turn(self) -> None:
         held, self._held = self._held, None
+        self._held_bytes = 0
         if held and self._stream is not None:
             self._stream.transport.write(b"".join(held))  # type: ignore[union-attr]
 
@@ -178,7 +180,7 @@ class Channel:
         """Give the present connection up; what waits on it fails with ``error``."""
         stream, self._stream = self._stream, None
         self._unsent.clear()
-        self._held = self._held and []
+        self._held, self._held_bytes = self._held and [], 0
         if stream is not None and stream.transport is not None:
             stream.transport.abort()
         self._fail_all(error)
@@ -204,7 +206,7 @@ class Channel:
         if stream is not self._stream:
             return
         self._stream = None
-        self._held = self._held and []
+        self._held, self._held_bytes = self._held and [], 0
         error = ConnectionLostError(
             f"the connection to bookie {self.bookie_id} broke" + (f": {cause}" if cause else ""),
             bookie_id=self.bookie_id,

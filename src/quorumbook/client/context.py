@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from quorumbook.client.bookies import Bookies
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
-from quorumbook.client.turns import Turns
+from quorumbook.client.turns import LoopTurns, Turns
 from quorumbook.env import Env, logger
 from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
 from quorumbook.ids import LedgerId
@@ -50,6 +50,8 @@ class Context:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     #: Writers that publish their last add confirmed while they are idle.
     lac_turns: Turns = field(default_factory=lambda: Turns(at_a_time=4))
+    #: Writers that have something to pack and send.
+    send_turns: LoopTurns = field(default_factory=lambda: LoopTurns(at_a_time=64))
 
     def spawn(
         self, coroutine: Coroutine[Any, Any, T], *, is_awaited: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -35,3 +37,35 @@ class Turns:
         while self._free and self._waiting:
             if self._waiting.popleft().begin():
                 self._free -= 1
+
+
+class LoopTurns:
+    """Calls at the end of a loop turn, some for each turn.
+
+    What a thousand writers have to send leaves piece by piece, so that the bookies work on the
+    first entries while the last ones are being packed.
+    """
+
+    def __init__(self, at_a_time: int) -> None:
+        self._at_a_time = at_a_time
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Call when the present turn is over, or a few turns later if many wait."""
+        self._waiting.append(callback)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        waiting = self._waiting
+        try:
+            for _ in range(min(len(waiting), self._at_a_time)):
+                waiting.popleft()()
+        finally:
+            # One that raised does not cost the others their turn.
+            if waiting:
+                asyncio.get_running_loop().call_soon(self._run)
+            else:
+                self._is_scheduled = False

@@ -172,7 +172,7 @@ class LedgerWriter:
         self._futures.append(future)
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._context.send_turns.call(self._flush)
         return future
 
     def append_many(self, payloads: Iterable[bytes]) -> asyncio.Future[range]:
@@ -207,7 +207,7 @@ class LedgerWriter:
         self._unpacked.append(group)
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._context.send_turns.call(self._flush)
 
     async def wait_for_room(self) -> None:
         """Wait until entries were confirmed, or the writer is over."""
