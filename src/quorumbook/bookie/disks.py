@@ -118,15 +118,13 @@ class DiskMonitor:
         return found
 
     def _measured(self, result: list[DiskUsage | None] | BaseException) -> None:
-        if self._worker is None:
-            return
         if isinstance(result, BaseException):
             _log.error("the disks could not be measured: %s", result)
-        else:
+        elif self._worker is not None:
             self._take(result)
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
-        if self._timer is None:
+        if self._worker is not None and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._options.disk_check_interval_s, self._poll)
 

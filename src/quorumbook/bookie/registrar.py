@@ -8,12 +8,11 @@ all the while: that needs no metadata.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.env import logger
-from quorumbook.errors import MetadataError
+from quorumbook.errors import LocalProtocolError, MetadataError
 from quorumbook.ids import BookieId
 from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.store import MetadataStore
@@ -78,12 +77,11 @@ class Registrar:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.gather(task, return_exceptions=True)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._registration.unregister()
-        except (MetadataError, TimeoutError) as error:
+        except (MetadataError, LocalProtocolError, TimeoutError) as error:
             _log.warning("the registration goes with its session: %s", error)
         await self._registration.close()
         self._metrics.server_status = -1

@@ -25,7 +25,7 @@ from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.registrar import Registrar
 from quorumbook.env import Env, logger
-from quorumbook.errors import ConfigError, InternalError
+from quorumbook.errors import ConfigError, InternalError, LocalProtocolError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cluster import read_instance_id
@@ -128,9 +128,13 @@ class Bookie:
             DirectoryLockedError: another bookie runs on a directory.
             StorageError: the storage is damaged; the message says where.
             MetadataError: the metadata store does not answer, or the id is taken.
+            LocalProtocolError: ``stop`` was called meanwhile.
         """
         try:
             await self._start()
+            if self._stop_task is not None:
+                # What was begun since then is closed below.
+                raise self.fatal_error or LocalProtocolError("the bookie was stopped meanwhile")
         except BaseException:
             await self._close(timeout_s=0)
             self._stopped.set()
@@ -289,6 +293,20 @@ class Bookie:
             self._stopped.set()
 
     async def _close(self, timeout_s: float) -> None:
+        try:
+            await self._withdraw(timeout_s)
+        finally:
+            # Whatever failed before: nobody is served any more, and the storage is flushed.
+            if self._server is not None:
+                self._server.close()
+            self.connections.abort()
+            self.disks.stop()
+            if self._storage_started:
+                self._storage_started = False
+                await self.storage.stop()
+
+    async def _withdraw(self, timeout_s: float) -> None:
+        """Take leave of the cluster and the clients, and finish what is under way."""
         self.connections.is_serving = False
         if self._registrar is not None:
             await self._registrar.stop()
@@ -306,10 +324,6 @@ class Bookie:
         await self.connections.close(min(timeout_s, 1.0))
         if self._http is not None:
             await self._http.stop()
-        self.disks.stop()
-        if self._storage_started:
-            self._storage_started = False
-            await self.storage.stop()
 
     def _fatal(self, error: BaseException) -> None:
         """The storage cannot keep its promises any more."""

@@ -88,6 +88,74 @@ async def test_a_clean_stop_answers_what_is_under_way_and_can_be_asked_for_twice
         assert await client.is_closed()
 
 
+async def test_a_stop_goes_through_to_the_storage_although_the_metadata_store_is_closed(
+    tmp_path: Path,
+) -> None:
+    async with cluster() as store:
+        own = await open_store(store.uri)
+        bookie = Bookie(Env(), options_in(tmp_path), own)
+        await bookie.start()
+        client = await RawClient.connect(bookie.address[1])
+        assert code_of(await client.ask(v2_adds(1, [0]))) == 0
+        client.close()
+        await own.close()
+        await bookie.stop()
+        assert bookie.fatal_error is None
+        assert not bookie.storage.directories._releases, "the locks are given back"
+
+
+async def test_a_stop_that_fails_on_its_way_still_flushes_and_gives_the_directories_back(
+    tmp_path: Path,
+) -> None:
+    async with cluster() as store:
+        bookie = Bookie(Env(), options_in(tmp_path), store)
+        await bookie.start()
+
+        async def fail() -> None:
+            raise RuntimeError("a bug of ours")
+
+        bookie._registrar.stop = fail  # type: ignore[method-assign, union-attr, assignment]
+        await bookie.stop()
+        with pytest.raises(RuntimeError, match="a bug of ours"):
+            await bookie.wait_stopped()
+        async with real_bookie(tmp_path, store, port=bookie.address[1]):
+            pass
+
+
+async def test_a_bookie_that_fails_while_it_starts_says_so_and_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
+    async with cluster() as store:
+        bookie = Bookie(Env(), options_in(tmp_path), store)
+        failure = StorageError("the journal is gone")
+
+        class Failing(BookieRegistration):
+            async def register(self, *args: Any, **more: Any) -> None:
+                bookie._fatal(failure)
+                await bookie.stop()
+                await super().register(*args, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("quorumbook.bookie.registrar.BookieRegistration", Failing)
+            async with asyncio.timeout(20):
+                with pytest.raises(StorageError, match="the journal is gone"):
+                    await bookie.start()
+        assert not bookie.connections.is_serving
+        assert await BookieRegistration(store).bookies() == (frozenset(), frozenset())
+        with pytest.raises(OSError):  # noqa: PT011 - which one is the system's affair
+            await asyncio.open_connection(*bookie.address)
+
+
+async def test_a_stop_while_the_disks_are_measured_leaves_no_start_waiting(tmp_path: Path) -> None:
+    async with cluster() as store:
+        bookie = Bookie(Env(), options_in(tmp_path), store)
+        start = asyncio.ensure_future(bookie.disks.start())
+        await asyncio.sleep(0)
+        bookie.disks.stop()
+        async with asyncio.timeout(20):
+            await start
+
+
 async def test_entries_fences_and_keys_survive_a_restart(tmp_path: Path) -> None:
     async with cluster() as store:
         async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
