@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from quorumbook.env.interfaces import DiskUsage, File
@@ -19,6 +20,8 @@ _BUFFERS_PER_WRITE = 1024
 _SECTOR_BYTES = 512
 _PAGE_BYTES = 4096
 _ALIGNED_BUFFER_BYTES = 1024 * 1024 + 2 * _PAGE_BYTES
+#: One aligned buffer for each thread, not for each of the hundreds of files that may be open.
+_scratch = threading.local()
 #: Smaller reads profit from the page cache.
 _DIRECT_READ_BYTES = 64 * 1024
 
@@ -109,13 +112,11 @@ class UncachedFile(RealFile):
     it at the next sync.
     """
 
-    __slots__ = ("_buffer", "_direct_fd", "_unsynced_end", "_unsynced_start", "_view")
+    __slots__ = ("_direct_fd", "_unsynced_end", "_unsynced_start")
 
     def __init__(self, path: str, fd: int, direct_fd: int) -> None:
         super().__init__(path, fd)
         self._direct_fd = direct_fd
-        self._buffer: mmap.mmap | None = None
-        self._view = memoryview(b"")
         self._unsynced_start = self._unsynced_end = 0
 
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
@@ -132,7 +133,7 @@ class UncachedFile(RealFile):
 
     def _write_direct(self, buffers: Sequence[bytes], offset: int) -> bool:
         """Copy the buffers into the aligned one and write it; False if the disk will not."""
-        view, filled = self._aligned(), 0
+        view, filled = _aligned_view(), 0
         with _storage_errors(self.path):
             for buffer in buffers:
                 start, size = 0, len(buffer)
@@ -144,22 +145,22 @@ class UncachedFile(RealFile):
                     filled += part
                     start += part
                     if filled == _ALIGNED_BUFFER_BYTES:
-                        if not self._flush_aligned(filled, offset):
+                        if not self._flush_aligned(view, offset):
                             return False
                         offset += filled
                         filled = 0
-            return filled == 0 or self._flush_aligned(filled, offset)
+            return filled == 0 or self._flush_aligned(view[:filled], offset)
 
-    def _flush_aligned(self, size: int, offset: int) -> bool:
+    def _flush_aligned(self, view: memoryview, offset: int) -> bool:
         try:
-            written = os.pwrite(self._direct_fd, self._view[:size], offset)
+            written = os.pwrite(self._direct_fd, view, offset)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             # Sectors larger than assumed: this file goes through the cache from now on.
             self._close_direct()
             return False
-        if written != size:
+        if written != len(view):
             raise DiskFullError("short write", path=self.path, offset=offset)
         return True
 
@@ -173,7 +174,7 @@ class UncachedFile(RealFile):
             or end - start > _ALIGNED_BUFFER_BYTES
         ):
             return super().read(offset, size_bytes)
-        view = self._aligned()
+        view = _aligned_view()
         try:
             got = os.preadv(self._direct_fd, [view[: end - start]], start)
         except OSError:
@@ -193,22 +194,20 @@ class UncachedFile(RealFile):
     def close(self) -> None:
         """Close without syncing."""
         self._close_direct()
-        self._view.release()
-        if self._buffer is not None:
-            self._buffer.close()
-            self._buffer = None
         super().close()
-
-    def _aligned(self) -> memoryview:
-        if self._buffer is None:
-            self._buffer = mmap.mmap(-1, _ALIGNED_BUFFER_BYTES)
-            self._view = memoryview(self._buffer)
-        return self._view
 
     def _close_direct(self) -> None:
         fd, self._direct_fd = self._direct_fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _aligned_view() -> memoryview:
+    """Return this thread's buffer; what is in it is good until the next call on a file."""
+    view: memoryview | None = getattr(_scratch, "view", None)
+    if view is None:
+        view = _scratch.view = memoryview(mmap.mmap(-1, _ALIGNED_BUFFER_BYTES))
+    return view
 
 
 class RealDisk:
@@ -236,9 +235,17 @@ class RealDisk:
             return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents, mode 0700."""
+        """Create a directory and its parents, mode 0700; new ones are durable."""
+        missing = []
+        place = os.path.abspath(path)
+        while not os.path.exists(place):
+            missing.append(place)
+            place = os.path.dirname(place)
         with _storage_errors(path):
             os.makedirs(path, mode=0o700, exist_ok=True)
+        for made in missing:
+            # A file that is synced in there is lost all the same if the way to it is.
+            self.sync_directory(os.path.dirname(made))
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,41 @@ def test_an_error_of_the_disk_is_an_error_of_ours(
     with pytest.raises(StorageError, match="Input/output error"):
         file.write([b"a" * 512], 0)
     file.close()
+
+
+def test_many_open_files_share_one_aligned_buffer(tmp_path: Path) -> None:
+    """A reader keeps hundreds of entry logs open; a buffer for each would be all its memory."""
+    data = random.Random(2).randbytes(300_000)
+    files = []
+    with pytest.MonkeyPatch.context() as patch:
+        made = []
+        make = mmap.mmap
+
+        def counted(*what: int) -> mmap.mmap:
+            made.append(what)
+            return make(*what)
+
+        patch.setattr(mmap, "mmap", counted)
+        for number in range(5):
+            (tmp_path / f"{number}").write_bytes(data)
+            files.append(opened(tmp_path / f"{number}", read_only=True))
+            assert files[-1].read(1000, 200_000) == data[1000:201_000]
+        assert len(made) <= 1
+    for file in files:
+        file.close()
+    assert opened(tmp_path / "0", read_only=True).read(0, 100_000) == data[:100_000]
+
+
+def test_threads_that_read_and_write_at_the_same_time_do_not_mix_their_bytes(
+    tmp_path: Path,
+) -> None:
+    def work(number: int) -> None:
+        data = random.Random(number).randbytes(3 << 19)
+        file = opened(tmp_path / f"{number}", create=True)
+        for _ in range(5):
+            file.write([data], 0)
+            assert file.read(4096, 1 << 20) == data[4096 : 4096 + (1 << 20)]
+        file.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
