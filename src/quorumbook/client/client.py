@@ -384,7 +384,7 @@ class BookKeeper:
         if self._is_closed:
             raise ClientClosedError("the client is closed")
         if self._context is None:
-            raise LocalProtocolError("the client is not started: use `async with connect(...)`")
+            raise LocalProtocolError("the client is not started: enter its `with` block")
         return self._context
 
     def _limit(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:

@@ -67,13 +67,7 @@ class Window:
         """Raise BackpressureError unless entries fit; LocalProtocolError if they never will."""
         if self.has_room(count, size_bytes):
             return
-        need = size_bytes + count * ENTRY_OVERHEAD_BYTES
-        if count > self._max_entries or (count > 1 and need > self._max_bytes):
-            raise LocalProtocolError(
-                f"{count} entries with {size_bytes} bytes never fit into the window together: "
-                f"max_pending_entries is {self._max_entries}, max_pending_bytes {self._max_bytes} "
-                f"(an entry counts {ENTRY_OVERHEAD_BYTES} bytes beside its payload)"
-            )
+        check_fits(count, size_bytes, self._max_entries, self._max_bytes)
         self._refused = count, size_bytes
         raise BackpressureError(
             f"{self.used_entries} entries and {self.used_bytes} bytes are pending: no room for "
@@ -131,3 +125,14 @@ class Window:
             if not future.done():
                 future.set_result(None)
                 turns -= 1
+
+
+def check_fits(count: int, size_bytes: int, max_entries: int, max_bytes: int) -> None:
+    """Raise LocalProtocolError if entries would not even fit into an empty window together."""
+    need = size_bytes + count * ENTRY_OVERHEAD_BYTES
+    if count > max_entries or (count > 1 and need > max_bytes):
+        raise LocalProtocolError(
+            f"{count} entries with {size_bytes} bytes never fit into the window together: "
+            f"max_pending_entries is {max_entries}, max_pending_bytes {max_bytes} "
+            f"(an entry counts {ENTRY_OVERHEAD_BYTES} bytes beside its payload)"
+        )

@@ -28,7 +28,7 @@ class BookKeeper(Owned):
     def __init__(
         self, metadata_uri: str, *, options: ClientOptions | None = None, env: Env | None = None
     ) -> None:
-        """Prepare; nothing happens before ``start`` or the first operation."""
+        """Prepare; nothing happens before ``start``, which entering the ``with`` block does."""
         super().__init__()
         self._aio = aio.BookKeeper(metadata_uri, options=options, env=env)
 

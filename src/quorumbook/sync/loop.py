@@ -21,6 +21,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = _new_loop()
+        #: What is run from now on, by a finalizer say, would be waited for in vain.
+        self._is_stopped = False
         self._thread = threading.Thread(
             target=self.loop.run_forever, name="quorumbook-sync", daemon=True
         )
@@ -31,6 +33,9 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise LocalProtocolError("the blocking client was called from its own event loop")
+        if self._is_stopped:
+            work.close()
+            raise ClientClosedError("the program is ending: the client's event loop has stopped")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
@@ -42,6 +47,7 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the thread."""
+        self._is_stopped = True
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout=5.0)
@@ -121,4 +127,5 @@ class Owned:
                 yield item[0]
         finally:
             if self.generation == generation:
-                self.run(iteration.aclose)
+                with contextlib.suppress(ClientClosedError):
+                    self.run(iteration.aclose)

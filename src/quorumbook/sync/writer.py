@@ -12,6 +12,7 @@ from types import TracebackType
 from quorumbook.client import writer as aio
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
+from quorumbook.client.window import check_fits
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -33,6 +34,8 @@ class LedgerWriter(Owned):
         self._max_bytes = writer.options.max_pending_bytes
         self._entries = 0
         self._bytes = 0
+        #: Entries and bytes that were refused last: what ``drain`` waits for.
+        self._refused = (1, 0)
         self._max_size = writer.options.max_frame_size_bytes - FRAME_OVERHEAD_BYTES
         #: Nothing is taken any more: closed, or failed.
         self._is_over = False
@@ -100,10 +103,15 @@ class LedgerWriter(Owned):
     def append(self, payload: bytes) -> EntryId:
         """Append an entry and wait until it is safe; see ``quorumbook.LedgerWriter``."""
         payload = aio.frozen(payload)
-        with self._room:
-            while not self._has_room(1, len(payload)) and not self.is_closed:
-                self._room.wait()
-        return self.append_nowait(payload).result()
+        while True:
+            with self._room:
+                while not self._has_room(1, len(payload)) and not self.is_closed:
+                    self._room.wait()
+            try:
+                future = self.append_nowait(payload)
+            except BackpressureError:
+                continue  # another thread was quicker to take the room
+            return future.result()
 
     def append_nowait(self, payload: bytes) -> AppendFuture:
         """Append an entry and return a future of its id.
@@ -140,6 +148,7 @@ class LedgerWriter(Owned):
         Raises:
             BackpressureError: the window has no room for them; call ``drain`` and try again.
             LedgerClosedError: the writer is closed, and other errors that ended it.
+            LocalProtocolError: they are more than the window ever holds.
         """
         frozen = [aio.frozen(payload) for payload in payloads]
         if not frozen:
@@ -164,11 +173,12 @@ class LedgerWriter(Owned):
         return AppendManyFuture(batch, first, len(frozen))
 
     def drain(self) -> None:
-        """Wait until the window has room again."""
+        """Wait until the window has room again for what it refused last."""
         self.check_process()
         with self._room:
             self._check_open()
-            while not self._has_room(1, 0):
+            (count, size_bytes), self._refused = self._refused, (1, 0)
+            while not self._has_room(count, size_bytes):
                 self._room.wait()
                 self._check_open()
 
@@ -228,6 +238,8 @@ class LedgerWriter(Owned):
 
     def _check_room(self, count: int, size_bytes: int) -> None:
         if not self._has_room(count, size_bytes):
+            check_fits(count, size_bytes, self._max_entries, self._max_bytes)
+            self._refused = count, size_bytes
             raise BackpressureError(
                 f"{self._entries} entries and {self._bytes} bytes are pending: no room for "
                 f"{count} more with {size_bytes} bytes",

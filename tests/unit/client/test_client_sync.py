@@ -6,6 +6,8 @@ import asyncio
 import inspect
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -357,3 +359,70 @@ def test_after_a_fork_the_child_is_told_to_connect_again(world: World) -> None:
             assert queue.get(timeout=PATIENCE_S) == "a loop of its own"
             child.join(PATIENCE_S)
             assert ledger.append(b"the parent goes on") == 1
+
+
+def test_an_append_whose_room_another_thread_takes_waits_on(world: World, monkeypatch) -> None:
+    with world.connect(max_pending_entries=2, lac_delay_s=0) as bk:
+        with bk.create_ledger() as ledger:
+            append_nowait, refusals = ledger.append_nowait, iter(range(3))
+
+            def slower(payload: bytes) -> Any:
+                for _ in refusals:
+                    raise BackpressureError("the room is gone again")
+                return append_nowait(payload)
+
+            monkeypatch.setattr(ledger, "append_nowait", slower)
+            assert ledger.append(b"x") == 0
+
+
+def test_a_group_refused_gets_its_room_by_draining_and_one_too_large_is_told_so(
+    world: World,
+) -> None:
+    with world.connect(max_pending_entries=10, lac_delay_s=0) as bk:
+        with bk.create_ledger() as ledger:
+            world.call(lambda: [bookie.hold_adds() for bookie in world.cluster.bookies])
+            ledger.append_many([b"x"] * 8)
+            with pytest.raises(BackpressureError):
+                ledger.append_many([b"y"] * 5)
+            draining = threading.Thread(target=ledger.drain)
+            draining.start()
+            world.until(lambda: len(world.cluster.bookies[0].entry_ids(ledger.id)) == 8)
+            assert draining.is_alive()
+            world.call(lambda: [bookie.release_adds() for bookie in world.cluster.bookies])
+            draining.join(PATIENCE_S)
+            assert not draining.is_alive()
+            assert ledger.append_many([b"y"] * 5).result(PATIENCE_S) == range(8, 13)
+            with pytest.raises(LocalProtocolError, match="max_pending_entries"):
+                ledger.append_many([b"z"] * 11)
+
+
+_LEFT_OPEN = """
+import atexit, sys
+from quorumbook.testing import LocalCluster
+
+cluster = LocalCluster(bookies=1)
+cluster.__enter__()
+bk = cluster.connect().start()
+sizes = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
+ledger = bk.create_ledger(**sizes)
+ledger.append(b"x")
+ledger.append(b"y")
+reader = bk.open_ledger(ledger.id, recover=False)
+entries = reader.read()
+next(entries)
+kept = [entries, bk, ledger, reader]
+print("left open", flush=True)
+"""
+
+
+def test_a_program_that_leaves_everything_open_ends_all_the_same() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", _LEFT_OPEN],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert process.stdout == "left open\n"
+    assert process.returncode == 0
+    assert "Traceback" not in process.stderr
