@@ -62,7 +62,11 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
         f"{_BOOKIES}; start more, or ask for fewer with --ensemble-size, --write-quorum"
         " and --ack-quorum",
     ),
-    (e.MetadataUnavailableError, NOT_NOW, "check --metadata, and that what it names can be reached"),
+    (
+        e.MetadataUnavailableError,
+        NOT_NOW,
+        "check --metadata, and that what it names can be reached",
+    ),
     (e.SessionExpiredError, NOT_NOW, "this process was paused for too long; run it again"),
     (e.UnauthorizedError, REFUSED, "give the ledger's password with --password"),
     (e.LedgerFencedError, REFUSED, "somebody opened the ledger with recovery; write a new one"),
