@@ -82,9 +82,10 @@ def _index_errors(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
-            raise DiskFullError(str(error), path=path) from error
+        extended = getattr(error, "sqlite_errorcode", 0)
+        code = extended & 0xFF
+        if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
+            raise DiskFullError(f"no space for the index: {error}", path=path) from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise DamagedIndexError(f"the index is damaged: {error}", path=path) from error
         raise StorageError(f"the index failed: {error}", path=path) from error

@@ -352,6 +352,7 @@ async def test_r09_an_index_that_fails_is_an_io_error(tmp_path: Path) -> None:
     world.storage._opened.loop_index.close()
     assert isinstance((await world.read((77, 0)))[0], BookieIOError)
 
+
 async def test_the_repair_mark_names_the_run_that_is_damaged(tmp_path: Path) -> None:
     """A batch read goes over several runs; the good ones before it are not to be copied anew."""
     world = await started(tmp_path)
