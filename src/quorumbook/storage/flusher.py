@@ -37,6 +37,7 @@ class Flusher:
         caches: Whose size calls for them.
         mark: Gives the end of the last durable group.
         options: Sizes and times.
+        random_below: Keeps bookies out of step.
         on_settled: A checkpoint went through: whether older entries were replaced, and whether
             the disk had been full until now.
         on_full: A disk is full; called once until it is not.
@@ -52,6 +53,7 @@ class Flusher:
         *,
         mark: Callable[[], LogMark],
         options: StorageOptions,
+        random_below: Callable[[int], int],
         on_settled: Callable[[bool, bool], None],
         on_full: Callable[[BaseException], None],
         on_fatal: Callable[[BaseException], None],
@@ -66,6 +68,8 @@ class Flusher:
         self._on_settled = on_settled
         self._on_full = on_full
         self._on_fatal = on_fatal
+        self._random_below = random_below
+        self._flush_bytes = self._next_flush_bytes()
         self._running: Checkpoint | None = None
         self._failed: Checkpoint | None = None
         self._failures = 0
@@ -115,6 +119,15 @@ class Flusher:
                 if not waiter.done():
                     waiter.set_exception(_stopped())
 
+    def _next_flush_bytes(self) -> int:
+        """Return at which size to flush next: the whole cache, or up to a third less.
+
+        The bookies of an ensemble fill at the same pace.  If they flushed at the same time too,
+        no ack quorum would be free of it; so they fall out of step.
+        """
+        full = self._options.write_cache_size_bytes
+        return full - self._random_below(full // 3 + 1)
+
     def flush_if_full(self) -> None:
         """Flush soon if the write cache has reached its size; called after each batch."""
         enough = 1 if self.is_room_wanted else self._options.write_cache_size_bytes
@@ -162,6 +175,7 @@ class Flusher:
         self._is_scheduled = False
         if self._running is not None or self._is_stopped:
             return
+        self._flush_bytes = self._next_flush_bytes()
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None

@@ -134,6 +134,7 @@ class LedgerStorage:
             self._caches,
             mark=self._journal.durable_mark,
             options=self.options,
+            random_below=self._env.random.randrange,
             on_settled=self._settled,
             on_full=self._now_full,
             on_fatal=self._fail,

@@ -40,7 +40,8 @@ from quorumbook.storage.entrylog.format import (
 DEFAULT_SIZE_BYTES = 1024 * 1024 * 1024
 #: The peer keeps positions as 31-bit numbers.
 SIZE_LIMIT_BYTES = 2**31 - 1
-WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+#: One piece of a flush; the journal's syncs wait behind no more than this.
+WRITE_BUFFER_BYTES = 1024 * 1024
 
 _log = logger("storage.entrylog")
 
