@@ -319,7 +319,11 @@ class Reads:
         in_flight = self._ahead_in_flight
         if len(in_flight) >= self._ahead_limit or ledger_id in in_flight:
             return
-        handle = self._handle(ledger_id)
+        try:
+            handle = self._handle(ledger_id)
+        except StorageError:
+            # Whoever wants it will hear of that; who is being answered now has what he wants.
+            return
         if handle is None or entry_id > handle.last_entry_id:
             return
         if self._caches.find_unflushed(ledger_id, entry_id) or self._caches.read.find(

@@ -353,6 +353,32 @@ async def test_r09_an_index_that_fails_is_an_io_error(tmp_path: Path) -> None:
     assert isinstance((await world.read((77, 0)))[0], BookieIOError)
 
 
+async def test_r09_a_read_is_answered_although_the_index_fails_before_the_read_ahead(
+    tmp_path: Path,
+) -> None:
+    world = await started(tmp_path)
+    for first in (0, 10):
+        await world.append(run_of(1, range(first, first + 10), b"x" * 100))
+        await world.storage.flush()
+    worker = world.threads.workers["storage-read"]
+    worker.auto = False
+    answers = [asyncio.ensure_future(world.read((1, 0), (1, 1)))]
+    answers.append(asyncio.ensure_future(world.read_batch(1, 0)))
+    await until(lambda: len(worker.jobs) == 2)
+
+    def broken(ledger_id: int) -> None:
+        raise StorageError("the index failed")
+
+    world.storage._reads._handle = broken  # type: ignore[assignment]
+    worker.auto = True
+    for _ in answers:
+        worker.run_next()
+    async with asyncio.timeout(10):
+        found, batch = await asyncio.gather(*answers)
+    assert found == [entry(1, entry_id, b"x" * 100, -1) for entry_id in (0, 1)]
+    assert batch[1] == 20
+
+
 async def test_the_repair_mark_names_the_run_that_is_damaged(tmp_path: Path) -> None:
     """A batch read goes over several runs; the good ones before it are not to be copied anew."""
     world = await started(tmp_path)
