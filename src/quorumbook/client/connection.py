@@ -219,9 +219,11 @@ class Channel:
 
     async def _connect(self) -> None:
         failure: QuorumbookError | None = None
+        is_resolved = False
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 host, port = await self._resolve(self.bookie_id)
+                is_resolved = True
                 _, protocol = await self._env.network.connect(host, port, lambda: _Stream(self))
         except TimeoutError:
             failure = ConnectFailedError(
@@ -242,15 +244,18 @@ class Channel:
             failure.__cause__ = error
         self._connecting = None
         if failure is not None:
-            self._not_made(failure)
+            # A metadata store that cannot say where the bookie is says nothing against it.
+            is_its_fault = is_resolved or isinstance(failure.__cause__, ConnectFailedError)
+            self._not_made(failure, is_its_fault=is_its_fault)
             return
         assert isinstance(protocol, _Stream)
         self._made(protocol)
 
-    def _not_made(self, failure: QuorumbookError) -> None:
+    def _not_made(self, failure: QuorumbookError, *, is_its_fault: bool = True) -> None:
         self._failure = failure
         self._unsent.clear()
-        self._on_health(self.bookie_id, False)
+        if is_its_fault:
+            self._on_health(self.bookie_id, False)
         self._fail_all(failure)
 
     def _made(self, stream: _Stream) -> None:

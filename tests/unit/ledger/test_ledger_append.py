@@ -449,6 +449,20 @@ def test_who_has_not_acknowledged_an_entry_can_be_asked() -> None:
     ack(state, 1, 0, 3)
     assert state.missing(0) == [0, 2]
     assert state.missing(3) == [3, 0]
+    assert state.owes(0)
+    assert not state.owes(1)
+
+
+def test_a_position_of_a_striped_ensemble_owes_its_own_entries_only() -> None:
+    state = writer("abcd", 2)
+    assert not any(state.owes(index) for index in range(4))
+    state.push(20, 2)  # entry 0 at positions 0 and 1, entry 1 at 1 and 2
+    assert [state.owes(index) for index in range(4)] == [True, True, True, False]
+    ack(state, 1, 0, 0)
+    assert state.owes(1)
+    ack(state, 1, 1, 1)
+    ack(state, 0, 0, 1)
+    assert [state.owes(index) for index in range(4)] == [False, False, True, False]
 
 
 # Going on degraded ----------------------------------------------------------------------------
