@@ -10,6 +10,8 @@ from report import Goal, Scenario
 from systems import Floor, Java, Mixed, Own, Peer
 
 IN_FLIGHT = 1000
+#: Rounds until a JVM that reads in a row has warmed up.
+WARM = 8
 
 
 @dataclass
@@ -145,7 +147,9 @@ def scan(systems: Systems, name: str, v2: bool) -> Callable[[Scenario], None]:
             scenario.add(
                 system,
                 max(
-                    systems.peer_load(uri, wire, mode="scan", ledger=ledger)["entries_per_s"]
+                    systems.peer_load(uri, wire, mode="scan", rounds=WARM, ledger=ledger)[
+                        "entries_per_s"
+                    ]
                     for wire in wires
                 ),
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -19,7 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PASSWORD = ""
+#: As much cache as the peer's bookies are given: 256 MB of write caches, 128 MB to read ahead.
+PEER_CACHES = {
+    "QUORUMBOOK_STORAGE_WRITE_CACHE_SIZE_BYTES": str(128 << 20),
+    "QUORUMBOOK_STORAGE_READ_CACHE_SIZE_BYTES": str(128 << 20),
+}
 
 
 class Missing(Exception):  # noqa: N818 - nothing went wrong; the machine lacks a tool
@@ -27,9 +32,12 @@ class Missing(Exception):  # noqa: N818 - nothing went wrong; the machine lacks 
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port below those that outgoing connections are given, which could take it."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
@@ -56,8 +64,11 @@ class Processes:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         directory.mkdir(parents=True, exist_ok=True)
 
+    def output(self, name: str) -> str:
+        return (self.directory / f"{name}.out").read_text()
+
     def start(self, name: str, command: list[str], env: dict[str, str] | None = None) -> int:
-        with (self.directory / f"{name}.out").open("ab") as output:
+        with (self.directory / f"{name}.out").open("wb") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, env={**os.environ, **(env or {})}
             )
@@ -101,25 +112,22 @@ class Own:
         )
         self.start_bookies()
 
-    def start_bookies(self) -> None:
-        for index, port in enumerate(self.ports):
-            self.processes.start(
-                f"bookie{index}",
-                quorumbook(
-                    "bookie",
-                    "run",
-                    "--metadata",
-                    self.uri,
-                    "--port",
-                    str(port),
-                    "--data-dir",
-                    str(self.directory / f"bookie{index}"),
-                    "--advertised-address",
-                    "127.0.0.1",
-                ),
-            )
-        for port in self.ports:
-            wait_until(lambda port=port: answers(port), f"bookie on port {port}")
+    def start_bookies(self, settings: dict[str, str] = PEER_CACHES) -> None:
+        for index in range(len(self.ports)):
+            self.start_bookie(index, settings)
+        for index in range(len(self.ports)):
+            self.wait_ready(index)
+
+    def start_bookie(self, index: int, settings: dict[str, str]) -> None:
+        command = quorumbook("bookie", "run", "--metadata", self.uri)
+        command += ["--port", str(self.ports[index]), "--advertised-address", "127.0.0.1"]
+        command += ["--data-dir", str(self.directory / f"bookie{index}")]
+        self.processes.start(f"bookie{index}", command, settings)
+
+    def wait_ready(self, index: int, timeout_s: float = 60.0) -> None:
+        """Wait until a bookie says that it serves."""
+        name = f"bookie{index}"
+        wait_until(lambda: "bookie_id" in self.processes.output(name), name, timeout_s)
 
     def stop_bookies(self) -> None:
         self.processes.stop_all()
