@@ -2,7 +2,7 @@
 
 import sys
 
-from quorumbook.cli.main import main
+from quorumbook.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

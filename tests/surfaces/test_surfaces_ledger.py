@@ -101,6 +101,37 @@ def test_a_deleted_ledger_is_gone(quorumbook):
     quorumbook("ledger", "delete", ledger_id, "--yes", code=3)
 
 
+def test_what_was_deleted_is_told_also_when_a_later_one_fails(quorumbook):
+    one, two = _write(quorumbook, b"x\n"), _write(quorumbook, b"x\n")
+    done = quorumbook("ledger", "delete", one, two, 10**6, "--yes", "-o", "raw", code=3)
+    assert done.text == f"{one}\tdeleted\n{two}\tdeleted\n"
+    quorumbook("ledger", "show", two, code=3)
+
+
+def test_a_part_beyond_the_end_is_refused_or_told(quorumbook):
+    ledger_id = _write(quorumbook, b"x\n")
+    beyond = quorumbook("ledger", "read", ledger_id, "--last", 9, code=3)
+    assert "no entry 9: its last one is 0" in beyond.err
+    assert quorumbook("ledger", "read", ledger_id, "--first", 1).err == ""
+    assert "no entry 2 yet" in quorumbook("ledger", "read", ledger_id, "--first", 2).err
+    quorumbook("ledger", "read", ledger_id, "--first", 1, "--last", 0, code=2)
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl", "raw"])
+def test_tail_prints_in_every_form_what_read_prints(quorumbook, form):
+    ledger_id = _write(quorumbook, b"x\ny\n")
+    tailed = quorumbook("ledger", "tail", ledger_id, "--first", 0, "-o", form)
+    assert tailed.out == quorumbook("ledger", "read", ledger_id, "-o", form).out
+
+
+def test_fragments_are_shown_in_every_form(quorumbook, cluster):
+    ledger_id = _write(quorumbook, b"x\n")
+    for form in ("table", "json", "jsonl", "raw"):
+        shown = quorumbook("ledger", "show", ledger_id, "-o", form).text
+        assert all(bookie_id in shown for bookie_id in cluster.bookie_ids)
+    assert shown.count("\n") == 1  # raw: one line
+
+
 def test_a_password_is_needed_to_read(quorumbook, tmp_path):
     (tmp_path / "password").write_text("secret\n")
     ledger_id = _write(quorumbook, b"x\n", words=("--password-file", "password"))
@@ -155,6 +186,26 @@ def test_a_file_comes_back_byte_for_byte(quorumbook, tmp_path, size):
     assert not (tmp_path / "back.bin.part").exists()
     shown = json.loads(quorumbook("ledger", "show", stored["ledger_id"], "-o", "json").text)
     assert shown["custom_metadata"]["file-name"] == "file.bin"
+
+
+def test_a_device_or_pipe_is_written_and_not_replaced(quorumbook, tmp_path):
+    ledger_id = int(quorumbook("ledger", "put", "-", stdin=b"content").text)
+    os.mkfifo(tmp_path / "pipe")
+    with quorumbook.running("ledger", "get", ledger_id, "--to", "pipe") as getter:
+        assert (tmp_path / "pipe").read_bytes() == b"content"
+        assert getter.wait(60) == 0
+    assert (tmp_path / "pipe").is_fifo()
+    assert "none" in quorumbook("ledger", "get", ledger_id, "--to", "none/file", code=1).err
+    assert "directory" in quorumbook("ledger", "get", ledger_id, "--to", ".", code=1).err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_caller_may_close_the_standard_files(quorumbook, closed):
+    command = f'"$0" -m quorumbook ledger ls {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable], env=quorumbook.environment, check=False, timeout=60
+    )
+    assert done.returncode == 0
 
 
 def test_standard_input_can_be_put(quorumbook):
@@ -223,6 +274,12 @@ def test_bench_read_and_tail_report_the_same_fields(quorumbook):
     tailed = json.loads(quorumbook("bench", "tail", *tail).text)
     assert tailed["entries"] == 200
     assert in_order.keys() == at_random.keys() == tailed.keys() == written.keys()
+
+
+def test_a_measurement_that_cannot_begin_is_one_line(quorumbook):
+    for kind in ("write", "read", "tail"):
+        failed = quorumbook("bench", kind, "--ensemble-size", 9, code=4)
+        assert failed.err.count("\n") == 1
 
 
 def test_ctrl_c_ends_a_command_without_a_trace(quorumbook):

@@ -145,6 +145,26 @@ def test_a_port_in_use_is_one_line_with_the_way_out(tmp_path):
         assert str(port).encode() in done.stderr
 
 
+def test_a_start_that_failed_for_its_ports_is_repeated_with_others(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert _run(tmp_path, "standalone", "--port", taken.getsockname()[1]).returncode == 2
+    port = free_ports(1)[0]
+    with _standalone(tmp_path, "--bookies", 1, "--port", port) as (_, facts):
+        assert facts["bookies"] == [f"127.0.0.1:{port}"]
+
+
+def test_a_second_standalone_on_a_directory_is_told_where_the_first_is(tmp_path):
+    port = free_ports(1)[0]
+    with _standalone(tmp_path, "--bookies", 1, "--port", port) as (_, facts):
+        done = _run(tmp_path, "standalone")
+        assert done.returncode == 5
+        assert done.stderr.count(b"\n") == 1
+        assert facts["metadata"].encode() in done.stderr
+        assert b"--data-dir" in done.stderr
+
+
 def test_a_damaged_list_of_ports_is_refused(tmp_path):
     (tmp_path / "quorumbook-data").mkdir()
     (tmp_path / "quorumbook-data" / "standalone.json").write_text("{]")

@@ -6,3 +6,16 @@ output format), ``errors.py`` turns an exception into one line and an exit code,
 prints results.  This is the room that composes the others: it makes a bookie's and a client's
 options out of the configuration.
 """
+
+from __future__ import annotations
+
+
+def main() -> int:
+    """Run the command line; what ``quorumbook`` and ``python -m quorumbook`` call."""
+    try:
+        # Imported here, so that Ctrl-C is answered without a trace also while this takes time.
+        from quorumbook.cli.main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130

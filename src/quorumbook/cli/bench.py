@@ -13,6 +13,7 @@ import click
 
 from quorumbook.cli import load
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.ledger_options import QUORUM_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +32,7 @@ def bench() -> None:
 def _options(*, count: int, in_flight: int) -> Callable[[Any], Any]:
     size = click.IntRange(min=1)
     options = (
-        click.option("--ensemble-size", type=size, help="[default: as configured]"),
-        click.option("--write-quorum", type=size, help="[default: as configured]"),
-        click.option("--ack-quorum", type=size, help="[default: as configured]"),
+        *QUORUM_OPTIONS,
         click.option(
             "--entry-size", type=click.IntRange(min=8), default=1024, show_default=True,
             help="Bytes of an entry.",
@@ -86,21 +85,17 @@ def read(call: Call, /, **options: Any) -> None:
               help="Entries due each second.")  # fmt: skip
 @click.pass_obj
 def tail(call: Call, /, **options: Any) -> None:
-    """Follow a ledger that another process writes; latency counts from when an entry was due."""
+    """Follow a ledger that another process writes.
+
+    Latency counts from when an entry was due at the writer to when it was read here.
+    """
     call.output.record(call.run(_tail(call, **options)))
 
 
 def _client(call: Call, in_flight: int, entry_size: int) -> BookKeeper:
-    import quorumbook
-    from quorumbook.cli.common import client_options
-
-    options = client_options(call.settings)
-    for name, least in (
-        ("max_pending_entries", 2 * in_flight),
-        ("max_pending_bytes", 2 * in_flight * (entry_size + 512)),
-    ):
-        options[name] = max(options[name], least)
-    return quorumbook.connect(call.metadata_uri, **options)
+    return call.connect(
+        max_pending_entries=2 * in_flight, max_pending_bytes=2 * in_flight * (entry_size + 512)
+    )
 
 
 async def _write(
@@ -190,15 +185,23 @@ async def _tail(
 ) -> dict[str, object]:
     words = ["--entry-size", entry_size, "--count", count, "--in-flight", in_flight]
     words += ["--rate", rate, "--stamp", "--metadata", call.metadata_uri, "-o", "jsonl"]
+    words += call.forwarded()
     for name, value in shape.items():
         words += [] if value is None else [f"--{name.replace('_', '-')}", value]
     command = [sys.executable, "-m", "quorumbook", "bench", "write", *map(str, words)]
     pipe = asyncio.subprocess.PIPE
-    writer = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    # A Ctrl-C is answered by this process alone.
+    writer = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, start_new_session=True
+    )
     assert writer.stdin is not None
     assert writer.stdout is not None
     try:
-        ledger_id = json.loads(await writer.stdout.readline())["ledger_id"]
+        line = await writer.stdout.readline()
+        if not line:
+            # It has told why in a line of its own.
+            raise click.exceptions.Exit(await writer.wait())
+        ledger_id = json.loads(line)["ledger_id"]
         latencies, entries = load.Latencies(), 0
         async with (
             _client(call, in_flight, entry_size) as bk,

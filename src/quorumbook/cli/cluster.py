@@ -9,7 +9,7 @@ from quorumbook.cli.common import Call, Command
 
 @click.group()
 def cluster() -> None:
-    """Set up and describe a cluster."""
+    """Make a new cluster."""
 
 
 @cluster.command(cls=Command)

@@ -214,7 +214,7 @@ class Command(click.Command):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except (click.ClickException, click.exceptions.Exit):
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except BaseExceptionGroup as group:
             return self._failed(_leaf(group), group, is_verbose=ctx.obj.is_verbose)

@@ -9,6 +9,7 @@ with recovery and reads everything back.  The SHA-256 of what went in and what c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
@@ -92,7 +93,7 @@ async def _run(call: Call, source: str, directory: str, *, is_kept: bool) -> Non
     bookies = [
         BookieProcess(
             f"bookie-{number}", call.metadata_uri, port,
-            os.path.join(directory, f"bookie-{number}"),
+            os.path.join(directory, f"bookie-{number}"), call.forwarded(),
             is_detached=is_kept,
         )
         for number, port in enumerate(free_ports(_BOOKIES), 1)
@@ -188,17 +189,23 @@ async def _read_elsewhere(call: Call, story: Story) -> None:
     began = time.perf_counter()
     reader = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "quorumbook", "ledger", "read", str(story.ledger_id),
-        "--recover", "--metadata", call.metadata_uri, "-o", "raw",
+        "--recover", "--metadata", call.metadata_uri, "-o", "raw", *call.forwarded(),
         stdout=asyncio.subprocess.PIPE,
+        # A Ctrl-C is answered by this process alone.
+        start_new_session=True,
     )  # fmt: skip
     assert reader.stdout is not None
-    with progress("reading", story.events) as advance:
-        while chunk := await reader.stdout.read(_READ_BYTES):
-            digest.update(chunk)
-            lines = chunk.count(b"\n")
-            story.events_read += lines
-            advance(lines)
-    code = await reader.wait()
+    try:
+        with progress("reading", story.events) as advance:
+            while chunk := await reader.stdout.read(_READ_BYTES):
+                digest.update(chunk)
+                lines = chunk.count(b"\n")
+                story.events_read += lines
+                advance(lines)
+        code = await reader.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            reader.kill()
     if code != 0:
         raise DemoFailedError(f"the reading process ended with exit code {code}")
     story.read_s = time.perf_counter() - began

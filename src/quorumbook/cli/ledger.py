@@ -12,12 +12,14 @@ import click
 
 from quorumbook.cli.appending import Appender
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.errors import FAILED
 from quorumbook.cli.ledger_files import get, put
 from quorumbook.cli.ledger_metadata import ls, show
 from quorumbook.cli.ledger_options import custom_metadata, new_ledger, password_option
-from quorumbook.cli.lines import groups_of_lines
-from quorumbook.cli.output import JSON, JSONL, RAW, TABLE
+from quorumbook.cli.lines import groups_of_lines, refuse_unreadable
+from quorumbook.cli.output import JSON, RAW, TABLE
 from quorumbook.cli.progress import progress
+from quorumbook.errors import NoSuchEntryError
 
 if TYPE_CHECKING:
     from quorumbook import Entry, EntryBatch, LedgerReader, LedgerWriter
@@ -56,15 +58,16 @@ def create(call: Call, /, password: bytes, **shape: Any) -> None:
 @new_ledger
 @click.pass_obj
 def write(call: Call, /, words: Sequence[str], password: bytes, **shape: Any) -> None:
-    """Append lines of files, or of standard input, as entries, and print the ledger's id.
+    """Append lines as entries, and print the ledger's id.
 
+    Lines are read from files, or from standard input.
     Without ID a new ledger is made; with ID the one that `ledger create` made is written.
     The ledger is closed at the end.
     """
     ledger_id, files = _id_and_files(words)
+    refuse_unreadable(files)  # before there is a ledger for them
     row = call.run(_write(call, ledger_id, files, password, shape))
     call.output.record({"ledger_id": row["ledger_id"]} if call.output.form == RAW else row)
-    call.note(f"{row['entries']} entries in ledger {row['ledger_id']}")
 
 
 @ledger.command(cls=Command, form=RAW)
@@ -91,20 +94,20 @@ def read(
             call.connect() as bk,
             await bk.open_ledger(ledger_id, password=password, recover=recover) as reader,
         ):
-            end = reader.last_add_confirmed if last is None else last
+            end = _end(call, reader, first, last)
             await _print_entries(call, reader, first, end)
 
     call.run(run())
 
 
-@ledger.command(cls=Command, forms=(RAW, JSONL), form=RAW)
+@ledger.command(cls=Command, form=RAW)
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.option("--first", type=click.IntRange(min=0), help="First entry [default: the next one].")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many entries.")
 @password_option
 @click.pass_obj
 def tail(call: Call, ledger_id: int, first: int | None, count: int | None, password: bytes) -> None:
-    """Print entries as they are written, until the ledger is closed or Ctrl-C."""
+    """Print entries as they are written, until the ledger is closed."""
 
     async def run() -> None:
         printer = _Printer(call.output.form)
@@ -120,6 +123,7 @@ def tail(call: Call, ledger_id: int, first: int | None, count: int | None, passw
                 left = None if left is None else left - 1
                 if left == 0:
                     break
+        printer.finish()
 
     call.run(run())
 
@@ -129,7 +133,10 @@ def tail(call: Call, ledger_id: int, first: int | None, count: int | None, passw
 @password_option
 @click.pass_obj
 def recover(call: Call, ledger_id: int, password: bytes) -> None:
-    """Shut the writer out, complete the last entries and close the ledger."""
+    """Shut the writer out and close the ledger.
+
+    Last entries that are not on all their bookies are completed first.
+    """
 
     async def run() -> dict[str, object]:
         async with (
@@ -146,24 +153,34 @@ def recover(call: Call, ledger_id: int, password: bytes) -> None:
     call.output.record(call.run(run()))
 
 
-@ledger.command(cls=Command, forms=())
+@ledger.command(cls=Command)
 @click.argument("ledger_ids", type=int, nargs=-1, required=True, metavar="ID...")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
-def delete(call: Call, ledger_ids: Sequence[int], yes: bool) -> None:
+def delete(call: Call, ledger_ids: Sequence[int], yes: bool) -> int:
     """Delete ledgers for good."""
     named = ", ".join(map(str, ledger_ids))
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("say --yes to delete without being asked")
-        click.confirm(f"Delete ledger {named} and all its entries?", abort=True, err=True)
+        if not click.confirm(f"Delete ledger {named} and all its entries?", err=True):
+            call.note("nothing was deleted")
+            return FAILED
+
+    deleted: list[dict[str, object]] = []
 
     async def run() -> None:
         async with call.connect() as bk:
             for ledger_id in ledger_ids:
                 await bk.delete_ledger(ledger_id)
+                deleted.append({"ledger_id": ledger_id, "state": "deleted"})
 
-    call.run(run())
+    try:
+        call.run(run())
+    finally:
+        # Also when one of them fails: what is gone is gone.
+        call.output.rows(deleted, ("ledger_id", "state"))
+    return 0
 
 
 def _new(call: Call, shape: dict[str, Any]) -> dict[str, Any]:
@@ -196,14 +213,16 @@ async def _write(
             writer = await bk.create_ledger(password=password, **options)
         else:
             writer = await bk.claim_unwritten_ledger(ledger_id, password=password)
-        async with writer:
-            with progress("writing", None) as advance:
-                await _append_lines(writer, files, advance)
-            return {
-                "ledger_id": writer.id,
-                "entries": writer.last_add_confirmed + 1,
-                "bytes": writer.length,
-            }
+        try:
+            async with writer:
+                is_typed = not files and sys.stdin.isatty()
+                with progress("writing", None, is_wanted=not is_typed) as advance:
+                    await _append_lines(writer, files, advance)
+        finally:
+            # Also after Ctrl-C: what was appended until then is in a closed ledger.
+            entries = writer.last_add_confirmed + 1
+            call.note(f"{entries} {'entry' if entries == 1 else 'entries'} in ledger {writer.id}")
+        return {"ledger_id": writer.id, "entries": entries, "bytes": writer.length}
 
 
 async def _append_lines(
@@ -216,12 +235,29 @@ async def _append_lines(
     await appender.finish()
 
 
+def _end(call: Call, reader: LedgerReader, first: int, last: int | None) -> int:
+    """Return the last entry to print; -1 and the like if there is none."""
+    lac = reader.last_add_confirmed
+    if last is not None and last < first:
+        raise click.UsageError(f"--last {last} is before --first {first}")
+    if last is not None and last > lac:
+        raise NoSuchEntryError(
+            f"ledger {reader.id} has no entry {last}: its last one is {lac}"
+            if reader.is_closed
+            else f"entry {last} of ledger {reader.id} is not confirmed; the last one that is: {lac}"
+        )
+    if first > lac + 1:
+        call.note(f"ledger {reader.id} has no entry {first} yet; it has {lac + 1}")
+    return lac if last is None else last
+
+
 async def _print_entries(call: Call, reader: LedgerReader, first: int, last: int) -> None:
     printer = _Printer(call.output.form)
     if first > last:
         printer.finish()
         return
-    with progress("reading", last - first + 1) as advance:
+    is_wanted = not sys.stdout.isatty()
+    with progress("reading", last - first + 1, is_wanted=is_wanted) as advance:
         async for batch in reader.read_batches(first=first, last=last):
             printer.show(batch)
             advance(len(batch))
@@ -254,6 +290,7 @@ class _Printer:
             print(f"{entry.entry_id:8}  {text}")
         else:
             if self._form == JSON:
+                # One value, whose entries can be seen as they come.
                 print(",\n" if self._count else "[", end="")
             end = "" if self._form == JSON else "\n"
             print(json.dumps(_entry_row(entry)), end=end)

@@ -7,10 +7,12 @@ digest, so what it delivers without an error is what was put.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import click
@@ -18,10 +20,10 @@ import click
 from quorumbook.cli.appending import Appender
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.ledger_options import custom_metadata, new_ledger, password_option
-from quorumbook.cli.lines import chunks
+from quorumbook.cli.lines import chunks, refuse_unreadable
 from quorumbook.cli.output import RAW
 from quorumbook.cli.progress import progress
-from quorumbook.errors import ReadFailedError
+from quorumbook.errors import QuorumbookError, ReadFailedError
 
 _ENTRY_BYTES = 256 * 1024
 _NAME = "file-name"
@@ -32,7 +34,11 @@ _NAME = "file-name"
 @new_ledger
 @click.pass_obj
 def put(call: Call, /, path: str, password: bytes, **shape: Any) -> None:
-    """Store FILE (or - for standard input) as a new ledger, and print its id."""
+    """Store a file as a new ledger, and print its id.
+
+    A FILE of - is standard input.
+    """
+    refuse_unreadable([path])  # before there is a ledger for it
     row = call.run(_put(call, path, password, shape))
     call.output.record({"ledger_id": row["ledger_id"]} if call.output.form == RAW else row)
     call.note(f"{row['bytes']} bytes in ledger {row['ledger_id']}, SHA-256 {row['sha256']}")
@@ -46,20 +52,34 @@ def put(call: Call, /, path: str, password: bytes, **shape: Any) -> None:
 @click.pass_obj
 def get(call: Call, ledger_id: int, to: str | None, recover: bool, password: bytes) -> None:
     """Write the file that is stored in a ledger."""
-    if to is None:
-        size, digest = call.run(_get(call, ledger_id, sys.stdout.buffer, password, recover))
-    else:
-        # A file that is there in full or not at all.
-        temporary = f"{to}.part"
-        try:
-            with open(temporary, "wb") as file:
-                size, digest = call.run(_get(call, ledger_id, file, password, recover))
-            os.replace(temporary, to)
-        except BaseException:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
-            raise
+    with _target(to) as file:
+        size, digest = call.run(_get(call, ledger_id, file, password, recover))
     call.note(f"{size} bytes of ledger {ledger_id}, SHA-256 {digest}")
+
+
+@contextlib.contextmanager
+def _target(path: str | None) -> Iterator[IO[bytes]]:
+    """Open what is written to: standard output, or a file that is there in full or not at all."""
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    if os.path.exists(path) and not os.path.isfile(path):
+        # A device or a pipe is written, not replaced; a directory is refused by open.
+        with open(path, "wb") as file:
+            yield file
+        return
+    directory = os.path.dirname(path)
+    if directory and not os.path.isdir(directory):
+        raise FileNotFoundError(errno.ENOENT, "the directory does not exist", directory)
+    temporary = f"{path}.part"
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
 async def _put(call: Call, path: str, password: bytes, shape: dict[str, Any]) -> dict[str, object]:
@@ -74,16 +94,23 @@ async def _put(call: Call, path: str, password: bytes, shape: dict[str, Any]) ->
             shape["ensemble_size"], shape["write_quorum"], shape["ack_quorum"]
         )
         writer = await bk.create_ledger(password=password, custom_metadata=custom, **options)
-        async with writer:
-            with progress("storing", total, is_bytes=True) as advance:
+        is_typed = path == "-" and sys.stdin.isatty()
+        try:
+            with progress("storing", total, is_bytes=True, is_wanted=not is_typed) as advance:
                 appender = Appender(writer, lambda _: None)
                 async for chunk in chunks(path, _ENTRY_BYTES):
                     digest.update(chunk)
                     await appender.append([chunk])
                     advance(len(chunk))
                 await appender.finish()
-            size = writer.length
-    return {"ledger_id": writer.id, "bytes": size, "sha256": digest.hexdigest()}
+            await writer.close()
+        except BaseException:
+            # Half a file must not look like a file.
+            await writer.abort()
+            with contextlib.suppress(QuorumbookError):
+                await bk.delete_ledger(writer.id)
+            raise
+    return {"ledger_id": writer.id, "bytes": writer.length, "sha256": digest.hexdigest()}
 
 
 async def _get(
@@ -101,7 +128,8 @@ async def _get(
                 " or use --recover",
                 ledger_id=ledger_id,
             )
-        with progress("reading", reader.length, is_bytes=True) as advance:
+        is_wanted = not file.isatty()
+        with progress("reading", reader.length, is_bytes=True, is_wanted=is_wanted) as advance:
             async for batch in reader.read_batches():
                 part: Sequence[bytes] = batch.payloads
                 for payload in part:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.output import RAW, TABLE
 
 if TYPE_CHECKING:
     from quorumbook.ledger.metadata import LedgerMetadata
@@ -41,11 +42,12 @@ def ls(call: Call, state: str | None, custom: Sequence[str], bookie: str | None)
                 if is_wanted(metadata):
                     yield _row(metadata)
 
-    call.run(
-        call.output.stream(
-            rows(), _COLUMNS, empty="there is no such ledger; `quorumbook ledger write` makes one"
-        )
+    empty = (
+        "no ledger fits; `quorumbook ledger ls` without options lists all"
+        if state or custom or bookie
+        else "there is no ledger yet; `quorumbook ledger write` makes one"
     )
+    call.run(call.output.stream(rows(), _COLUMNS, empty=empty))
 
 
 @click.command(cls=Command)
@@ -62,10 +64,15 @@ def show(call: Call, ledger_id: int) -> None:
         {"first_entry_id": fragment.first_entry_id, "ensemble": list(fragment.ensemble)}
         for fragment in metadata.fragments
     ]
-    if call.output.form in ("table", "raw"):
+    if call.output.form == TABLE:
         call.output.record(row)
         for fragment in metadata.fragments:
             print(f"from entry {fragment.first_entry_id}: {', '.join(fragment.ensemble)}")
+    elif call.output.form == RAW:
+        places = {
+            str(fragment.first_entry_id): fragment.ensemble for fragment in metadata.fragments
+        }
+        call.output.record({**row, "fragments": places})
     else:
         call.output.record({**row, "fragments": fragments})
 

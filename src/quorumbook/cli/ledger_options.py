@@ -11,7 +11,14 @@ from quorumbook.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SIZE = click.IntRange(min=1)
+QUORUM_OPTIONS = tuple(
+    click.option(name, type=click.IntRange(min=1), help=f"{text} [default: as configured]")
+    for name, text in (
+        ("--ensemble-size", "Bookies the ledger is spread over."),
+        ("--write-quorum", "Bookies each entry is sent to."),
+        ("--ack-quorum", "Bookies that must have synced an entry before it counts."),
+    )
+)
 
 
 def password_option(command: F) -> F:
@@ -20,8 +27,11 @@ def password_option(command: F) -> F:
     def from_file(_c: click.Context, _p: click.Parameter, path: str | None) -> bytes | None:
         if path is None:
             return None
-        with open(path, "rb") as file:
-            return file.read().rstrip(b"\r\n")
+        try:
+            with open(path, "rb") as file:
+                return file.read().rstrip(b"\r\n")
+        except OSError as error:
+            raise click.UsageError(f"--password-file {path}: {error.strerror}") from None
 
     def from_text(context: click.Context, _p: click.Parameter, text: str | None) -> bytes:
         # The file is read first (is_eager), so that it is there when both are looked at.
@@ -46,12 +56,8 @@ def new_ledger(command: F) -> F:
         "--custom", metavar="KEY=VALUE", multiple=True,
         help="Custom metadata of the ledger; may be given several times.",
     )(command)  # fmt: skip
-    for name, text in (
-        ("--ack-quorum", "Bookies that must have synced an entry before it counts."),
-        ("--write-quorum", "Bookies each entry is sent to."),
-        ("--ensemble-size", "Bookies the ledger is spread over."),
-    ):
-        command = click.option(name, type=_SIZE, help=f"{text} [default: as configured]")(command)
+    for option in reversed(QUORUM_OPTIONS):
+        command = option(command)
     return password_option(command)
 
 

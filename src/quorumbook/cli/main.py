@@ -6,6 +6,8 @@ Results go to standard output, everything else to standard error.  Exit codes st
 
 from __future__ import annotations
 
+import difflib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,7 +19,7 @@ import click
 _COMMANDS: dict[str, tuple[str, str]] = {
     "standalone": ("standalone:standalone", "Run a whole cluster on this machine."),
     "demo": ("demo:demo", "Write real events, kill a bookie meanwhile, read everything back."),
-    "cluster": ("cluster:cluster", "Set up and describe a cluster."),
+    "cluster": ("cluster:cluster", "Make a new cluster."),
     "bookie": ("bookie:bookie", "Run bookies and list them."),
     "ledger": ("ledger:ledger", "Create, write, read, list and delete ledgers."),
     "config": ("config:config", "Show every option and where its value comes from."),
@@ -39,6 +41,16 @@ class LazyGroup(click.Group):
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(f"quorumbook.cli.{module}"), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; a misspelt one gets the name of the nearest."""
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the table without importing anything."""
@@ -77,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Our invariants are asserts; without them damage could be written instead of reported.
         print("quorumbook does not run under python -O", file=sys.stderr)
         return 2
+    _open_standard_files()
     try:
         result: Any = root.main(args=arguments, prog_name="quorumbook", standalone_mode=False)
     except click.ClickException as error:
@@ -85,6 +98,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     return result if isinstance(result, int) else 0
+
+
+def _open_standard_files() -> None:
+    """Put the null device where a caller closed standard input, output or error.
+
+    Otherwise the next file or connection would get that number.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The lowest free number is taken, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            file = open(fd, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - for good
+            setattr(sys, name, file)
 
 
 def _show(error: click.ClickException) -> None:
@@ -98,7 +127,8 @@ def _show(error: click.ClickException) -> None:
         print(f"quorumbook: {text}", file=sys.stderr)
     else:
         path = context.command_path
-        print(f"{path}: {text}; `{path} --help` says what there is", file=sys.stderr)
+        text += " " if text.endswith("?") else "; "
+        print(f"{path}: {text}`{path} --help` says what there is", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 
 import click
 
@@ -21,11 +23,13 @@ from quorumbook.cli.cluster import init_cluster
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.ports import free_ports, refuse_used
 from quorumbook.cli.supervisor import BookieProcess, Supervisor
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, DirectoryLockedError
 
 
 @click.command(cls=Command, forms=("table", "json"), has_metadata=False)
-@click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True)
+@click.option(
+    "--bookies", type=click.IntRange(1, 64), default=3, show_default=True, help="How many bookies."
+)
 @click.option(
     "--data-dir",
     default="quorumbook-data",
@@ -40,25 +44,34 @@ from quorumbook.errors import ConfigError
 @click.pass_obj
 def standalone(call: Call, bookies: int, data_dir: str, ephemeral: bool, port: int | None) -> None:
     """Run a whole cluster on this machine until Ctrl-C."""
+    if not data_dir:
+        raise click.UsageError("--data-dir is empty; name a directory")
     if not ephemeral:
         directory = os.path.abspath(data_dir)
-        call.run(_run(call, directory, _kept_ports(directory, bookies, port)))
+        ports = _known_ports(directory, bookies, port)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with _only_one(directory):
+            for number in ports[:bookies]:
+                refuse_used(number)
+            # Only now: a start that fails for its ports can be tried again with others.
+            _keep(directory, ports)
+            call.run(_run(call, directory, ports[:bookies]))
         return
     directory = tempfile.mkdtemp(prefix="quorumbook-")
     try:
-        ports = [port + n for n in range(bookies)] if port else free_ports(bookies)
+        ports = _following(port, bookies) if port else free_ports(bookies)
+        for number in ports:
+            refuse_used(number)
         call.run(_run(call, directory, ports))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _run(call: Call, directory: str, ports: list[int]) -> None:
-    for port in ports:
-        refuse_used(port)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    uri = f"sqlite:///{directory}/metadata.db"
+    uri = _uri(directory)
     call.use_metadata(uri)
     await init_cluster(call, is_existing_fine=True)
     supervisor = Supervisor(
@@ -98,9 +111,36 @@ def _greet(call: Call, uri: str, directory: str, supervisor: Supervisor) -> None
     )
 
 
-def _kept_ports(directory: str, count: int, first_port: int | None) -> list[int]:
+@contextlib.contextmanager
+def _only_one(directory: str) -> Iterator[None]:
+    """Refuse a second standalone on a directory; the lock ends with the process."""
+    fd = os.open(os.path.join(directory, "standalone.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DirectoryLockedError(
+                f"a standalone cluster runs on {directory} already, with --metadata"
+                f" {_uri(directory)}"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def _uri(directory: str) -> str:
+    return f"sqlite:///{directory}/metadata.db"
+
+
+def _following(first: int, count: int) -> list[int]:
+    if first + count > 65536:
+        raise ConfigError(f"{count} bookies from --port {first} on go beyond 65535; begin lower")
+    return [first + number for number in range(count)]
+
+
+def _known_ports(directory: str, count: int, first_port: int | None) -> list[int]:
     """Return the ports of earlier starts, and new ones for new bookies."""
-    path = os.path.join(directory, "standalone.json")
+    path = _ports_path(directory)
     ports: list[int] = []
     with contextlib.suppress(FileNotFoundError):
         try:
@@ -113,11 +153,17 @@ def _kept_ports(directory: str, count: int, first_port: int | None) -> list[int]
             f"the bookies in {directory} have been using the ports from {ports[0]} on and are known"
             " by them; leave out --port, or use another --data-dir"
         )
-    while len(ports) < count:
-        ports.append(ports[-1] + 1 if ports else first_port or 3181)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    next_port = ports[-1] + 1 if ports else first_port or 3181
+    return [*ports, *_following(next_port, max(count - len(ports), 0))]
+
+
+def _ports_path(directory: str) -> str:
+    return os.path.join(directory, "standalone.json")
+
+
+def _keep(directory: str, ports: list[int]) -> None:
+    path = _ports_path(directory)
     temporary = f"{path}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump({"ports": ports}, file)
     os.replace(temporary, path)
-    return ports[:count]

@@ -76,6 +76,8 @@ def open_file(path: str, uri: str, *, create: bool) -> sqlite3.Connection:
         raise ClusterNotInitializedError(
             f"there is no metadata file {path}; make a cluster with: {init_command(uri)}"
         )
+    if os.path.isdir(path):
+        raise MetadataFormatError(f"{path} is a directory, not a metadata file")
     return _open(path, uri, create=False)
 
 

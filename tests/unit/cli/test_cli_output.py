@@ -105,6 +105,11 @@ def test_an_error_says_what_to_do(error, code, fix):
         ["ledger", "delete", "7"],
         ["ledger", "write", "--custom", "novalue", "--metadata", "memory://x"],
         ["ledger", "read", "7", "--password", "a", "--password-file", "/dev/null"],
+        ["ledger", "read", "7", "--password-file", "/no/such/file"],
+        ["ledger", "ls", "--metadata", "memory://ends-with-the-command"],
+        ["cluster", "init", "--metadata", "memory://ends-with-the-command"],
+        ["standalone", "--data-dir", ""],
+        ["standalone", "--port", "65534"],
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(words, capsys, monkeypatch, tmp_path):
@@ -114,6 +119,25 @@ def test_wrong_use_is_one_line_and_exit_code_2(words, capsys, monkeypatch, tmp_p
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(("words", "meant"), [(["ledgr"], "ledger"), (["ledger", "lss"], "ls")])
+def test_a_misspelt_command_gets_the_name_of_the_nearest(words, meant, capsys):
+    assert main(words) == 2
+    assert f"Did you mean '{meant}'? `quorumbook" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["ledger", "write"], ["ledger", "put"]])
+def test_a_file_that_cannot_be_read_is_named_before_a_ledger_is_made(words, capsys, tmp_path):
+    # Whoever asked the metadata first would find that there is no cluster: exit code 3.
+    for name in ("none.txt", str(tmp_path)):
+        assert main([*words, name, "--metadata", f"sqlite:///{tmp_path}/none.db"]) == 1
+        assert name in capsys.readouterr().err
+
+
+def test_a_directory_is_no_metadata_file(capsys, tmp_path):
+    assert main(["ledger", "ls", "--metadata", f"sqlite:///{tmp_path}"]) == 1
+    assert f"{tmp_path} is a directory" in capsys.readouterr().err
 
 
 def test_a_missing_cluster_is_one_line_with_the_command_that_makes_one(

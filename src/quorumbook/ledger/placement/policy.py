@@ -40,9 +40,10 @@ class RandomPlacement:
         """Choose the ensemble of a new ledger."""
         usable = _usable(candidates, excluded)
         if len(usable) < size:
+            known = len(set(candidates))
+            failed = f", {known - len(usable)} of them failed lately" if known > len(usable) else ""
             raise NotEnoughBookiesError(
-                f"an ensemble of {size} bookies is wanted, {len(usable)} are usable "
-                f"({len(set(candidates))} writable)"
+                f"an ensemble of {size} bookies is wanted, {known} are writable{failed}"
             )
         return tuple(random.sample(usable, size))
 
