@@ -146,6 +146,13 @@ class World:
 
     # Requests
 
+    async def wait_room(self, size_bytes: int) -> None:
+        """Return when an append of this size fits."""
+        while not self.storage.has_room(size_bytes):
+            woken = asyncio.Event()
+            self.storage.on_room(woken.set)
+            await woken.wait()
+
     def handle(self, ledger_id: int, key: bytes = KEY) -> LedgerHandle:
         return self.storage.handle(ledger_id) or self.storage.create_handle(ledger_id, key)
 

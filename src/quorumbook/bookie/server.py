@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import signal
 
 from quorumbook.bookie import identity
 from quorumbook.bookie.connection import Connections
@@ -256,12 +255,6 @@ class Bookie:
             self._registrar.changed()
 
     # Stop
-
-    def stop_on_signals(self) -> None:
-        """Stop cleanly on SIGTERM and SIGINT."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._begin_stop)
 
     async def stop(self) -> None:
         """Unregister, listen no more, finish what is under way, flush and close; idempotent."""

@@ -48,8 +48,7 @@ from quorumbook.storage.index import (
     remove_index,
     set_aside,
 )
-from quorumbook.storage.journal.format import journal_id_of
-from quorumbook.storage.journal.replay import replay
+from quorumbook.storage.journal.replay import delete_journals, journal_ids, replay
 from quorumbook.storage.ledgers import lac_of_packet
 from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark
 from quorumbook.storage.options import StartReport, StorageOptions
@@ -134,7 +133,7 @@ class _Opening:
             entry_logs,
             copies,
             marks,
-            delete_journals=lambda mark: _delete_journals(env, directories.journal, mark),
+            delete_journals=lambda mark: delete_journals(env, directories.journal, mark),
             now_ns=env.clock.now_ns,
         )
         book = Book(
@@ -204,8 +203,7 @@ class _Opening:
 
     def _mend_marks(self, marks: LastMarks, reached: LogMark) -> None:
         """Replay from where the index got to, if the journal from there on is still there."""
-        names = self._env.disk.list_directory(self._directories.journal)
-        ids = [journal_id for name in names if (journal_id := journal_id_of(name)) is not None]
+        ids = journal_ids(self._env, self._directories.journal)
         if reached.journal_id in ids or (reached == NO_MARK and ids):
             marks.mend(reached)
 
@@ -393,16 +391,3 @@ def _careful(one: LedgerState, other: LedgerState) -> LedgerState:
         lac,
         max(one.last_add_confirmed, other.last_add_confirmed),
     )
-
-
-def _delete_journals(env: Env, directory: str, mark: LogMark) -> int:
-    """Delete the journals that lie wholly before a mark."""
-    deleted = 0
-    for name in env.disk.list_directory(directory):
-        journal_id = journal_id_of(name)
-        if journal_id is not None and journal_id < mark.journal_id:
-            env.disk.unlink(f"{directory}/{name}")
-            deleted += 1
-    if deleted:
-        env.disk.sync_directory(directory)
-    return deleted

@@ -278,13 +278,6 @@ class LedgerStorage:
         self._flusher.is_room_wanted = True
         self._flusher.flush_if_full()
 
-    async def wait_room(self, size_bytes: int) -> None:
-        """Return when an append of this size fits; the caller bounds the time."""
-        while not self.has_room(size_bytes):
-            woken = asyncio.get_running_loop().create_future()
-            self.on_room(lambda woken=woken: woken.done() or woken.set_result(None))  # type: ignore[misc]
-            await woken
-
     @property
     def is_full(self) -> bool:
         """A disk is full: no new entries until ``on_space``."""

@@ -19,7 +19,7 @@ from quorumbook.storage.journal.format import (
     lac_record,
 )
 from quorumbook.storage.journal.group_commit import Journal, JournalStoppedError
-from quorumbook.storage.journal.replay import replay
+from quorumbook.storage.journal.replay import delete_journals, replay
 from quorumbook.storage.marks import NO_MARK, LogMark
 
 DIRECTORY = "/journal/current"
@@ -463,10 +463,11 @@ async def test_only_files_wholly_below_the_mark_are_deleted() -> None:
     names = world.journals()
     keep = journal_id_of(names[2])
     assert keep is not None
-    assert world.journal.delete_below(LogMark(keep, 10**9)) == 2
+    env = Env(disk=world.disk)
+    assert delete_journals(env, DIRECTORY, LogMark(keep, 10**9)) == 2
     assert world.journals() == names[2:]
     assert world.disk.exists(f"{DIRECTORY}/VERSION")
-    assert world.journal.delete_below(LogMark(keep, 10**9)) == 0
+    assert delete_journals(env, DIRECTORY, LogMark(keep, 10**9)) == 0
     crashed = world.disk.crash()
     assert not crashed.exists(f"{DIRECTORY}/{names[0]}")
 

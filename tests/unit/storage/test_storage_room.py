@@ -29,7 +29,7 @@ async def test_room_is_counted_from_the_journal_to_the_flush(tmp_path: Path) -> 
         entry_id += 8
     assert limit - 9000 < world.storage._caches.unflushed_bytes <= limit
     assert world.storage.has_room(9000, reserve=True), "recovery adds have a reserve"
-    room = asyncio.ensure_future(world.storage.wait_room(9000))
+    room = asyncio.ensure_future(world.wait_room(9000))
     await asyncio.sleep(0)
     assert not room.done()
     world.threads.workers["storage-flush"].auto = True
@@ -133,7 +133,7 @@ async def test_an_entry_larger_than_what_is_left_has_the_cache_flushed_for_it(
     size = 2 * world.options.write_cache_size_bytes
     assert not world.storage.has_room(size)
     async with asyncio.timeout(10):
-        await world.storage.wait_room(size)
+        await world.wait_room(size)
     assert world.cached_entry(1, 0) is None, "it was flushed"
 
 
@@ -144,7 +144,7 @@ async def test_an_entry_that_waits_behind_the_journal_has_the_cache_flushed_for_
     world.threads.workers["journal"].auto = False
     first = world.append(run_of(1, range(4)))
     size = 2 * world.options.write_cache_size_bytes
-    room = asyncio.ensure_future(world.storage.wait_room(size))
+    room = asyncio.ensure_future(world.wait_room(size))
     await asyncio.sleep(0)
     world.threads.workers["journal"].auto = True
     world.threads.workers["journal"].run_next()

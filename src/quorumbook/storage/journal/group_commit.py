@@ -204,7 +204,6 @@ class Journal:
         group_size_bytes_max: int = DEFAULT_GROUP_SIZE_BYTES,
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        self._disk = env.disk
         self._loop = asyncio.get_running_loop()
         self._directory = directory
         self._mark = mark
@@ -276,18 +275,6 @@ class Journal:
         self._statistics.enqueued += 1
         if self._in_flight is None:
             self._start_group()
-
-    def delete_below(self, mark: LogMark) -> int:
-        """Delete journals that lie wholly before the mark; return how many.  Blocks."""
-        deleted = 0
-        for name in self._disk.list_directory(self._directory):
-            journal_id = journal_id_of(name)
-            if journal_id is not None and journal_id < mark.journal_id:
-                self._disk.unlink(f"{self._directory}/{name}")
-                deleted += 1
-        if deleted:
-            self._disk.sync_directory(self._directory)
-        return deleted
 
     async def stop(self) -> None:
         """Wait for what is enqueued, then end the thread and close the file."""
