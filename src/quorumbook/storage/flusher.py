@@ -129,8 +129,8 @@ class Flusher:
         return full - self._random_below(full // 3 + 1)
 
     def flush_if_full(self) -> None:
-        """Flush soon if the write cache has reached its size; called after each batch."""
-        enough = 1 if self.is_room_wanted else self._options.write_cache_size_bytes
+        """Flush soon if the write cache is full enough; called after each batch."""
+        enough = 1 if self.is_room_wanted else self._flush_bytes
         if (
             self._caches.active.size_bytes >= enough
             and self._running is None

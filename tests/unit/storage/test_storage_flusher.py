@@ -66,3 +66,19 @@ async def test_r10_a_fence_behind_a_deletion_is_in_the_copies_too(tmp_path: Path
     handle = world.storage.handle(1)
     assert handle is not None
     assert handle.is_fenced
+
+
+async def test_a_bookie_may_flush_up_to_a_third_before_its_cache_is_full(tmp_path: Path) -> None:
+    """So that those of one ensemble fall out of step; each flush has a size of its own."""
+    world = World(tmp_path)
+    await world.start()
+    flusher = world.storage._flusher
+    size = world.options.write_cache_size_bytes
+    for entry_id, (saved, begins) in enumerate([(0, False), (size // 3, True)]):
+        flusher._random_below = lambda below, saved=saved: min(saved, below - 1)  # type: ignore[misc]
+        await world.append(run_of(1, [10 * entry_id]))
+        await world.storage.flush()
+        await world.append(run_of(1, [10 * entry_id + 1], b"x" * (size * 3 // 4)))
+        await turn()
+        assert (world.cached_entry(1, 10 * entry_id + 1) is None) is begins
+        await world.storage.flush()
