@@ -8,9 +8,10 @@ ROUNDS ?= 5
 ONLY ?=
 TESTS ?= tests
 WORKERS ?= auto
+CYCLES ?= 500
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check format bench torture clean
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -47,6 +48,11 @@ format: setup  ## Format and mend what can be mended mechanically.
 
 bench: setup  ## Measure beside the peer and the floor (about an hour; ROUNDS=, ONLY=).
 	$(BIN)/python bench/run.py --rounds $(ROUNDS) --only '$(ONLY)'
+
+torture: setup  ## Kill bookies under load and account for every entry (ten minutes for CYCLES=500).
+	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && mkdir -p docs/reports \
+		&& $(BIN)/python tests/faults/kill_cycles.py --cycles $(CYCLES) \
+			--data-dir "$$directory" --report docs/reports/torture.md
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

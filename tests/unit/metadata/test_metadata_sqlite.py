@@ -194,7 +194,7 @@ async def test_damage_inside_the_file_gets_one_line(open_one, path):
 
 async def test_a_directory_in_the_place_of_the_file_is_refused(open_one, path):
     os.mkdir(path)
-    with pytest.raises(MetadataUnavailableError, match=r"metadata\.db"):
+    with pytest.raises(MetadataFormatError, match=r"metadata\.db is a directory"):
         await open_one(create=False)
 
 
