@@ -32,7 +32,9 @@ def test_a_seed_repeats_the_choice_whatever_the_order_of_the_candidates() -> Non
 
 
 def test_too_few_bookies_raise_an_error_that_counts_them() -> None:
-    with pytest.raises(NotEnoughBookiesError, match="3 bookies is wanted, 3 are writable, 1 of them failed lately"):
+    with pytest.raises(
+        NotEnoughBookiesError, match="3 bookies is wanted, 3 are writable, 1 of them failed lately"
+    ):
         RandomPlacement().new_ensemble(3, BOOKIES[:3], {BOOKIES[0]}, Random(0))
 
 
