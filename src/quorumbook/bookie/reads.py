@@ -36,13 +36,23 @@ _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 class _CachedEntries:
     """Entries in memory for one sweep over a queue: a run serves the reads that follow in it."""
 
-    __slots__ = ("_first", "_last", "_ledger_id", "_run", "_storage", "hits", "size_bytes")
+    __slots__ = (
+        "_first",
+        "_last",
+        "_ledger_id",
+        "_max_lac",
+        "_run",
+        "_storage",
+        "hits",
+        "size_bytes",
+    )
 
     def __init__(self, storage: LedgerStorage) -> None:
         self._storage = storage
         self._ledger_id = -1
         self._first, self._last = 0, -1
         self._run: EntryRun | None = None
+        self._max_lac: EntryId | None = None
         self.hits = 0
         self.size_bytes = 0
 
@@ -59,7 +69,22 @@ class _CachedEntries:
             return None
         self._run, self._last = found
         self._ledger_id, self._first = ledger_id, entry_id
+        self._max_lac = _max_lac(self._storage, ledger_id)
         return self._run.entry(entry_id)
+
+    def answer(self, request: Read) -> bytes | None:
+        """Return the answer to a plain read if a cache has its entry."""
+        entry = self.entry(request.ledger_id, request.entry_id)
+        if entry is None:
+            return None
+        self.hits += 1
+        self.size_bytes += len(entry)
+        return answers.found_answer(request, entry, self._max_lac)
+
+
+def _max_lac(storage: LedgerStorage, ledger_id: LedgerId) -> EntryId | None:
+    handle = storage.handle(ledger_id)
+    return None if handle is None else handle.last_add_confirmed
 
 
 class Reads:
@@ -167,12 +192,17 @@ class Reads:
                 break
             queue.popleft()
             entry_id = request.entry_id
+            if woken is None and entry_id != INVALID_ENTRY_ID and not request.is_fencing:
+                answer = cached.answer(request)
+                if answer is not None:
+                    connection.answer(answer)
+                    continue
+            entry = None
             if woken is not None:
                 assert request.previous_lac is not None
                 entry_id = request.previous_lac + 1
+                entry = cached.entry(request.ledger_id, entry_id)
             # The last entry's id is the storage's to know.
-            plain = entry_id != INVALID_ENTRY_ID and not request.is_fencing
-            entry = cached.entry(request.ledger_id, entry_id) if plain else None
             if entry_id == INVALID_ENTRY_ID and self._is_in_limbo(request.ledger_id):
                 # The last entry here may not be the last one there was: a recovery that took
                 # its word would close the ledger too early.
@@ -180,10 +210,6 @@ class Reads:
             elif entry is None:
                 missing.append(waiting)
                 wanted.append((request.ledger_id, entry_id))
-            elif woken is None:
-                connection.answer(self._found(request, entry))
-                cached.hits += 1
-                cached.size_bytes += len(entry)
             else:
                 self._answer_one(connection, waiting, entry)
         if cached.hits:
@@ -240,11 +266,8 @@ class Reads:
             connection.answer(answer)
 
     def _found(self, request: Read, entry: bytes) -> bytes:
-        if request.version == 2 or request.is_fencing:
-            return answers.read_answer(request, Status.OK, entry)
-        handle = self._storage.handle(request.ledger_id)
-        max_lac = handle.last_add_confirmed if handle is not None else None
-        return answers.read_answer(request, Status.OK, entry, max_lac)
+        max_lac = None if request.is_fencing else _max_lac(self._storage, request.ledger_id)
+        return answers.found_answer(request, entry, max_lac)
 
     def _poll_answer(
         self, request: Read, result: bytes | BaseException, status: Status, woken: bool

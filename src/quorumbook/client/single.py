@@ -45,8 +45,9 @@ async def read_single(
     except (BookieUnavailableError, DigestMismatchError):
         return None
     except asyncio.CancelledError:
-        if not is_late:
-            raise  # it is the caller who is cancelled, not the request
+        task = asyncio.current_task()
+        if not is_late or (task is not None and task.cancelling()):
+            raise  # it is the caller who is cancelled, not the request alone
         return None
     finally:
         timer.cancel()

@@ -8,6 +8,7 @@ entry id differ, and of these mostly the lowest seven bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
@@ -138,6 +139,44 @@ def read_answer(
     )
     size = len(head) + len(body) + len(tail)
     return b"".join((LENGTH.pack(size), head, body, tail))
+
+
+def found_answer(request: Read, entry: bytes, max_lac: EntryId | None) -> bytes:
+    """Return the answer to a plain read whose entry was found; ``read_answer``, but quicker.
+
+    In a row of reads nothing but the transaction, the entry id and the entry changes.
+    """
+    if request.version == 2:
+        return v2.encode_read_answer(
+            request.ledger_id, request.entry_id, V2_CODE[Status.OK], entry, request.token
+        )
+    transaction = varint.encode(request.token)
+    entry_id = varint.encode(request.entry_id)
+    head, middle, before_entry, tail = _found_layout(
+        request.ledger_id, max_lac, len(transaction), len(entry_id), len(entry)
+    )
+    return b"".join((head, transaction, middle, entry_id, before_entry, entry, tail))
+
+
+@lru_cache(maxsize=1024)
+def _found_layout(
+    ledger_id: LedgerId,
+    max_lac: EntryId | None,
+    transaction_size: int,
+    entry_id_size: int,
+    entry_size: int,
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return what stands around the transaction, the entry id and the entry."""
+    encode, code = varint.encode, _STATUS_CODES[Status.OK]
+    tail = b"" if max_lac is None else b"\x28" + encode(max_lac)
+    before_entry = b"\x22" + encode(entry_size)
+    nested = b"\x08" + code + b"\x10" + encode(ledger_id) + b"\x18"
+    nested_size = len(nested) + entry_id_size + len(before_entry) + entry_size + len(tail)
+    middle = b"\x10" + code + b"\xa2\x06" + encode(nested_size) + nested
+    header_size = len(_READ_HEADER) + transaction_size
+    head = b"\x0a" + _LAST[header_size] + _READ_HEADER
+    size = 2 + header_size + len(middle) - len(nested) + nested_size
+    return LENGTH.pack(size) + head, middle, before_entry, tail
 
 
 def batch_read_answer(

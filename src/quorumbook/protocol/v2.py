@@ -211,7 +211,7 @@ def encode_read_answer(
     version: int = VERSION,
 ) -> bytes:
     """Return the answer to a read; the entry id is the requested one, -1 included."""
-    header = packet_header(version, READ)
+    header = _READ_HEADER if version == VERSION else packet_header(version, READ)
     return ANSWER.pack(_ANSWER_LENGTH + len(entry), header, code, ledger_id, entry_id) + entry
 
 

@@ -230,6 +230,10 @@ class _Opening:
         index.commit(states=[LedgerState(ledger_id, b"") for ledger_id in unknown])
         if self._damages:
             self._reasons.append("entries in the entry logs are damaged")
+            # Whose entries lay there is not known, so nobody is told "no such entry" (R9).
+            index.commit(
+                states=[state._replace(is_in_limbo=True) for state in index.ledger_states()]
+            )
         if self._reasons:
             index.commit(meta=[(LIMBO_START_KEY, "; ".join(self._reasons))])
         marks = LastMarks(self._env, self._directories.ledgers)
