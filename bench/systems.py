@@ -25,6 +25,11 @@ PEER_CACHES = {
     "QUORUMBOOK_STORAGE_WRITE_CACHE_SIZE_BYTES": str(128 << 20),
     "QUORUMBOOK_STORAGE_READ_CACHE_SIZE_BYTES": str(128 << 20),
 }
+#: Nothing collects the ledgers of a run, and the peer's bookies are told the same.
+FULL_DISKS = {
+    "QUORUMBOOK_BOOKIE_DISK_USAGE_MAX": "0.99",
+    "QUORUMBOOK_BOOKIE_DISK_USAGE_WRITABLE": "0.98",
+}
 
 
 class Missing(Exception):  # noqa: N818 - nothing went wrong; the machine lacks a tool
@@ -122,7 +127,7 @@ class Own:
         command = quorumbook("bookie", "run", "--metadata", self.uri)
         command += ["--port", str(self.ports[index]), "--advertised-address", "127.0.0.1"]
         command += ["--data-dir", str(self.directory / f"bookie{index}")]
-        self.processes.start(f"bookie{index}", command, settings)
+        self.processes.start(f"bookie{index}", command, {**FULL_DISKS, **settings})
 
     def wait_ready(self, index: int, timeout_s: float = 60.0) -> None:
         """Wait until a bookie says that it serves."""
