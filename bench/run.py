@@ -20,9 +20,9 @@ def start(work: Path) -> tuple[Systems, list[str]]:
         "bookies of own, mixed and peer have 256 MB of write caches and 128 MB of read cache; the "
         "figures below the table are taken with our defaults (128 MB and 32 MB)",
         "every entry is synced before it is acknowledged; CRC32C; 1000 entries in flight",
-        "the peer's value is the better of its two wires; a JVM's first rounds are not counted, but for "
-        "the read after a restart, which can be taken only once: a good part of the peer's time there is "
-        "its client warming up",
+        "the peer's value is the better of its two wires; a JVM's first rounds are not counted, "
+        "but for the read after a restart, which can be taken only once: a good part of the "
+        "peer's time there is its client warming up",
     ]
     own, floor = Own(work / "own"), Floor(work / "floor")
     own.start()
