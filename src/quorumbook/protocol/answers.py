@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import v2, varint
 from quorumbook.protocol.frames import LENGTH, frame
 from quorumbook.protocol.messages import message_class
@@ -335,7 +335,3 @@ def _answer(request: Request, status: Status, name: str, **fields: int | bytes |
         if value is not None:
             setattr(nested, field, value)
     return frame(response.SerializeToString())
-
-
-#: "No entry" in the answer to a long poll that ended without one.
-NO_ENTRY_ID = INVALID_ENTRY_ID

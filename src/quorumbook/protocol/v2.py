@@ -54,7 +54,6 @@ BATCH_READ_ANSWER = Struct(">iIiqqq")
 ADD_ANSWER_SIZE_BYTES = ANSWER.size
 _ANSWER_LENGTH = ANSWER.size - 4
 _BATCH_LENGTH = BATCH_READ_ANSWER.size - 4
-_ENTRY_ID = Struct(">q")
 
 #: The last byte of an entry id, as bytes: what differs between the answers of 256 ids in a row.
 _LAST_BYTE = [bytes((value,)) for value in range(256)]

@@ -194,14 +194,6 @@ class IndexReader:
         )
         return [_row_to_run(row) for row in rows]
 
-    def runs_of_entry_log(self, entry_log_id: int) -> list[StoredRun]:
-        """Return all runs that lie in an entry log."""
-        rows = self._rows(
-            f"SELECT {_COLUMNS} FROM run WHERE entry_log = ? ORDER BY position",  # noqa: S608
-            entry_log_id,
-        )
-        return [_row_to_run(row) for row in rows]
-
     def ledger_state(self, ledger_id: LedgerId) -> LedgerState | None:
         """Return what is stored of a ledger besides its entries."""
         rows = self._rows(
