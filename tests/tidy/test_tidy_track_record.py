@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+from documents import existing_tests, named_tests
 
 ROOT = Path(__file__).parents[2]
 RULES = [f"R{n}" for n in (*range(1, 22), *range(23, 26), 31, 32)]
@@ -18,22 +18,15 @@ INPUTS = [
 ]  # fmt: skip
 
 
-def _existing() -> set[str]:
-    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
-    return {
-        name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.M)
-    }
-
-
 def rows_of(text: str, title: str) -> list[str]:
     """Return the rows of the table under a heading."""
     section = text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
     return [line for line in section.splitlines() if line.startswith("| ")][1:]
 
 
-def problems_of(row: str, existing: set[str], tag: str | None) -> list[str]:
+def problems_of(row: str, existing: frozenset[str], tag: str | None) -> list[str]:
     """Say what is wrong with a row; a tag must be in the names of its tests."""
-    named = re.findall(r"`(test_\w+)`", row)
+    named = named_tests(row)
     found = [f"{name} does not exist" for name in named if name not in existing]
     if not named:
         found.append(f"no test: {row}")
@@ -51,7 +44,7 @@ def text():
 def test_every_rule_and_scenario_is_listed_with_tests_of_its_name(text, title, labels):
     rows = {row.split("|")[1].strip(): row for row in rows_of(text, title)}
     assert list(rows) == labels
-    existing = _existing()
+    existing = existing_tests()
     problems = [
         f"{label}: {problem}"
         for label, row in rows.items()
@@ -62,7 +55,7 @@ def test_every_rule_and_scenario_is_listed_with_tests_of_its_name(text, title, l
 
 def test_every_kind_of_bad_input_is_listed_with_tests_that_exist(text):
     rows = rows_of(text, "Bad input")
-    existing = _existing()
+    existing = existing_tests()
     assert [problem for row in rows for problem in problems_of(row, existing, None)] == []
     listed = "\n".join(row.split("|")[1].lower() for row in rows)
     assert [kind for kind in INPUTS if kind not in listed] == []
