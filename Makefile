@@ -33,7 +33,7 @@ demo: setup  ## Write 336,776 real events, kill a bookie meanwhile, read everyth
 	$(BIN)/quorumbook demo
 
 test: setup  ## Run all tests; TESTS=tests/unit runs some.
-	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
 check: setup  ## Lint, types, import directions, tidiness.
 	$(BIN)/ruff format --check .

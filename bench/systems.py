@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests" / "interop"))
+
+from peer_java import Missing, find_java, free_port  # noqa: E402
+
+__all__ = ["Missing", "free_port"]
 #: As much cache as the peer's bookies are given: 256 MB of write caches, 128 MB to read ahead.
 PEER_CACHES = {
     "QUORUMBOOK_STORAGE_WRITE_CACHE_SIZE_BYTES": str(128 << 20),
@@ -30,19 +33,6 @@ FULL_DISKS = {
     "QUORUMBOOK_BOOKIE_DISK_USAGE_MAX": "0.99",
     "QUORUMBOOK_BOOKIE_DISK_USAGE_WRITABLE": "0.98",
 }
-
-
-class Missing(Exception):  # noqa: N818 - nothing went wrong; the machine lacks a tool
-    """Something that this system needs is not on this machine."""
-
-
-def free_port() -> int:
-    """Return a port below those that outgoing connections are given, which could take it."""
-    while True:
-        port = random.randrange(10_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
@@ -209,59 +199,17 @@ class Java:
     """What the peer's processes share: class path, ZooKeeper, the load generator."""
 
     def __init__(self, directory: Path) -> None:
-        for tool, package in (
-            ("java", "openjdk-17-jdk-headless"),
-            ("javac", "openjdk-17-jdk-headless"),
-            ("mvn", "maven"),
-        ):
-            if shutil.which(tool) is None:
-                raise Missing(f"{tool} is missing: apt-get install {package}")
+        self.installed = find_java([HERE / "peer" / "PeerLoad.java"])
         self.directory = directory
         self.processes = Processes(directory)
         self.zookeeper_port = free_port()
-        path = directory / "classpath"
-        if not path.exists():
-            subprocess.run(
-                [
-                    "mvn",
-                    "-q",
-                    "-f",
-                    str(HERE / "peer" / "pom.xml"),
-                    "dependency:build-classpath",
-                    f"-Dmdep.outputFile={path}",
-                ],
-                check=True,
-                stdout=subprocess.DEVNULL,
-                cwd=directory,
-            )
-        self.classpath = f"{path.read_text().strip()}:{directory}"
-        subprocess.run(
-            [
-                "javac",
-                "-nowarn",
-                "-cp",
-                self.classpath,
-                "-d",
-                str(directory),
-                str(HERE / "peer" / "PeerLoad.java"),
-            ],
-            check=True,
-        )
 
     @property
     def uri(self) -> str:
         return f"zk+hierarchical://127.0.0.1:{self.zookeeper_port}/ledgers"
 
     def java(self, *words: str) -> list[str]:
-        return [
-            "java",
-            "-Dlog4j2.level=error",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-            *words[:-1],
-            "-cp",
-            self.classpath,
-            *words[-1].split(),
-        ]
+        return self.installed.command(*words[-1].split(), options=words[:-1])
 
     def start_zookeeper(self) -> None:
         config = self.directory / "zoo.cfg"
