@@ -107,3 +107,14 @@ def test_a_try_without_any_answer_fails() -> None:
     for index in range(3):
         state.on_error(index, ConnectionLostError("x"))
     assert isinstance(state.error, ReadFailedError)
+
+
+def test_a_read_whose_answers_all_came_without_coverage_is_over() -> None:
+    state = LacReadState(ledger(first=3))
+    assert state.last_add_confirmed == 2, "what stands before the last fragment was confirmed"
+    state.on_error(2, BookieIOError("x"))
+    state.on_answer(1, 7)
+    assert not state.is_done
+    state.on_error(0, ConnectionLostError("x"))
+    assert state.is_done
+    assert isinstance(state.error, BookieIOError), "what says most is told"

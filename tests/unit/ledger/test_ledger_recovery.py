@@ -467,6 +467,29 @@ def test_without_a_spare_bookie_recovery_goes_on_while_ack_quorums_are_in_reach(
     assert isinstance(failed.error, NotEnoughBookiesError)
 
 
+def test_where_only_some_are_replaced_recovery_goes_on_or_fails_with_those_it_has() -> None:
+    state = fenced(ledger("abcd", ack_quorum=3), batch_entries=1)
+    state.poll()
+    state.on_entry(0, 0, 10)
+    state.poll()
+    state.on_write_error(0, 2, "c", LOST)
+    state.on_write_error(0, 3, "d", LOST)
+    [choice] = [e for e in state.poll() if isinstance(e, ChooseReplacement)]
+    assert choice.failed == {2: "c", 3: "d"}
+    state.on_replacement({2: "e"})
+    assert writes(state.poll()) == [(0, "e")], "three of four positions make every ack quorum"
+    state.on_write_error(0, 2, "e", LOST)
+    [choice] = [e for e in state.poll() if isinstance(e, ChooseReplacement)]
+    assert choice.failed == {2: "e", 3: "d"}
+    state.on_write_error(0, 1, "b", LOST)
+    state.on_replacement({2: "f"})
+    [choice] = [e for e in state.poll() if isinstance(e, ChooseReplacement)]
+    assert choice.failed == {1: "b", 3: "d"}, "a failure during the choice asks once more"
+    state.on_replacement({})
+    [failed] = state.poll()
+    assert isinstance(failed.error, NotEnoughBookiesError)
+
+
 # R19, R20 -------------------------------------------------------------------------------------
 
 
