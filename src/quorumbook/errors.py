@@ -22,7 +22,7 @@
     │   ├── NoSuchNodeError  NodeExistsError  NodeNotEmptyError  MetadataVersionConflict
     │   ├── NoSuchLedgerInMetadataError
     │   ├── MetadataFormatError  SessionExpiredError  MetadataUnavailableError
-    │   └── ClusterNotInitializedError  ClusterExistsError
+    │   └── ClusterNotInitializedError  ClusterExistsError  MetadataMoveError
     ├── StorageError                   a bookie's own disk, with path and offset
     │   ├── CorruptJournalError  CorruptEntryLogError  CorruptIndexError  CorruptStateError
     │   ├── MissingEntryLogError  ShortReadError  DiskFullError
@@ -328,6 +328,10 @@ class ClusterNotInitializedError(MetadataError):
 
 class ClusterExistsError(MetadataError):
     """The metadata store already holds a cluster."""
+
+
+class MetadataMoveError(MetadataError):
+    """Metadata is not dumped, restored or copied: the source is in use, the target not empty."""
 
 
 class StorageError(QuorumbookError):

@@ -99,6 +99,16 @@ async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     await made.close()
 
 
+@pytest.fixture(params=sorted(_DRIVERS))
+async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataDriver]:
+    """A second fresh tree, on each driver in turn."""
+    directory = tmp_path / "target"
+    directory.mkdir()
+    made = _DRIVERS[request.param](directory)
+    yield made
+    await made.close()
+
+
 @pytest.fixture
 async def store(driver: MetadataDriver) -> MetadataStore:
     """A session on the tree."""

@@ -4,15 +4,22 @@
 deleted again: the counter is ``idgen``'s own, which therefore must never be deleted.  The counter
 gives 2^31 - 1 ids.  Then, for ever, ``idgen-long`` exists: below it ``HOB-<n>`` nodes stand for
 the high 32 bits and count the low ones.
+
+A cluster that moves to another store takes its counters with it (``IdCounters``).  No store lets
+a counter be set, and children made and deleted again raise it one by one; where that would take
+too long, ids go on at the next high bits, as they do when a counter is used up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from quorumbook.errors import (
     LedgerIdOverflowError,
+    LocalProtocolError,
     MetadataError,
     NodeExistsError,
     NodeNotEmptyError,
@@ -22,11 +29,136 @@ from quorumbook.ids import LedgerId
 from quorumbook.metadata.cluster import read_layout
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
 from quorumbook.metadata.paths import FIRST_LONG_LEDGER_ID, LayoutKind, TreePaths
-from quorumbook.metadata.store import MetadataStore
+from quorumbook.metadata.store import Create, Delete, MetadataStore, Node
 
 _HIGH_BITS_PREFIX = "HOB-"
 _KEPT_HIGH_BITS = 3
 _MAX_HIGH_BITS = 2**31 - 1
+#: So often a counter is raised by one rather than left behind; a minute, on a slow store.
+MAX_STEPS = 1_000_000
+_STEPS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class IdCounters:
+    """How far the id generators of a cluster have come."""
+
+    #: The next number of the counter of short ids; None if it was never used.
+    short: int | None
+    #: The high 32 bits in use; None while ids are short.
+    high_bits: int | None
+    #: The next number below them.
+    low: int = 0
+
+    def checked(self) -> IdCounters:
+        """Return the counters if they can be, else raise ``LocalProtocolError``."""
+        for number in (self.short, self.high_bits, self.low):
+            if number is not None and (type(number) is not int or not 0 <= number < 2**32):
+                raise LocalProtocolError(f"{number!r} is no counter of ledger ids")
+        return self
+
+    def steps(self, kind: LayoutKind, *, leap: bool) -> int | None:
+        """Return how often a counter must be raised; None if ids go on at the next high bits.
+
+        Args:
+            kind: the cluster's layout.
+            leap: ids beyond these counters may have been given by somebody.
+
+        Raises:
+            LocalProtocolError: the layout has no high bits to leap to.
+            LedgerIdOverflowError: no ids are left in this layout.
+        """
+        if kind in (LayoutKind.FLAT, LayoutKind.LEGACY_HIERARCHICAL):
+            if leap:
+                raise LocalProtocolError(
+                    f"the ids of a {kind.value} layout cannot leap over those that a cluster in "
+                    "use gives meanwhile; stop it first"
+                )
+            if (self.short or 0) >= FIRST_LONG_LEDGER_ID:
+                raise LedgerIdOverflowError("no ledger ids of 31 bits are left")
+            return self.short or 0
+        steps = self.low if self.high_bits is not None else self.short or 0
+        return None if leap or steps > MAX_STEPS else steps
+
+
+async def read_id_counters(store: MetadataStore) -> IdCounters:
+    """Return how far the cluster's id generators have come, without taking an id."""
+    paths = TreePaths(store.ledgers_root)
+    kind = (await read_layout(store)).kind
+    parent = paths.root if kind is LayoutKind.FLAT else paths.idgen
+    short = await _created_count(store, parent)
+    if kind in (LayoutKind.FLAT, LayoutKind.LEGACY_HIERARCHICAL):
+        return IdCounters(short, None)
+    try:
+        known = _high_bits(await store.children(paths.idgen_long))
+    except NoSuchNodeError:
+        return IdCounters(short, None)
+    high = max(known, default=1)
+    return IdCounters(short, high, await _created_count(store, paths.high_order_bits(high)) or 0)
+
+
+async def raise_id_counters(
+    store: MetadataStore,
+    kind: LayoutKind,
+    counters: IdCounters,
+    *,
+    leap: bool,
+    report: Callable[[int], None],
+) -> None:
+    """Have a cluster that is being made give ids beyond all that these counters gave.
+
+    Raises:
+        LocalProtocolError: the layout has no high bits to leap to.
+        LedgerIdOverflowError: no ids are left beyond.
+    """
+    paths = TreePaths(store.ledgers_root)
+    steps = counters.steps(kind, leap=leap)
+    if kind is LayoutKind.FLAT:
+        await _raise_counter(store, paths.root, steps or 0, report)
+        return
+    if counters.short is not None:
+        await create_with_parents(store, paths.idgen)
+    if steps is not None and counters.high_bits is None:
+        if steps:
+            await _raise_counter(store, paths.idgen, steps, report)
+        return
+    high = (counters.high_bits or 0) + (steps is None)
+    if high > _MAX_HIGH_BITS:
+        raise LedgerIdOverflowError("no ledger ids are left")
+    await create_with_parents(store, paths.high_order_bits(high))
+    await _raise_counter(store, paths.high_order_bits(high), steps or 0, report)
+
+
+async def _raise_counter(
+    store: MetadataStore, parent: str, count: int, report: Callable[[int], None]
+) -> None:
+    child = f"{parent}/step"
+    missing = count - (await _created_count(store, parent) or 0)
+    while missing > 0:
+        steps = min(missing, _STEPS_AT_ONCE, store.multi_limit // 2)
+        await store.multi([step for _ in range(steps) for step in (Create(child), Delete(child))])
+        missing -= steps
+        report(steps)
+
+
+async def _created_count(store: MetadataStore, path: str) -> int | None:
+    node = await store.exists(path)
+    return None if node is None else created_count(node)
+
+
+def created_count(node: Node) -> int:
+    """Return how many children the node ever had, which is the next sequential number.
+
+    Some stores keep child versions in 32 bits; a counter below 2^31 comes out right all the same.
+    """
+    # Every child still there was created and not deleted, any other was both.
+    both = node.child_version + node.children_count
+    return both // 2 if both >= 0 else both % 2**32 // 2
+
+
+def _high_bits(names: list[str]) -> list[int]:
+    digits = [name.removeprefix(_HIGH_BITS_PREFIX) for name in names]
+    return [int(each) for each in digits if each.isascii() and each.isdigit()]
 
 
 class LedgerIdGenerator:
@@ -87,9 +219,7 @@ class LedgerIdGenerator:
                     await self._store.delete(self._paths.high_order_bits(old))
 
     async def _high_bits(self) -> list[int]:
-        names = await self._store.children(self._paths.idgen_long)
-        digits = [name.removeprefix(_HIGH_BITS_PREFIX) for name in names]
-        return [int(each) for each in digits if each.isascii() and each.isdigit()]
+        return _high_bits(await self._store.children(self._paths.idgen_long))
 
     async def _sequence_number(self, prefix: str) -> int:
         path = await create_with_parents(self._store, prefix, ephemeral=True, sequential=True)

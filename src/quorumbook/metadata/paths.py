@@ -5,6 +5,7 @@
     <root>/cookies/<bookie id>
     <root>/idgen/ID-<seq>  <root>/idgen-long/HOB-<n>/ID-<seq>
     <root>/underreplication/...
+    <root>/transfer  <root>/transfer-lock      while metadata is being moved here
     ledgers, by the layout's rule:
 
     flat                 /L<10 digits>
@@ -29,11 +30,15 @@ from quorumbook.ids import BookieId, LedgerId
 FIRST_LONG_LEDGER_ID = 2**31 - 1
 MAX_LEDGER_ID = 2**63 - 1
 READ_ONLY_NAME = "readonly"
+_TRANSFER_NAME = "transfer"
 
 _FACTORY = "org.apache.bookkeeper.meta.{}LedgerManagerFactory"
 _LEGACY_LIMIT = 10**10
 _FLAT_LEDGER = re.compile(r"L(\d{10,19})")
 _LEAF = re.compile(r"L(\d{4})")
+_KEPT_APART = frozenset(
+    ("LAYOUT", "INSTANCEID", "idgen", "idgen-long", _TRANSFER_NAME, f"{_TRANSFER_NAME}-lock")
+)
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 
 
@@ -132,6 +137,16 @@ class TreePaths:
         """The parent of all about ledgers that lack copies."""
         return f"{self.root}/underreplication"
 
+    @property
+    def transfer(self) -> str:
+        """The node that says that a move of metadata into this tree has not ended."""
+        return f"{self.root}/{_TRANSFER_NAME}"
+
+    @property
+    def transfer_lock(self) -> str:
+        """The node that whoever moves metadata into this tree holds."""
+        return f"{self.root}/{_TRANSFER_NAME}-lock"
+
     def bookie(self, bookie_id: BookieId, *, read_only: bool) -> str:
         """Return the registration node of a bookie."""
         parent = self.read_only if read_only else self.available
@@ -176,6 +191,15 @@ class TreePaths:
             parts.append(digits[start : start + width])
             start += width
         return f"{self.root}/{'/'.join(parts)}/L{digits[start:]}"
+
+
+def is_kept_apart(path: str) -> bool:
+    """Tell whether a node, by its path below the root, is not moved like the others.
+
+    What a cluster is and its id generators have a form of their own in a move, and nodes that
+    only a move makes are never part of one.
+    """
+    return path.partition("/")[0] in _KEPT_APART
 
 
 def branches(kind: LayoutKind) -> tuple[Branch, ...]:
