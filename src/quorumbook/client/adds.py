@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from quorumbook.client.connection import FastChannel, again
+from quorumbook.client.connection import Channel, again
 from quorumbook.client.context import Context
+from quorumbook.client.deferred import force, seal_deferred_adds
 from quorumbook.client.ensemble import EnsembleKeeper
 from quorumbook.client.explicit_lac import LacPublisher
 from quorumbook.client.options import ClientOptions
@@ -61,6 +62,8 @@ class AddDriver:
         version: int,
         password: bytes,
         on_failed: Callable[[QuorumbookError], None],
+        *,
+        is_deferred_sync: bool = False,
     ) -> None:
         """Begin with a ledger that was just created.
 
@@ -71,6 +74,7 @@ class AddDriver:
             version: Its version.
             password: The ledger's.
             on_failed: Runs once when the writer is done for.
+            is_deferred_sync: Bookies acknowledge before they sync; ``force`` makes up for it.
         """
         self._context = context
         self._options = options
@@ -78,6 +82,7 @@ class AddDriver:
         self._loop = asyncio.get_running_loop()
         self._id = metadata.ledger_id
         self._on_failed = on_failed
+        self._is_deferred_sync = is_deferred_sync
         self._master_key = master_key(password)
         self._digester = digester(metadata.digest_type or DigestType.CRC32C, password)
         self.state = AppendState(
@@ -85,6 +90,7 @@ class AddDriver:
             delay_ensemble_change=options.delay_ensemble_change,
             require_replacement=options.require_replacement,
             max_ensemble_changes=options.max_ensemble_changes,
+            is_deferred_sync=is_deferred_sync,
         )
         self.keeper = EnsembleKeeper(
             context,
@@ -130,9 +136,14 @@ class AddDriver:
         group.first_entry_id = first
         group.size_bytes = total + len(sizes) * ENTRY_OVERHEAD_BYTES
         group.sent_ns = now_ns
-        group.frames, _ = v2.seal_add_frames(
-            self._digester, self._master_key, 0, self._id, first, lac, length, payloads
-        )
+        if self._is_deferred_sync:
+            group.frames = seal_deferred_adds(
+                self._digester, self._master_key, self._id, first, lac, length, payloads
+            )
+        else:
+            group.frames, _ = v2.seal_add_frames(
+                self._digester, self._master_key, 0, self._id, first, lac, length, payloads
+            )
         group.payloads = ()
         self._pending.add(group)
 
@@ -175,6 +186,29 @@ class AddDriver:
         self._flush_waiters.append((entry_id, future))
         await future
 
+    @property
+    def has_unforced(self) -> bool:
+        """Tell whether bookies may lose what they acknowledged, because they have not synced it."""
+        return self.state.last_add_confirmed < self.state.last_add_succeeded
+
+    async def force(self) -> None:
+        """Have everything pushed so far synced, and confirmed by that.
+
+        Raises:
+            WriteFailedError: not every bookie did; what they acknowledged is not lost by that.
+        """
+        state = self.state
+        await self.confirmed(state.last_add_pushed)
+        last = state.last_add_succeeded
+        if last <= state.last_add_confirmed:
+            return
+        bookies = self._context.bookies
+        await force(self._id, [bookies.deferred(bookie_id) for bookie_id in state.ensemble])
+        state.on_forced(last)
+        if state.error is not None:
+            raise again(state.error)
+        self._lac.on_confirmed()
+
     def stop(self) -> None:
         """Hear and publish nothing any more."""
         self._lac.stop()
@@ -184,7 +218,7 @@ class AddDriver:
 
     # Answers -------------------------------------------------------------------------------
 
-    def on_add_answers(self, channel: FastChannel, answers: v2.AddAnswers) -> None:
+    def on_add_answers(self, channel: Channel, answers: v2.AddAnswers) -> None:
         """Take a run of answers; ``on_answers_end`` follows."""
         position = self._position_of.get(channel.bookie_id)
         if position is None:
@@ -207,14 +241,16 @@ class AddDriver:
         """Act on everything a packet brought, once."""
         self.act()
 
-    def on_channel_lost(self, channel: FastChannel, error: BookieUnavailableError) -> None:
+    def on_channel_lost(self, channel: Channel, error: BookieUnavailableError) -> None:
         """What was sent on the channel and not answered will never be answered."""
         self.on_channel_drained()  # what it never took is room again
         position = self._position_of.get(channel.bookie_id)
         if position is None or position.index in self.state.failed:
             return
         # Late answers of what was given up once may have been counted for what was sent since.
-        if not position.outstanding and not self.state.owes(position.index):
+        is_idle = not position.outstanding and not self.state.owes(position.index)
+        # The bookie that is met again may have lost what it had not synced.
+        if is_idle and not self.has_unforced:
             return
         self._fail_position(position, error)
         self.act()
@@ -319,7 +355,10 @@ class AddDriver:
                 continue
             if old:
                 old[index].detach()
-            channel = self._context.bookies.fast(bookie_id)
+            bookies = self._context.bookies
+            channel: Channel = bookies.fast(bookie_id)
+            if self._is_deferred_sync:
+                channel = bookies.deferred(bookie_id)
             self._positions.append(Position(index, bookie_id, channel, self._id, self))
         self._position_of = {position.bookie_id: position for position in self._positions}
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from quorumbook.client.connection import ControlChannel, FastChannel
+from quorumbook.client.connection import Channel, ControlChannel, FastChannel
+from quorumbook.client.deferred import DeferredChannel
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.waiting import end, outcome_of
@@ -30,6 +31,7 @@ from quorumbook.ledger.placement.policy import RandomPlacement
 
 _log = logger("client.bookies")
 _NS = 1_000_000_000
+C = TypeVar("C", bound=Channel)
 
 
 class Registrations(Protocol):
@@ -75,6 +77,7 @@ class Bookies:
         self._refreshing: asyncio.Task[None] | None = None
         self._fast: dict[BookieId, FastChannel] = {}
         self._control: dict[BookieId, ControlChannel] = {}
+        self._deferred: dict[BookieId, DeferredChannel] = {}
         self._quarantine: dict[BookieId, _Quarantine] = {}
         self._on_change: dict[Callable[[], None], None] = {}
         self._is_closed = False
@@ -93,23 +96,20 @@ class Bookies:
 
     def fast(self, bookie_id: BookieId) -> FastChannel:
         """Return the v2 channel to a bookie."""
-        channel = self._fast.get(bookie_id)
-        if channel is None:
-            channel = self._fast[bookie_id] = FastChannel(
-                self._env,
-                bookie_id,
-                self._resolve,
-                self._options,
-                self._ticker,
-                self._on_connection,
-            )
-        return channel
+        return self._channel(self._fast, FastChannel, bookie_id)
 
     def control(self, bookie_id: BookieId) -> ControlChannel:
         """Return the v3 channel to a bookie."""
-        channel = self._control.get(bookie_id)
+        return self._channel(self._control, ControlChannel, bookie_id)
+
+    def deferred(self, bookie_id: BookieId) -> DeferredChannel:
+        """Return the channel for adds that a bookie need not sync."""
+        return self._channel(self._deferred, DeferredChannel, bookie_id)
+
+    def _channel(self, known: dict[BookieId, C], kind: type[C], bookie_id: BookieId) -> C:
+        channel = known.get(bookie_id)
         if channel is None:
-            channel = self._control[bookie_id] = ControlChannel(
+            channel = known[bookie_id] = kind(
                 self._env,
                 bookie_id,
                 self._resolve,
@@ -239,7 +239,8 @@ class Bookies:
         task, self._refreshing = self._refreshing, None
         if task is not None:
             await end([task])
-        for channel in [*self._fast.values(), *self._control.values()]:
+        channels: list[Channel] = [*self._fast.values(), *self._control.values()]
+        for channel in [*channels, *self._deferred.values()]:
             await channel.close()
 
     async def _resolve(self, bookie_id: BookieId) -> tuple[str, int]:

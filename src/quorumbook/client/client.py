@@ -12,6 +12,7 @@ from typing import Any
 
 from quorumbook.client.bookies import Bookies
 from quorumbook.client.context import Context
+from quorumbook.client.creation import Shape, create
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
@@ -22,7 +23,6 @@ from quorumbook.env import Env, logger
 from quorumbook.errors import (
     ClientClosedError,
     LedgerClosedError,
-    LedgerExistsError,
     LocalProtocolError,
     MetadataVersionConflict,
     NoSuchLedgerInMetadataError,
@@ -30,7 +30,7 @@ from quorumbook.errors import (
     UnauthorizedError,
 )
 from quorumbook.ids import BookieId, LedgerId
-from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
@@ -182,6 +182,8 @@ class BookKeeper:
         digest_type: DigestType = DigestType.CRC32C,
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: LedgerId | None = None,
+        writer_chosen_ids: bool = False,
+        deferred_sync: bool = False,
         **options: Any,
     ) -> LedgerWriter:
         """Create a ledger and return its writer.
@@ -194,23 +196,28 @@ class BookKeeper:
             digest_type: How entries are protected.
             custom_metadata: Stored with the ledger; ``list_ledgers`` can filter by it.
             ledger_id: The id to take; a new one is generated if not given.
+            writer_chosen_ids: ``append_at`` takes each entry's id from the caller; ``append``
+                and its kin are refused.
+            deferred_sync: Bookies acknowledge entries before they sync them; ``force`` has them
+                synced, and only that moves the last add confirmed.
             options: Options of ``ClientOptions`` that this writer has otherwise.
 
         Raises:
-            NotEnoughBookiesError: fewer than ``ensemble_size`` bookies take writes.
+            NotEnoughBookiesError: fewer than ``ensemble_size`` bookies take writes (with the
+                option ``opportunistic_striping``: fewer than ``write_quorum_size``).
             LedgerExistsError: there is a ledger of the given id.
             LocalProtocolError: the sizes contradict each other.
         """
-        context = self._running()
         own = self._options_with(options)
         metadata, version = await self._create(
+            own,
+            Shape(ensemble_size, write_quorum_size, ack_quorum_size),
             ledger_id,
-            _Shape(ensemble_size, write_quorum_size, ack_quorum_size),
             password,
             digest_type,
             custom_metadata or {},
         )
-        return self._writer(LedgerWriter(context, own, metadata, version, password, self._forget))
+        return self._writer(own, metadata, version, password, deferred_sync, writer_chosen_ids)
 
     async def create_unwritten_ledger(
         self,
@@ -230,8 +237,9 @@ class BookKeeper:
         """
         self._running()
         metadata, _ = await self._create(
+            self._options,
+            Shape(ensemble_size, write_quorum_size, ack_quorum_size),
             ledger_id,
-            _Shape(ensemble_size, write_quorum_size, ack_quorum_size),
             password,
             digest_type,
             {**(custom_metadata or {}), _UNWRITTEN: b"1"},
@@ -239,13 +247,19 @@ class BookKeeper:
         return metadata.ledger_id
 
     async def claim_unwritten_ledger(
-        self, ledger_id: LedgerId, *, password: bytes = b"", **options: Any
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes = b"",
+        deferred_sync: bool = False,
+        **options: Any,
     ) -> LedgerWriter:
         """Become the writer of a ledger that ``create_unwritten_ledger`` made.
 
         Args:
             ledger_id: Which.
             password: The one it was created with.
+            deferred_sync: As in ``create_ledger``.
             options: Options of ``ClientOptions`` that this writer has otherwise.
 
         Raises:
@@ -266,7 +280,7 @@ class BookKeeper:
                 version = await context.ledgers.write(metadata, version)
             except MetadataVersionConflict as conflict:
                 raise _has_writer(ledger_id) from conflict
-        return self._writer(LedgerWriter(context, own, metadata, version, password, self._forget))
+        return self._writer(own, metadata, version, password, deferred_sync)
 
     async def open_ledger(
         self,
@@ -400,8 +414,9 @@ class BookKeeper:
 
     async def _create(
         self,
+        options: ClientOptions,
+        shape: Shape,
         ledger_id: LedgerId | None,
-        shape: _Shape,
         password: bytes,
         digest_type: DigestType,
         custom_metadata: Mapping[str, bytes],
@@ -409,30 +424,38 @@ class BookKeeper:
         context = self._running()
         assert self._ledgers is not None
         assert self._ids is not None
-        shape.check()
         async with self._limit("creating a ledger"):
-            ensemble = await context.bookies.new_ensemble(shape.ensemble_size)
-            while True:
-                metadata = LedgerMetadata(
-                    ledger_id=await self._ids.next_id() if ledger_id is None else ledger_id,
-                    ensemble_size=shape.ensemble_size,
-                    write_quorum_size=shape.write_quorum_size,
-                    ack_quorum_size=shape.ack_quorum_size,
-                    fragments=(Fragment(0, ensemble),),
-                    digest_type=DigestType(digest_type),
-                    password=password,
-                    ctime_ms=context.env.clock.wall_ms(),
-                    is_ctime_stored=True,
-                    custom_metadata=dict(custom_metadata),
-                )
-                try:
-                    return await self._ledgers.create(metadata)
-                except LedgerExistsError:
-                    # Somebody chose this id by hand; the generator has others.
-                    if ledger_id is not None:
-                        raise
+            return await create(
+                context,
+                self._ledgers,
+                self._ids,
+                shape,
+                ledger_id=ledger_id,
+                password=password,
+                digest_type=digest_type,
+                custom_metadata=custom_metadata,
+                may_shrink=options.opportunistic_striping,
+            )
 
-    def _writer(self, writer: LedgerWriter) -> LedgerWriter:
+    def _writer(
+        self,
+        options: ClientOptions,
+        metadata: LedgerMetadata,
+        version: int,
+        password: bytes,
+        is_deferred_sync: bool,
+        writer_chosen_ids: bool = False,
+    ) -> LedgerWriter:
+        writer = LedgerWriter(
+            self._running(),
+            options,
+            metadata,
+            version,
+            password,
+            self._forget,
+            is_deferred_sync=is_deferred_sync,
+            writer_chosen_ids=writer_chosen_ids,
+        )
         self._handles.add(writer)
         return writer
 
@@ -447,24 +470,6 @@ class BookKeeper:
 
     def _forget(self, handle: LedgerWriter | LedgerReader) -> None:
         self._handles.discard(handle)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Shape:
-    """How a ledger is spread."""
-
-    ensemble_size: int
-    write_quorum_size: int
-    ack_quorum_size: int
-
-    def check(self) -> None:
-        """Raise LocalProtocolError if the sizes contradict each other."""
-        if not 1 <= self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
-            raise LocalProtocolError(
-                f"ensemble size {self.ensemble_size}, write quorum size {self.write_quorum_size} "
-                f"and ack quorum size {self.ack_quorum_size} must be in descending order, down "
-                "to 1"
-            )
 
 
 def _has_writer(ledger_id: LedgerId) -> LedgerClosedError:

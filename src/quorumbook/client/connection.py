@@ -44,7 +44,7 @@ _HIGH_WATER_BYTES = 1024 * 1024
 class AddListener(Protocol):
     """A writer, as its bookies' channels see it."""
 
-    def on_add_answers(self, channel: FastChannel, answers: v2.AddAnswers) -> None:
+    def on_add_answers(self, channel: Channel, answers: v2.AddAnswers) -> None:
         """Take a run of answers; ``on_answers_end`` follows."""
         ...
 
@@ -52,7 +52,7 @@ class AddListener(Protocol):
         """Everything of this packet was delivered: now act on it, once."""
         ...
 
-    def on_channel_lost(self, channel: FastChannel, error: BookieUnavailableError) -> None:
+    def on_channel_lost(self, channel: Channel, error: BookieUnavailableError) -> None:
         """What was sent on the channel and not answered will never be answered."""
         ...
 
@@ -116,6 +116,7 @@ class Channel:
         self._failure: QuorumbookError | None = None
         self._is_closed = False
         self._last_received_ns = 0
+        self._listeners: dict[LedgerId, AddListener] = {}
 
     @property
     def is_connected(self) -> bool:
@@ -214,8 +215,24 @@ class Channel:
         self._on_health(self.bookie_id, False)
         self._fail_all(error)
 
+    def attach(self, ledger_id: LedgerId, listener: AddListener) -> None:
+        """Deliver the answers of a ledger's adds to ``listener`` from now on."""
+        self._listeners[ledger_id] = listener
+
+    def detach(self, ledger_id: LedgerId, listener: AddListener) -> None:
+        """Drop the answers of a ledger's adds, unless somebody else took them over."""
+        if self._listeners.get(ledger_id) is listener:
+            del self._listeners[ledger_id]
+
     def on_drained(self) -> None:
-        """The transport has sent nearly all it had."""
+        """The transport has sent nearly all it had: tell the writers that wait for room."""
+        for listener in list(self._listeners.values()):
+            listener.on_channel_drained()
+
+    def _fail_listeners(self, error: QuorumbookError) -> None:
+        if isinstance(error, BookieUnavailableError):
+            for listener in list(self._listeners.values()):
+                listener.on_channel_lost(self, error)
 
     async def _connect(self) -> None:
         failure: QuorumbookError | None = None
@@ -319,18 +336,8 @@ class FastChannel(Channel):
     ) -> None:
         super().__init__(env, bookie_id, resolve, options, ticker, on_health)
         self._decoder = v2.AnswerDecoder()
-        self._listeners: dict[LedgerId, AddListener] = {}
         self._reads: dict[int, tuple[int, int, asyncio.Future[v2.BatchReadAnswer]]] = {}
         self._next_request_id = 1
-
-    def attach(self, ledger_id: LedgerId, listener: AddListener) -> None:
-        """Deliver the answers of a ledger's adds to ``listener`` from now on."""
-        self._listeners[ledger_id] = listener
-
-    def detach(self, ledger_id: LedgerId, listener: AddListener) -> None:
-        """Drop the answers of a ledger's adds, unless somebody else took them over."""
-        if self._listeners.get(ledger_id) is listener:
-            del self._listeners[ledger_id]
 
     def batch_read(
         self, ledger_id: LedgerId, first_entry_id: EntryId, max_count: int, max_size_bytes: int
@@ -350,11 +357,6 @@ class FastChannel(Channel):
             v2.encode_batch_read(ledger_id, first_entry_id, request_id, max_count, max_size_bytes)
         )
         return future
-
-    def on_drained(self) -> None:
-        """Tell the writers that wait for room."""
-        for listener in list(self._listeners.values()):
-            listener.on_channel_drained()
 
     def _received(self, data: bytes) -> None:
         listeners = self._listeners
@@ -392,9 +394,7 @@ class FastChannel(Channel):
         reads, self._reads = self._reads, {}
         for _, _, future in reads.values():
             fail(future, again(error))
-        if isinstance(error, BookieUnavailableError):
-            for listener in list(self._listeners.values()):
-                listener.on_channel_lost(self, error)
+        self._fail_listeners(error)
 
 
 class ControlChannel(Channel):
@@ -440,10 +440,13 @@ class ControlChannel(Channel):
 
     def _received(self, data: bytes) -> None:
         for response in self._decoder.feed(data):
-            waiting = self._waiting.pop(response.txn_id, None)
-            # Nobody waits any more for a late answer.
-            if waiting is not None and not waiting[4].done():
-                waiting[4].set_result(response)
+            self._answered(response)
+
+    def _answered(self, response: v3.V3Response) -> None:
+        waiting = self._waiting.pop(response.txn_id, None)
+        # Nobody waits any more for a late answer.
+        if waiting is not None and not waiting[4].done():
+            waiting[4].set_result(response)
 
     def _reset_decoder(self) -> None:
         self._decoder = v3.ResponseDecoder()

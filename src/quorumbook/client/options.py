@@ -38,6 +38,8 @@ class ClientOptions:
         require_replacement: Close the writer when a failed bookie cannot be replaced, as the
             peer does, instead of going on with fewer bookies.
         max_ensemble_changes: Ensemble changes of one writer before it gives up.
+        opportunistic_striping: Create a ledger over fewer bookies than its ensemble size, down
+            to its write quorum size, where no more are there.
         quarantine_s: How long a bookie that failed is not chosen for new ensembles.
         session_timeout_s: The metadata session's lease.
         max_frame_size_bytes: Largest frame to accept.
@@ -60,6 +62,7 @@ class ClientOptions:
     delay_ensemble_change: bool = False
     require_replacement: bool = False
     max_ensemble_changes: int | None = None
+    opportunistic_striping: bool = False
     quarantine_s: float = 30.0
     session_timeout_s: float = 10.0
     max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES

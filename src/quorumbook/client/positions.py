@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import compress, cycle
 
-from quorumbook.client.connection import AddListener, FastChannel
+from quorumbook.client.connection import AddListener, Channel
 from quorumbook.ids import BookieId, EntryId, LedgerId
 
 #: Marks are this far apart at least: a time-out is that much late at most.
@@ -38,7 +38,7 @@ class Position:
         self,
         index: int,
         bookie_id: BookieId,
-        channel: FastChannel,
+        channel: Channel,
         ledger_id: LedgerId,
         listener: AddListener,
     ) -> None:

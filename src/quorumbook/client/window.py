@@ -26,6 +26,7 @@ class Window:
         "entries",
         "is_over",
         "size_bytes",
+        "wakes_everybody",
     )
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
@@ -39,6 +40,13 @@ class Window:
         self.size_bytes = max_bytes
         #: The writer takes nothing more: nobody needs to wait.
         self.is_over = False
+        #: Who may go on is not decided by who came first: all look when there is room.
+        self.wakes_everybody = False
+
+    @property
+    def clogged_bytes(self) -> int:
+        """How many bytes the slowest bookie has not taken."""
+        return self._clogged_bytes
 
     @property
     def used_entries(self) -> int:
@@ -116,7 +124,8 @@ class Window:
     def wake(self) -> None:
         """Give as many a turn as there is room for entries, in the order they came."""
         room = self.entries if self.has_room(1, 0) else 0
-        self._give_turns(len(self._waiters) if self.is_over else room)
+        is_for_all = self.is_over or self.wakes_everybody
+        self._give_turns(len(self._waiters) if is_for_all else room)
 
     def _give_turns(self, turns: int) -> None:
         waiters = self._waiters

@@ -14,12 +14,15 @@ from functools import partial
 from types import TracebackType
 
 from quorumbook.client.adds import AddDriver
+from quorumbook.client.chosen import Append, ChosenAppends
 from quorumbook.client.connection import again
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
 from quorumbook.client.waiting import outcome_of
+from quorumbook.client.window import Window
 from quorumbook.errors import (
+    BackpressureError,
     ClientClosedError,
     InternalError,
     LedgerClosedError,
@@ -47,6 +50,9 @@ class LedgerWriter:
         version: int,
         password: bytes,
         on_over: Callable[[LedgerWriter], None] | None = None,
+        *,
+        is_deferred_sync: bool = False,
+        writer_chosen_ids: bool = False,
     ) -> None:
         """Begin to write a ledger that was just created; see ``BookKeeper.create_ledger``."""
         self._context = context
@@ -55,9 +61,25 @@ class LedgerWriter:
         self._loop = asyncio.get_running_loop()
         self._create_future = self._loop.create_future
         self._on_over = on_over
-        self._adds = AddDriver(context, options, metadata, version, password, self._on_failed)
+        self._adds = AddDriver(
+            context,
+            options,
+            metadata,
+            version,
+            password,
+            self._on_failed,
+            is_deferred_sync=is_deferred_sync,
+        )
         self._state = self._adds.state
         self._window = self._adds.window
+        self._chosen: ChosenAppends | None = None
+        #: What appends without an id look at; over from the beginning where ids are chosen.
+        self._front = self._window
+        if writer_chosen_ids:
+            most = options.max_pending_entries
+            self._chosen = ChosenAppends(self._id, self._window, most, self._append_row)
+            self._front = Window(0, 0)
+            self._front.is_over = True
         self._max_payload_bytes = options.max_frame_size_bytes - FRAME_OVERHEAD_BYTES
         # What was appended in this turn of the loop and is not packed yet.
         self._payloads: list[bytes] = []
@@ -88,6 +110,8 @@ class LedgerWriter:
     @property
     def last_add_pushed(self) -> EntryId:
         """The id of the newest entry appended so far, confirmed or not."""
+        if self._chosen is not None:
+            return self._chosen.last_entry_id
         unpacked = len(self._payloads) + sum(group.count for group in self._unpacked)
         return self._state.last_add_pushed + unpacked
 
@@ -141,7 +165,7 @@ class LedgerWriter:
         """
         if type(payload) is not bytes:
             payload = frozen(payload)
-        window, size = self._window, len(payload)
+        window, size = self._front, len(payload)
         if window.has_waiters or not window.has_room(1, size):
             self.check_size(payload)  # who waits for its turn must also use it
             await window.wait()
@@ -159,8 +183,9 @@ class LedgerWriter:
         if type(payload) is not bytes:
             payload = frozen(payload)
         size = len(payload) + ENTRY_OVERHEAD_BYTES
-        window = self._window
+        window = self._front
         if window.entries <= 0 or window.size_bytes < size or window.is_over:
+            self._check_unnumbered()
             self.check_open()
             window.check_room(1, len(payload))
         if size > self._max_payload_bytes:
@@ -174,6 +199,55 @@ class LedgerWriter:
             self._is_flush_scheduled = True
             self._context.send_turns.call(self._flush)
         return future
+
+    async def append_at(self, entry_id: EntryId, payload: bytes) -> EntryId:
+        """Append an entry under an id, and wait until it and all entries below it are safe.
+
+        Only for a ledger whose writer chooses the ids.  They may come in any order; one that is
+        ahead of a missing one waits for it, so append both at the same time, not after another.
+
+        Args:
+            entry_id: 0 or above, not used before.
+            payload: The entry; anything but ``bytes`` is copied.
+
+        Returns:
+            The entry's id.
+
+        Raises:
+            DuplicateEntryIdError: the id was used before.
+            LedgerClosedError: the writer is, or gets, closed while a lower id is missing.
+            LocalProtocolError: this ledger's writer does not choose the ids.
+            LedgerError: the writer failed; the entry's fate is unknown.
+        """
+        while True:
+            try:
+                future = self.append_at_nowait(entry_id, payload)
+            except BackpressureError:
+                await self._window.wait()
+            else:
+                return await future
+
+    def append_at_nowait(self, entry_id: EntryId, payload: bytes) -> asyncio.Future[EntryId]:
+        """Append an entry under an id and return a future of it; see ``append_at``.
+
+        Raises:
+            BackpressureError: the window is full, or the id too far ahead of a missing one.
+        """
+        if self._chosen is None:
+            raise LocalProtocolError(
+                f"ledger {self._id} gives the ids itself: create it with writer_chosen_ids",
+                ledger_id=self._id,
+            )
+        self.check_open()
+        payload = frozen(payload)
+        self.check_size(payload)
+        return self._chosen.append(entry_id, payload)
+
+    def _append_row(self, row: list[Append]) -> None:
+        for payload, future in row:
+            self._payloads.append(payload)
+            self._futures.append(future)
+        self._schedule_flush()
 
     def append_many(self, payloads: Iterable[bytes]) -> asyncio.Future[range]:
         """Append entries with consecutive ids and return one future of the range of ids.
@@ -195,6 +269,7 @@ class LedgerWriter:
     def append_group(self, group: Group) -> None:
         """Append what was put together elsewhere (the blocking twin does)."""
         payloads = group.payloads
+        self._check_unnumbered()
         self.check_open()
         size = sum(map(len, payloads))
         self._window.check_room(group.count, size)
@@ -205,6 +280,9 @@ class LedgerWriter:
         self._window.size_bytes -= size + group.count * ENTRY_OVERHEAD_BYTES
         self._gather_singles()
         self._unpacked.append(group)
+        self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._context.send_turns.call(self._flush)
@@ -220,14 +298,38 @@ class LedgerWriter:
         self.check_open()
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is safe; raises the error that prevents it."""
+        """Wait until everything appended so far is safe; raises the error that prevents it.
+
+        What stands behind a missing id, where the caller chooses them, is not waited for.
+        """
         self._flush()
         await self._adds.confirmed(self._state.last_add_pushed)
 
+    async def force(self) -> EntryId:
+        """Have everything appended so far synced by all bookies of the ensemble.
+
+        Only for a ledger with deferred sync, whose entries are acknowledged before that, is it
+        more than ``flush``: it alone moves the last add confirmed there, so that readers see them.
+
+        Returns:
+            The last add confirmed.
+
+        Raises:
+            WriteFailedError: a bookie did not sync; try again, or leave the ledger to recovery.
+            LedgerError: the writer failed; the fate of what was not forced is unknown.
+        """
+        self._flush()
+        await self._adds.force()
+        return self.last_add_confirmed
+
     # The end -------------------------------------------------------------------------------
 
-    async def close(self) -> None:
+    async def close(self, *, force: bool = True) -> None:
         """Wait for pending entries, then close the ledger behind the last confirmed one.
+
+        With deferred sync the close begins with a force.  Should that fail, the ledger is left
+        open, and recovery closes it behind what bookies still have.  Without ``force`` it is
+        closed behind the last forced entry, and what was appended after it is dropped.
 
         If the writer failed, the ledger is closed behind what was confirmed, unless another
         client took it over, and the failure is raised: the fate of the entries behind is unknown,
@@ -242,9 +344,11 @@ class LedgerWriter:
             self._flush()
             self._is_closing = True
             self._state.close()
+            if self._chosen is not None:
+                self._chosen.give_up()
             self._window.is_over = True
             self._window.wake()
-            self._closing = self._context.spawn(self._close(), is_awaited=True)
+            self._closing = self._context.spawn(self._close(force=force), is_awaited=True)
         await outcome_of(self._closing)
 
     async def abort(self) -> None:
@@ -281,8 +385,10 @@ class LedgerWriter:
         state = "closed" if self.is_closed else "open"
         return f"<LedgerWriter {self._id}, {state}, confirmed {self.last_add_confirmed}>"
 
-    async def _close(self) -> None:
+    async def _close(self, *, force: bool) -> None:
         state = self._state
+        if force:
+            await self._force_before_close()
         try:
             with contextlib.suppress(QuorumbookError):
                 await self._adds.confirmed(state.last_add_pushed)
@@ -301,6 +407,17 @@ class LedgerWriter:
         finally:
             self._detach()
         self._check_error()
+
+    async def _force_before_close(self) -> None:
+        """Force what is not; if that fails the ledger stays open, and close can be tried again."""
+        try:
+            with contextlib.suppress(QuorumbookError):
+                await self._adds.confirmed(self._state.last_add_pushed)
+            if self._adds.has_unforced:
+                await self._adds.force()
+        except QuorumbookError:
+            self._closing = None
+            raise
 
     def _detach(self) -> None:
         self._adds.stop()
@@ -333,6 +450,8 @@ class LedgerWriter:
                 group.fail(self._state.error)
 
     def _on_failed(self, error: QuorumbookError) -> None:
+        if self._chosen is not None:
+            self._chosen.give_up(error)
         self._gather_singles()
         groups, self._unpacked = self._unpacked, []
         for group in groups:
@@ -345,6 +464,12 @@ class LedgerWriter:
                 f"an entry of {len(payload)} bytes is larger than the {self._max_payload_bytes} "
                 "that fit into a frame; split it",
                 ledger_id=self._id,
+            )
+
+    def _check_unnumbered(self) -> None:
+        if self._chosen is not None:
+            raise LocalProtocolError(
+                f"entries of ledger {self._id} need an id: use append_at", ledger_id=self._id
             )
 
     def check_open(self) -> None:

@@ -318,6 +318,11 @@ _CLIENT = (
         peer_key="maxNumEnsembleChanges", minimum=0,
     ),
     Option(
+        "client", "opportunistic_striping", Kind.SWITCH, False,
+        "Where bookies are few, spread a new ledger over fewer, down to its write quorum.",
+        peer_key="opportunisticStriping",
+    ),
+    Option(
         "client", "quarantine_s", Kind.DURATION, 30.0,
         "How long a bookie that failed is not chosen for new ensembles.",
         peer_key="bookieQuarantineTimeSeconds", minimum=0,

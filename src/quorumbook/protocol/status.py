@@ -87,6 +87,11 @@ def status_of_v2(code: int) -> Status:
     return STATUS_OF_V2.get(code, Status.IO_ERROR)
 
 
+def code_of(status: Status) -> int:
+    """Return the v2 code that a client knows a status by; ``status_of_v2`` turns it back."""
+    return 107 if status is Status.UNKNOWN_LEDGER_STATE else V2_CODE[status]
+
+
 def status_of_v3(number: int) -> Status:
     """Return the status of a v3 number; a number nobody defined reads as an I/O error."""
     try:

@@ -72,6 +72,8 @@ class BookKeeper(Owned):
         digest_type: DigestType = DigestType.CRC32C,
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: LedgerId | None = None,
+        writer_chosen_ids: bool = False,
+        deferred_sync: bool = False,
         **options: Any,
     ) -> LedgerWriter:
         """Create a ledger and return its writer; see ``quorumbook.BookKeeper``."""
@@ -84,6 +86,8 @@ class BookKeeper(Owned):
                 digest_type=digest_type,
                 custom_metadata=custom_metadata,
                 ledger_id=ledger_id,
+                writer_chosen_ids=writer_chosen_ids,
+                deferred_sync=deferred_sync,
                 **options,
             )
         )
@@ -114,12 +118,19 @@ class BookKeeper(Owned):
         )
 
     def claim_unwritten_ledger(
-        self, ledger_id: LedgerId, *, password: bytes = b"", **options: Any
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes = b"",
+        deferred_sync: bool = False,
+        **options: Any,
     ) -> LedgerWriter:
         """Become the writer of a ledger nobody wrote; see ``quorumbook.BookKeeper``."""
         return LedgerWriter(
             self.run(
-                lambda: self._aio.claim_unwritten_ledger(ledger_id, password=password, **options)
+                lambda: self._aio.claim_unwritten_ledger(
+                    ledger_id, password=password, deferred_sync=deferred_sync, **options
+                )
             )
         )
 

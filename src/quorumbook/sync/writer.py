@@ -172,6 +172,26 @@ class LedgerWriter(Owned):
             self.loop_thread.loop.call_soon_threadsafe(self._take)
         return AppendManyFuture(batch, first, len(frozen))
 
+    def append_at(self, entry_id: EntryId, payload: bytes) -> EntryId:
+        """Append an entry under an id; see ``quorumbook.LedgerWriter``.
+
+        It returns when all entries below it are safe too, so append those before or on other
+        threads, or use ``append_at_nowait``.
+        """
+        return self.run(lambda: self._aio.append_at(entry_id, payload))
+
+    def append_at_nowait(self, entry_id: EntryId, payload: bytes) -> AppendFuture:
+        """Append an entry under an id and return a future of it."""
+        batch = Batch()
+        batch.first_entry_id = entry_id
+
+        async def begin() -> None:
+            future = self._aio.append_at_nowait(entry_id, payload)
+            future.add_done_callback(lambda outcome: batch.finish(outcome.exception()))
+
+        self.run(begin)
+        return AppendFuture(batch, 0)
+
     def drain(self) -> None:
         """Wait until the window has room again for what it refused last."""
         self.check_process()
@@ -186,13 +206,17 @@ class LedgerWriter(Owned):
         """Wait until everything appended so far is safe; raises the error that prevents it."""
         self.run(self._flush)
 
-    def close(self) -> None:
+    def force(self) -> EntryId:
+        """Have everything appended so far synced; see ``quorumbook.LedgerWriter``."""
+        return self.run(self._force)
+
+    def close(self, *, force: bool = True) -> None:
         """Wait for pending entries, then close the ledger behind the last confirmed one."""
         self.check_process()
         with self._room:
             self._is_over = self._is_closing = True
             self._room.notify_all()
-        self.run(self._close)
+        self.run(lambda: self._close(force))
 
     def abort(self) -> None:
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
@@ -301,10 +325,14 @@ class LedgerWriter(Owned):
         await self._settled()
         await self._aio.flush()
 
-    async def _close(self) -> None:
+    async def _force(self) -> EntryId:
+        await self._settled()
+        return await self._aio.force()
+
+    async def _close(self, force: bool) -> None:
         with contextlib.suppress(QuorumbookError):
             await self._settled()
-        await self._aio.close()
+        await self._aio.close(force=force)
 
     async def _settled(self) -> None:
         """Hand everything over to the writer."""
