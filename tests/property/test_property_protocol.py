@@ -95,6 +95,43 @@ def test_v2_adds_arrive_as_sent_however_the_stream_is_cut(
     assert entries_of(requests, 2) == expected
 
 
+@st.composite
+def read_streams(draw: st.DrawFn) -> list[tuple[int, int, int]]:
+    """Rows of reads as clients send them that read in a row, with odd ones between."""
+    stream: list[tuple[int, int, int]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        ledger_id, flags = (
+            draw(st.integers(0, 2)),
+            draw(st.sampled_from([0, 0, 0, v2.HIGH_PRIORITY])),
+        )
+        step = draw(st.sampled_from([1, 3, 15, 16, 0]))
+        first = draw(st.one_of(st.integers(-1, 300), st.integers(2**62 - 9, 2**63 - 9)))
+        count = draw(st.one_of(st.integers(1, 9), st.integers(10, 1200)))
+        row = [(ledger_id, first + n * step, flags) for n in range(count)]
+        odd = draw(st.integers(0, 2 * count))
+        row[odd : odd + 1] = draw(st.sampled_from([[], [(ledger_id, 7, 0)], [(9, first, 0)]]))
+        stream += [read for read in row if read[1] < 2**63]
+    return stream
+
+
+@given(read_streams(), st.lists(st.integers(0, 100_000), max_size=5))
+def test_v2_reads_arrive_as_sent_however_the_stream_is_cut(
+    stream: list[tuple[int, int, int]], cuts: list[int]
+) -> None:
+    data = b"".join(v2.encode_read(a, b, is_high_priority=bool(flags)) for a, b, flags in stream)
+    decoder = RequestDecoder()
+    found: list[tuple[int, int, int]] = []
+    for piece in cut(data, cuts):
+        for request in decoder.feed(piece):
+            if isinstance(request, rq.ReadRun):
+                found += [(request.ledger_id, entry_id, 0) for entry_id in request.entry_ids]
+            else:
+                assert isinstance(request, rq.Read)
+                flags = v2.HIGH_PRIORITY * request.is_high_priority
+                found.append((request.ledger_id, request.entry_id, flags))
+    assert found == stream
+
+
 def google_add(add: tuple[int, int, int, int, bytes, bytes]) -> bytes:
     ledger_id, entry_id, flags, token, key, entry = add
     return v3.encode_add(
@@ -269,6 +306,12 @@ def test_parts_of_a_run_are_its_entries(sizes: dict[int, int], draw: st.DataObje
     assert [run.entry(i) for i in range(60)] == [entries.get(i) for i in range(60)]
     first = draw.draw(st.sampled_from(here))
     last = draw.draw(st.sampled_from([i for i in here if i >= first]))
+    step = draw.draw(st.integers(1, 5))
+    found = run.entries_at(range(first, last + 1, step))
+    assert found == [entries.get(i, b"") for i in range(first, last + 1, step)]
+    if found.count(found[0]) == len(found):
+        same = EntryRun.of(1, first, [bytes(found[0])] * (last - first + 1))
+        assert same.entries_at(range(first, last + 1, step)) == found
     part = run.slice(first, last)
     assert dict(part.entries()) == {i: entries[i] for i in here if first <= i <= last}
 

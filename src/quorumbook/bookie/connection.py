@@ -26,13 +26,13 @@ from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger
 from quorumbook.errors import RemoteProtocolError
-from quorumbook.protocol.requests import BatchRead, Read, Request
+from quorumbook.protocol.requests import BatchRead, Read, ReadRun, Request
 from quorumbook.protocol.server import RequestDecoder
 
 _log = logger("bookie.connection")
 
 #: A read, when it arrived, and, for a long poll, whether the last add confirmed woke it.
-WaitingRead: TypeAlias = tuple[Read | BatchRead, int, bool | None]
+WaitingRead: TypeAlias = tuple[Read | BatchRead | ReadRun, int, bool | None]
 
 ADDS, READS, ANSWERS, STOPPING = 1, 2, 4, 8
 #: Joining costs a copy; above this the pieces go out one behind the other.
@@ -240,6 +240,11 @@ class Connection(asyncio.Protocol):
         if size > limit or transport.get_write_buffer_size() > limit:
             self._owner.metrics.connections_slow += 1
             self.give_up("it does not read its answers, and too many have piled up")
+
+    def flush_above(self, size_bytes: int) -> None:
+        """Write the answers that are there, if they are that many; more will follow."""
+        if self._answers_bytes >= size_bytes:
+            self.flush()
 
     @property
     def unsent_bytes(self) -> int:

@@ -31,6 +31,7 @@ from quorumbook.protocol.requests import (
     ListEntries,
     Read,
     ReadLAC,
+    ReadRun,
     Request,
     StartTLS,
     Unsupported,
@@ -82,6 +83,8 @@ class Operations:
         for request in requests:
             if isinstance(request, AddRun):
                 adds.append(request)
+            elif isinstance(request, ReadRun):
+                self.reads.enqueue(connection, (request, now_ns, None))
             elif isinstance(request, (Read, BatchRead)) and not request.is_fencing:
                 if isinstance(request, Read) and request.previous_lac is not None:
                     self.polls.start(connection, request, now_ns)

@@ -23,13 +23,15 @@ from quorumbook.env import Env
 from quorumbook.errors import UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import server as answers
-from quorumbook.protocol.requests import BatchRead, Read
+from quorumbook.protocol.requests import BatchRead, Read, ReadRun
 from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.store import LedgerStorage
 
 #: What a batch read's answer needs around the entries, its frame length included.
 _BATCH_HEADER_BYTES = 36
+#: Answers of a row leave in pieces of about this size.
+_PIECE_BYTES = 64 * 1024
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
@@ -72,6 +74,29 @@ class _CachedEntries:
         self._max_lac = _max_lac(self._storage, ledger_id)
         return self._run.entry(entry_id)
 
+    def row(self, ledger_id: LedgerId, entry_ids: range) -> list[memoryview]:
+        """Return the first entries of a row, as long as they are cached and of one size.
+
+        They are as many as the processor's own cache holds: then the copies cost little, and the
+        peer begins with the first ones while the others are on their way.
+        """
+        first = entry_ids[0]
+        found = self._storage.cached_run(ledger_id, first)
+        if found is None:
+            return []
+        run, until = found
+        start, end = run.bounds(first)
+        size = end - start
+        count = min((until - first) // entry_ids.step + 1, _PIECE_BYTES // size + 1)
+        entries = run.entries_at(entry_ids[:count])
+        if not isinstance(run.sizes, int):
+            sizes = list(map(len, entries))
+            if sizes.count(size) != len(sizes):
+                return []
+        self.hits += len(entries)
+        self.size_bytes += size * len(entries)
+        return entries
+
     def answer(self, request: Read) -> bytes | None:
         """Return the answer to a plain read if a cache has its entry."""
         entry = self.entry(request.ledger_id, request.entry_id)
@@ -85,6 +110,12 @@ class _CachedEntries:
 def _max_lac(storage: LedgerStorage, ledger_id: LedgerId) -> EntryId | None:
     handle = storage.handle(ledger_id)
     return None if handle is None else handle.last_add_confirmed
+
+
+def _count_of(waiting: WaitingRead) -> int:
+    """Return how many reads an item of a queue stands for."""
+    request = waiting[0]
+    return len(request.entry_ids) if isinstance(request, ReadRun) else 1
 
 
 class Reads:
@@ -115,8 +146,10 @@ class Reads:
 
     def enqueue(self, connection: Connection, waiting: WaitingRead) -> None:
         """Put a read into its connection's queue; ``pump`` follows."""
-        self._metrics.reads_in_progress += 1
-        if waiting[0].is_high_priority or waiting[0].is_fencing:
+        self._metrics.reads_in_progress += _count_of(waiting)
+        if isinstance(waiting[0], ReadRun):
+            connection.reads.append(waiting)
+        elif waiting[0].is_high_priority or waiting[0].is_fencing:
             connection.reads.appendleft(waiting)
         else:
             connection.reads.append(waiting)
@@ -167,12 +200,37 @@ class Reads:
 
     def forget(self, connection: Connection) -> None:
         """Drop the queue of a connection that is gone."""
-        self._metrics.reads_in_progress -= len(connection.reads)
+        self._metrics.reads_in_progress -= sum(map(_count_of, connection.reads))
         connection.reads.clear()
 
     # Single entries
 
-    def _weight(self, connection: Connection, request: Read | BatchRead) -> int:
+    def _read_row(self, connection: Connection) -> None:
+        """Answer the row of reads at the head of the queue from the caches.
+
+        What they lack is left at the head of the queue, read by read.
+        """
+        request, arrived_ns, _ = connection.reads.popleft()
+        assert isinstance(request, ReadRun)
+        ids = request.entry_ids
+        cached = _CachedEntries(self._storage)
+        while ids and connection.takes_answers:
+            entries = cached.row(request.ledger_id, ids)
+            if not entries:
+                break
+            part, ids = ids[: len(entries)], ids[len(entries) :]
+            connection.answer(answers.found_answers(request, part, entries))
+            if ids:
+                connection.flush_above(_PIECE_BYTES)
+        self._count_hits(cached, arrived_ns)
+        rest: list[Read | ReadRun] = []
+        if ids and not connection.takes_answers:
+            rest.append(ReadRun(request.token, request.ledger_id, ids))
+        else:
+            rest += [Read(2, request.token, request.ledger_id, i) for i in reversed(ids)]
+        connection.reads.extendleft((read, arrived_ns, None) for read in rest)
+
+    def _weight(self, connection: Connection, request: Read | BatchRead | ReadRun) -> int:
         if isinstance(request, BatchRead):
             return self._batch_limit(request)
         return connection.read_size_estimate
@@ -190,6 +248,9 @@ class Reads:
             request, _, woken = waiting = queue[0]
             if isinstance(request, BatchRead) or (missing and len(missing) * estimate >= room):
                 break
+            if isinstance(request, ReadRun):
+                self._read_row(connection)
+                continue
             queue.popleft()
             entry_id = request.entry_id
             if woken is None and entry_id != INVALID_ENTRY_ID and not request.is_fencing:
@@ -212,13 +273,16 @@ class Reads:
                 wanted.append((request.ledger_id, entry_id))
             else:
                 self._answer_one(connection, waiting, entry)
+        self._count_hits(cached, arrived_ns)
+        if missing:
+            self._read_missing(connection, missing, wanted)
+
+    def _count_hits(self, cached: _CachedEntries, arrived_ns: int) -> None:
         if cached.hits:
             self._metrics.read_bytes += cached.size_bytes
             self._metrics.reads_in_progress -= cached.hits
             now_ns = self._clock.now_ns()
             self._metrics.read.record(True, now_ns - arrived_ns, cached.hits, now_ns)
-        if missing:
-            self._read_missing(connection, missing, wanted)
 
     def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
         handle = self._storage.handle(ledger_id)

@@ -25,6 +25,7 @@ from quorumbook.protocol.requests import (
     Operation,
     Read,
     ReadLAC,
+    ReadRun,
     Request,
     StartTLS,
     Unsupported,
@@ -177,6 +178,11 @@ def _found_layout(
     head = b"\x0a" + _LAST[header_size] + _READ_HEADER
     size = 2 + header_size + len(middle) - len(nested) + nested_size
     return LENGTH.pack(size) + head, middle, before_entry, tail
+
+
+def found_answers(request: ReadRun, entry_ids: range, entries: Sequence[memoryview]) -> bytes:
+    """Return the answers to some reads of a run whose entries, all of one size, were found."""
+    return v2.encode_read_answers(request.ledger_id, entry_ids, entries)
 
 
 def batch_read_answer(

@@ -3,7 +3,8 @@
 Each request carries what its answer must echo.  In v2 that is the version byte (``echo_version``:
 0, 1 or 2) and the ids as requested; in v3 the transaction id.
 
-Requests are plain objects with slots: one for each frame, but one for a whole run of adds.
+Requests are plain objects with slots: one for each frame, but one for a whole run of adds and for
+a row of plain v2 reads.
 """
 
 from __future__ import annotations
@@ -168,6 +169,24 @@ class Read(Request):
         self.previous_lac = previous_lac
         self.timeout_ms = timeout_ms
         self.is_piggyback = is_piggyback
+
+
+class ReadRun(Request):
+    """Plain v2 reads of one ledger that came together, their ids at equal distances.
+
+    That is what a client sends that reads in a row: where the ensemble stripes its reads, each
+    bookie is asked for every n-th entry.
+    """
+
+    __slots__ = ("entry_ids", "ledger_id")
+
+    operation = Operation.READ_ENTRY
+
+    def __init__(self, token: int, ledger_id: LedgerId, entry_ids: range) -> None:
+        self.version = 2
+        self.token = token
+        self.ledger_id = ledger_id
+        self.entry_ids = entry_ids
 
 
 class BatchRead(Request):

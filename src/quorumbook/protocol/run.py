@@ -91,6 +91,14 @@ class EntryRun:
         end = self._ends[index]
         return end - sizes[index], end
 
+    def entries_at(self, entry_ids: range) -> list[memoryview]:
+        """Return the entries of ascending ids within the run, empty where there is a hole."""
+        view, size = memoryview(self.data), self.sizes
+        if not isinstance(size, int):
+            return [view[slice(*self.bounds(entry_id))] for entry_id in entry_ids]
+        start, end = self.bounds(entry_ids[0])[0], self.bounds(entry_ids[-1])[1]
+        return [view[at : at + size] for at in range(start, end, (size + 4) * entry_ids.step)]
+
     def has(self, entry_id: EntryId) -> bool:
         """Tell whether the entry is here."""
         if not self.first_entry_id <= entry_id <= self.last_entry_id:

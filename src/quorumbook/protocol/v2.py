@@ -20,8 +20,8 @@ what a bookie receives is decoded in ``server.py``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from struct import Struct
 from typing import NamedTuple
 
@@ -140,6 +140,25 @@ def encode_read(
     return head + master_key
 
 
+def encode_reads(ledger_id: LedgerId, entry_ids: range) -> bytes:
+    """Return the frames of plain reads, ids ascending."""
+    parts: list[bytes] = []
+    for first, last_bytes in _blocks(entry_ids):
+        prefix = READ_REQUEST.pack(20, _READ_HEADER, ledger_id, first)[:-1]
+        parts.append(prefix)
+        parts.append(prefix.join(last_bytes))
+    return _join(parts)
+
+
+def _blocks(entry_ids: range) -> Iterator[tuple[EntryId, list[bytes]]]:
+    """Cut ascending ids where more than their last byte changes: first ids and last bytes."""
+    while entry_ids:
+        first = entry_ids[0]
+        last_bytes = _LAST_BYTE[first & 255 :: entry_ids.step][: len(entry_ids)]
+        yield first, last_bytes
+        entry_ids = entry_ids[len(last_bytes) :]
+
+
 def encode_batch_read(
     ledger_id: LedgerId,
     first_entry_id: EntryId,
@@ -212,6 +231,20 @@ def encode_read_answer(
     """Return the answer to a read; the entry id is the requested one, -1 included."""
     header = _READ_HEADER if version == VERSION else packet_header(version, READ)
     return ANSWER.pack(_ANSWER_LENGTH + len(entry), header, code, ledger_id, entry_id) + entry
+
+
+def encode_read_answers(
+    ledger_id: LedgerId, entry_ids: range, entries: Sequence[memoryview]
+) -> bytes:
+    """Return the answers to plain reads that found entries of one size, ids ascending."""
+    length = _ANSWER_LENGTH + len(entries[0])
+    rows: list[Iterable[tuple[bytes, bytes, memoryview]]] = []
+    start = 0
+    for first, last_bytes in _blocks(entry_ids):
+        prefix = ANSWER.pack(length, _READ_HEADER, 0, ledger_id, first)[:-1]
+        rows.append(zip(repeat(prefix), last_bytes, entries[start : start + len(last_bytes)]))
+        start += len(last_bytes)
+    return _join(chain.from_iterable(chain.from_iterable(rows)))
 
 
 def encode_batch_read_answer(

@@ -17,7 +17,9 @@ from bookie_harness import (
 
 from quorumbook.errors import BookieIOError, StorageError
 from quorumbook.protocol import v2, v3
+from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.storage.ledgers import LedgerHandle
 
 
 def code_of(frame: bytes) -> int:
@@ -204,6 +206,74 @@ async def test_cached_reads_pause_while_the_peer_does_not_take_answers() -> None
         client.writer.transport.resume_reading()
         for _ in range(1000):
             assert len(await client.frame()) > 100_000
+        await until(lambda: server.metrics.reads_in_progress == 0)
+
+
+class RunStorage(ScriptedStorage):
+    """Has the entries of each ledger in memory as runs of given lengths."""
+
+    def __init__(self, *runs: EntryRun) -> None:
+        super().__init__()
+        self.runs = runs
+        for run in runs:
+            handle = self.handles.setdefault(run.ledger_id, LedgerHandle(run.ledger_id, KEY))
+            handle.last_entry_id = run.last_entry_id
+
+    def cached_run(self, ledger_id: int, entry_id: int) -> tuple[EntryRun, int] | None:
+        for run in self.runs:
+            if run.ledger_id == ledger_id and run.has(entry_id):
+                return run, run.last_entry_id
+        return None
+
+
+async def test_a_row_of_reads_is_answered_like_its_reads_one_by_one() -> None:
+    bodies = [entry(1, i, b"x" * (100 if i < 150 else i)) for i in range(300)]
+    holes = {*range(190, 200), *range(202, 300, 5)}
+    sizes = [0 if i in holes else len(bodies[i]) for i in range(200, 300)]
+    parts = [size.to_bytes(4, "big") + bodies[i] for i, size in enumerate(sizes, 200) if size]
+    storage = RunStorage(
+        EntryRun.of(1, 0, bodies[:100]),
+        EntryRun.of(1, 100, bodies[100:180]),
+        EntryRun(1, 200, 299, sizes, b"".join(parts)),
+    )
+    storage.on_disk = {(1, i): bodies[i] for i in range(180, 190)}
+    async with serve(storage) as server:
+        client = await server.connect()
+        wanted = [range(300), range(0, 300, 3)]
+        for ids in wanted:
+            client.send(v2.encode_reads(1, ids))
+            answers = [await client.frame() for _ in ids]
+            found = {v2.ANSWER.unpack_from(answer)[4]: answer for answer in answers}
+            assert found.keys() == set(ids)
+            for i in ids:
+                if i in holes:
+                    assert code_of(found[i]) == V2_CODE[Status.NO_ENTRY]
+                else:
+                    assert found[i] == v2.encode_read_answer(1, i, 0, bodies[i])
+        metrics = server.metrics
+        assert metrics.reads_in_progress == 0
+        given = [bodies[i] for ids in wanted for i in ids if i not in holes]
+        assert metrics.read.succeeded.count == len(given)
+        assert metrics.read.failed.count == sum(map(len, wanted)) - len(given)
+        assert metrics.read_bytes == sum(map(len, given))
+
+
+async def test_a_row_of_reads_pauses_while_the_peer_does_not_take_answers() -> None:
+    storage = RunStorage(EntryRun.of(1, 0, [entry(1, 0, bytes(100_000))] * 1000))
+    async with serve(storage, connection_answer_bytes_high=256 * 1024) as server:
+        clients = [await server.connect() for _ in range(2)]
+        for client in clients:
+            client.writer.transport.pause_reading()
+            client.send(v2.encode_reads(1, range(1000)))
+        await until(lambda: server.metrics.pauses >= 2)
+        await settle()
+        for connection in server.connections._open:
+            assert connection.unsent_bytes < 2 * MIB
+        assert server.metrics.reads_in_progress > 1500
+        clients[0].writer.transport.resume_reading()
+        for entry_id in range(1000):
+            assert v2.ANSWER.unpack_from(await clients[0].frame())[4] == entry_id
+        clients[1].writer.transport.abort()
         await until(lambda: server.metrics.reads_in_progress == 0)
 
 

@@ -277,6 +277,32 @@ def test_v2_add_answers_in_blocks_are_those_made_one_by_one(ids: Sequence[int]) 
         assert v2.encode_add_answers(5, list(ids), code, version) == expected
 
 
+@pytest.mark.parametrize("ids", [range(1), range(250, 260, 3), range(7, 3000, 15), range(1000)])
+def test_v2_reads_and_their_answers_in_blocks_are_those_made_one_by_one(ids: range) -> None:
+    assert v2.encode_reads(5, ids) == b"".join(v2.encode_read(5, i) for i in ids)
+    entries = [i.to_bytes(8, "big") * 3 for i in ids]
+    expected = b"".join(
+        v2.encode_read_answer(5, i, 0, body) for i, body in zip(ids, entries, strict=True)
+    )
+    assert v2.encode_read_answers(5, ids, list(map(memoryview, entries))) == expected
+
+
+@pytest.mark.parametrize("second", [v2.encode_read(6, 600), v2.encode_read(5, 900)])
+def test_a_row_of_reads_is_one_request_and_ends_where_another_read_comes(second: bytes) -> None:
+    data = v2.encode_reads(5, range(0, 600, 3)) + second + v2.encode_reads(5, range(600, 900, 3))
+    requests = RequestDecoder().feed(data)
+    rows = [request for request in requests if isinstance(request, rq.ReadRun)]
+    assert rows[0].entry_ids[0] == 0
+    assert rows[-1].entry_ids[-1] == 897
+    assert len(requests) < 10
+
+
+def test_reads_of_the_highest_ids_there_are_do_not_look_for_higher_ones() -> None:
+    ids = [*range(2**63 - 10, 2**63, 3), *range(30)]
+    requests = RequestDecoder().feed(b"".join(v2.encode_read(5, i) for i in ids))
+    assert [request.entry_id for request in requests if isinstance(request, rq.Read)][:4] == ids[:4]
+
+
 @pytest.mark.parametrize("status", [Status.OK, Status.FENCED])
 @pytest.mark.parametrize("first_txn", [0, 100, 127, 16380, 2**31 - 2, 2**63 - 3])
 def test_v3_add_answers_are_what_protobuf_writes(status: Status, first_txn: int) -> None:
