@@ -117,4 +117,4 @@ def test_a_read_whose_answers_all_came_without_coverage_is_over() -> None:
     assert not state.is_done
     state.on_error(0, ConnectionLostError("x"))
     assert state.is_done
-    assert isinstance(state.error, BookieIOError), "what says most is told"
+    assert isinstance(state.error, ReadFailedError)
