@@ -52,10 +52,15 @@ class StepThreads:
     def __init__(self, *, auto: bool = True) -> None:
         self.auto = auto
         self.workers: dict[str, StepWorker] = {}
+        #: What happens while a job rests.
+        self.on_sleep: Callable[[float], None] = lambda _: None
 
     def start_worker(self, name: str) -> Worker:
         worker = self.workers[name] = StepWorker(name, auto=self.auto)
         return worker
+
+    def sleep(self, seconds: float) -> None:
+        self.on_sleep(seconds)
 
 
 class StepClock:

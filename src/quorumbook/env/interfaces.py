@@ -141,6 +141,10 @@ class Threads(Protocol):
         """Start a worker that reports to the running loop."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """From inside a job: rest, while the loop and the other workers go on."""
+        ...
+
 
 class Network(Protocol):
     """Streams in Protocol style: ``data_received(bytes)``, ``transport.write(bytes)``."""

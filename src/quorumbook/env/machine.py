@@ -71,6 +71,10 @@ class RealThreads:
         """Start a worker that reports to the running loop."""
         return RealWorker(name)
 
+    def sleep(self, seconds: float) -> None:
+        """From inside a job: rest, while the loop and the other workers go on."""
+        time.sleep(seconds)
+
 
 class RealNetwork:
     """TCP of the running event loop."""

@@ -6,12 +6,15 @@ The order is what a crash at any point relies on (R21):
     2. one index transaction: runs, ledger states, the mark
     3. the copies of the ledger states, if any changed
     4. lastMark in every ledger directory
-    5. journals below the smallest mark deleted
+    5. journals below the smallest mark retired
 
 A checkpoint is fixed when the write caches are swapped: the full cache, the states that changed
 and the end of the last durable group.  If a step fails, the same checkpoint is run again later,
 from that step on; its entries stay readable in their cache meanwhile.  A checkpoint without
 entries still brings states and mark along (S37).
+
+Entries are written in pieces, each synced (``entrylog/writer.py``).  Between two of them some of
+the space of retired journals is given back, and ``rest`` is called: whoever set it keeps the pace.
 
 ``Checkpointer.run`` blocks and belongs to the flush worker; ``flusher`` decides when to flush.
 """
@@ -23,9 +26,11 @@ from dataclasses import dataclass, field
 
 from google_crc32c import value as crc32c
 
+from quorumbook.errors import DiskFullError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.storage.entrylog.writer import EntryLogs
+from quorumbook.storage.entrylog.writer import WRITE_BUFFER_BYTES, EntryLogs
 from quorumbook.storage.index import Index
+from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark
 from quorumbook.storage.state_file import LedgerState, StateCopies
@@ -93,7 +98,7 @@ class Checkpointer:
         entry_logs: The writer.
         copies: The copies of the ledger states.
         marks: lastMark in all ledger directories.
-        delete_journals: Deletes journals below a mark; returns how many.
+        journals: Removes journals below a mark.
         now_ns: The clock.
     """
 
@@ -103,16 +108,18 @@ class Checkpointer:
         entry_logs: EntryLogs,
         copies: StateCopies,
         marks: LastMarks,
+        journals: JournalRemoval,
         *,
-        delete_journals: Callable[[LogMark], int],
         now_ns: Callable[[], int],
     ) -> None:
         self._index = index
         self._entry_logs = entry_logs
         self._copies = copies
         self._marks = marks
-        self.delete_journals = delete_journals
+        self.journals = journals
         self._now_ns = now_ns
+        #: Called between two pieces with the share of the checkpoint's bytes that is written.
+        self.rest: Callable[[float], None] = lambda _: None
         self._known_logs: set[int] = set()
         #: Never behind what the index says: several flushes of one replay share an early mark.
         self.index_mark = decode_index_mark(index.meta(MARK_KEY)) or NO_MARK
@@ -127,9 +134,12 @@ class Checkpointer:
                 checkpoint.is_committed = True
             self._copy_states(checkpoint)
             minimum = self._marks.advance(checkpoint.mark)
-            self.statistics.journals_deleted += self.delete_journals(minimum)
-        except BaseException:
+            self.statistics.journals_deleted += self.journals.retire(minimum)
+            self.journals.release_some()
+        except BaseException as error:
             self.statistics.failed += 1
+            if isinstance(error, DiskFullError):
+                self.journals.release_all()
             raise
         self.statistics.checkpoints += 1
         self.statistics.flush_ns += self._now_ns() - started
@@ -161,8 +171,15 @@ class Checkpointer:
         self.statistics.bytes_flushed += checkpoint.cache.data_bytes
 
     def _append(self, cache: WriteCache) -> Iterator[StoredRun]:
+        written = rested = 0
         for run in cache.stretches():
-            location = self._entry_logs.append_run(run)
+            checksum = crc32c(run.data)
+            location = self._entry_logs.append_run(run, checksum)
+            written += len(run.data)
+            if written - rested >= WRITE_BUFFER_BYTES:
+                rested = written
+                self.journals.release_some()
+                self.rest(written / cache.data_bytes)
             yield StoredRun(
                 run.ledger_id,
                 run.first_entry_id,
@@ -170,7 +187,7 @@ class Checkpointer:
                 location.entry_log_id,
                 location.position,
                 run.sizes,
-                crc32c(run.data),
+                checksum,
                 run.last_add_confirmed(),
             )
 

@@ -7,6 +7,10 @@ journal's mark cover exactly what is visible.
 A failed checkpoint is kept and run again: on a full disk until there is space (the owner turns
 read-only meanwhile), after another error a few times before the owner is told that it is over.
 Nothing is lost either way, the journal still has everything.
+
+A checkpoint takes its time: at full speed it would hold up the journal, whose disk it shares, and
+the loop, whose interpreter it shares.  It rests between its pieces as long as it is ahead of the
+write cache that fills meanwhile, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ from quorumbook.storage.marks import LogMark
 from quorumbook.storage.options import StorageOptions
 
 _ATTEMPTS = 5
+#: A rest; with pieces of 1 MB it bounds how long a checkpoint takes that nothing hurries.
+_REST_S = 0.02
+#: So many times faster than the next write cache fills a checkpoint goes on.
+_LEAD = 2
 _log = logger("storage.flush")
 
 
@@ -38,6 +46,7 @@ class Flusher:
         mark: Gives the end of the last durable group.
         options: Sizes and times.
         random_below: Keeps bookies out of step.
+        sleep: Blocks the worker for some seconds.
         on_settled: A checkpoint went through: whether older entries were replaced, and whether
             the disk had been full until now.
         on_full: A disk is full; called once until it is not.
@@ -54,6 +63,7 @@ class Flusher:
         mark: Callable[[], LogMark],
         options: StorageOptions,
         random_below: Callable[[int], int],
+        sleep: Callable[[float], None],
         on_settled: Callable[[bool, bool], None],
         on_full: Callable[[BaseException], None],
         on_fatal: Callable[[BaseException], None],
@@ -69,6 +79,7 @@ class Flusher:
         self._on_full = on_full
         self._on_fatal = on_fatal
         self._random_below = random_below
+        self._sleep = sleep
         self._flush_bytes = self._next_flush_bytes()
         self._running: Checkpoint | None = None
         self._failed: Checkpoint | None = None
@@ -90,6 +101,14 @@ class Flusher:
             self.is_full = True
             self._retry = self._loop.call_later(self._options.retry_interval_s, self._begin)
         self._timer = self._loop.call_later(self._options.flush_interval_s, self._by_time)
+        self._checkpointer.rest = self._rest
+
+    def _rest(self, done: float) -> None:
+        """Rest between two pieces of a checkpoint, of which a share is done; on the worker."""
+        is_awaited = self._waiters or self.is_room_wanted or self._is_stopped
+        filled = self._caches.active.size_bytes / max(1, self._flush_bytes)
+        if not is_awaited and filled * _LEAD < done:
+            self._sleep(_REST_S)
 
     async def stop(self, *, flush: bool) -> BaseException | None:
         """Flush for the last time; return why that failed."""

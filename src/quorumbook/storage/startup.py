@@ -48,7 +48,8 @@ from quorumbook.storage.index import (
     remove_index,
     set_aside,
 )
-from quorumbook.storage.journal.replay import delete_journals, journal_ids, replay
+from quorumbook.storage.journal.removal import JournalRemoval
+from quorumbook.storage.journal.replay import journal_ids, replay
 from quorumbook.storage.ledgers import lac_of_packet
 from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark
 from quorumbook.storage.options import StartReport, StorageOptions
@@ -133,7 +134,7 @@ class _Opening:
             entry_logs,
             copies,
             marks,
-            delete_journals=lambda mark: delete_journals(env, directories.journal, mark),
+            JournalRemoval(env, directories.journal),
             now_ns=env.clock.now_ns,
         )
         book = Book(

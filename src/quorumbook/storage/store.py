@@ -135,6 +135,7 @@ class LedgerStorage:
             mark=self._journal.durable_mark,
             options=self.options,
             random_below=self._env.random.randrange,
+            sleep=self._env.threads.sleep,
             on_settled=self._settled,
             on_full=self._now_full,
             on_fatal=self._fail,
@@ -184,6 +185,7 @@ class LedgerStorage:
             raise error
 
     def _finish_files(self) -> None:
+        self._opened.checkpointer.journals.release_all()
         self._opened.entry_logs.close()
         self._opened.index.truncate_wal()
 

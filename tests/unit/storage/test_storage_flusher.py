@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from doubles.sim_threads import turn
-from doubles.storage_world import World, run_of, until
+from doubles.storage_world import SMALL, World, run_of, until
+from quorumbook.errors import DiskFullError
+from quorumbook.storage.marks import LogMark
+
+#: A checkpoint rests after so many bytes.
+PIECE = 1024 * 1024
 
 
 async def test_a_flush_waits_for_the_checkpoint_that_took_its_changes_along(
@@ -82,3 +91,79 @@ async def test_a_bookie_may_flush_up_to_a_third_before_its_cache_is_full(tmp_pat
         await turn()
         assert (world.cached_entry(1, 10 * entry_id + 1) is None) is begins
         await world.storage.flush()
+
+
+async def paced(tmp_path: Path) -> tuple[World, list[float]]:
+    """Return a storage with a checkpoint of six pieces to make, and its rests."""
+    world = World(tmp_path, options=replace(SMALL, write_cache_size_bytes=16 * PIECE))
+    await world.start()
+    rests: list[float] = []
+    world.threads.on_sleep = rests.append
+    await six_pieces(world, 0)
+    return world, rests
+
+
+async def six_pieces(world: World, entry_id: int) -> None:
+    for ledger_id in range(6):
+        await world.append(run_of(ledger_id, [entry_id], b"x" * PIECE))
+
+
+async def test_a_checkpoint_that_nobody_waits_for_rests_between_its_pieces(tmp_path: Path) -> None:
+    world, rests = await paced(tmp_path)
+    world.storage._flusher._by_time()
+    await until(lambda: world.cached_entry(1, 0) is None)
+    assert len(rests) == 6
+    await world.storage.stop()
+
+
+async def test_a_checkpoint_hurries_when_the_next_cache_fills(tmp_path: Path) -> None:
+    world, rests = await paced(tmp_path)
+
+    def fill(seconds: float) -> None:
+        rests.append(seconds)
+        world.storage._book.add(world.handle(9), run_of(9, [len(rests)], b"x" * 10 * PIECE))
+
+    world.threads.on_sleep = fill
+    world.storage._flusher._by_time()
+    await until(lambda: world.cached_entry(1, 0) is None)
+    assert len(rests) == 1, "what came in its first rest leaves no time for another"
+    await world.storage.stop()
+
+
+async def test_a_checkpoint_that_somebody_waits_for_does_not_rest(tmp_path: Path) -> None:
+    world, rests = await paced(tmp_path)
+    await world.storage.flush()
+    await six_pieces(world, 1)
+    await world.storage.stop()
+    assert rests == []
+
+
+async def test_a_checkpoint_under_way_rests_no_more_when_room_is_wanted_or_the_storage_stops(
+    tmp_path: Path,
+) -> None:
+    world, rests = await paced(tmp_path)
+    asked: list[Callable[[], object]] = [
+        lambda: world.storage.on_room(lambda: None),
+        world.storage._flusher.halt,
+    ]
+    for entry_id, ask in enumerate(asked, start=1):
+        rests.clear()
+        world.threads.on_sleep = lambda seconds, ask=ask: (rests.append(seconds), ask())  # type: ignore[misc]
+        world.storage._flusher._by_time()
+        await until(lambda before=entry_id - 1: world.cached_entry(1, before) is None)
+        assert len(rests) == 1
+        await six_pieces(world, entry_id)
+
+
+async def test_a_full_disk_gets_the_space_of_deleted_journals_at_once(tmp_path: Path) -> None:
+    world, _ = await paced(tmp_path)
+    await world.storage.flush()
+    world.disk.put("/journal/current/1.txn", bytes(1000))
+    assert world.storage._opened.checkpointer.journals.retire(LogMark(2, 0)) == 1
+    world.disk.faults.fail("write", ".log", error=DiskFullError)
+    await world.append(run_of(1, [1]))
+    with pytest.raises(DiskFullError):
+        await world.storage.flush()
+    assert not [path for path in world.disk.files() if path.endswith(".old")]
+    await world.storage.flush()
+    await world.storage.stop()

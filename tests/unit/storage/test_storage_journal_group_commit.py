@@ -18,8 +18,13 @@ from quorumbook.storage.journal.format import (
     key_record,
     lac_record,
 )
-from quorumbook.storage.journal.group_commit import Journal, JournalStoppedError
-from quorumbook.storage.journal.replay import delete_journals, replay
+from quorumbook.storage.journal.group_commit import (
+    ZERO_STEP_BYTES,
+    Journal,
+    JournalStoppedError,
+)
+from quorumbook.storage.journal.removal import JournalRemoval
+from quorumbook.storage.journal.replay import replay
 from quorumbook.storage.marks import NO_MARK, LogMark
 
 DIRECTORY = "/journal/current"
@@ -463,13 +468,45 @@ async def test_only_files_wholly_below_the_mark_are_deleted() -> None:
     names = world.journals()
     keep = journal_id_of(names[2])
     assert keep is not None
-    env = Env(disk=world.disk)
-    assert delete_journals(env, DIRECTORY, LogMark(keep, 10**9)) == 2
+    removal = JournalRemoval(Env(disk=world.disk), DIRECTORY)
+    assert removal.retire(LogMark(keep, 10**9)) == 2
     assert world.journals() == names[2:]
     assert world.disk.exists(f"{DIRECTORY}/VERSION")
-    assert delete_journals(env, DIRECTORY, LogMark(keep, 10**9)) == 0
+    assert removal.retire(LogMark(keep, 10**9)) == 0
     crashed = world.disk.crash()
     assert not crashed.exists(f"{DIRECTORY}/{names[0]}")
+
+
+async def test_a_small_group_takes_zeros_along_so_that_the_next_ones_only_overwrite() -> None:
+    world = World()
+    written: list[tuple[int, int]] = []
+    put = world.disk.open
+
+    def opened(*arguments: object, **options: object) -> object:
+        file = put(*arguments, **options)  # type: ignore[arg-type]
+        write = file.write
+
+        def noted(buffers: list[bytes], offset: int) -> None:
+            if file.path.endswith(".txn"):
+                written.append((offset, offset + sum(map(len, buffers))))
+            write(buffers, offset)
+
+        file.write = noted  # type: ignore[method-assign,assignment]
+        return file
+
+    world.disk.open = opened  # type: ignore[method-assign,assignment]
+    big = run(1, 9, [b"x" * ZERO_STEP_BYTES]).data
+    for name, buffers in enumerate([None, None, [big], None]):
+        world.add(name, buffers)
+        await turn(5)
+    (header, first, second, large, last), end = written, len(big)
+    assert header == (0, 512)
+    assert first == (512, ZERO_STEP_BYTES)
+    assert second == (1024, 1536), "there are zeros already"
+    assert large[1] - large[0] < end + 1024, "a large group takes nothing along"
+    assert last == (large[1], 2 * ZERO_STEP_BYTES)
+    assert len(world.replayed().events) == 4
+    await world.journal.stop()
 
 
 async def test_space_is_reserved_ahead_and_given_back_at_a_roll() -> None:

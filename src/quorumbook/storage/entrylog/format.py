@@ -150,7 +150,9 @@ def decode_header(data: bytes, entry_log_id: int, path: str) -> EntryLogHeader:
     return EntryLogHeader(map_offset, map_count, check_magic == CHECK_MAGIC)
 
 
-def encode_run_record(entry_log_id: int, position: int, run: EntryRun) -> bytes:
+def encode_run_record(
+    entry_log_id: int, position: int, run: EntryRun, checksum: int | None = None
+) -> bytes:
     """Return the record that proves the run just before ``position``."""
     record = _RUN.pack(
         RUN_RECORD_SIZE - 4,
@@ -162,7 +164,7 @@ def encode_run_record(entry_log_id: int, position: int, run: EntryRun) -> bytes:
         run.last_entry_id,
         run.count,
         len(run.data),
-        value(run.data),
+        value(run.data) if checksum is None else checksum,
     )
     return record + _UINT32.pack(extend(value(_IDS.pack(entry_log_id, position)), record))
 

@@ -165,8 +165,10 @@ class EntryLogs:
         if self._log is not None and self._log.directory not in self._directories:
             self._finish()
 
-    def append_run(self, run: EntryRun) -> Location:
+    def append_run(self, run: EntryRun, checksum: int | None = None) -> Location:
         """Append a run and its check; where it lies is good once ``sync`` has returned.
+
+        ``checksum`` is the CRC32C of its bytes, if that is known already.
 
         Raises:
             StorageError: Everything appended since the last ``sync`` is to be appended again.
@@ -181,7 +183,7 @@ class EntryLogs:
         if log is None:
             log = self._new_log()
         position = log.end
-        record = encode_run_record(log.id, position + len(run.data), run)
+        record = encode_run_record(log.id, position + len(run.data), run, checksum)
         log.buffers += (run.data, record)
         log.buffered += size
         log.ledgers[run.ledger_id] = log.ledgers.get(run.ledger_id, 0) + len(run.data)

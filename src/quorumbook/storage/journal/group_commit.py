@@ -38,6 +38,12 @@ Done = Callable[[BaseException | None], None]
 PREALLOCATION_BYTES = 16 * 1024 * 1024
 DEFAULT_FILE_SIZE_BYTES = 2 * 1024 * 1024 * 1024
 DEFAULT_GROUP_SIZE_BYTES = 16 * 1024 * 1024
+#: A small group takes the zeros behind it along up to the next multiple of this.  Those that
+#: follow overwrite what the file already has, and their syncs have nothing but data to make
+#: durable: measured with groups of 28 KB, 0.11 instead of 0.2 ms for write and sync.
+ZERO_STEP_BYTES = 256 * 1024
+#: From this size on a group is not worth it.
+_ZERO_GROUP_BYTES = 64 * 1024
 #: From here on one joined copy is cheaper than a checksum call and an iovec per buffer.
 _JOIN_FROM_BUFFERS = 8
 
@@ -92,6 +98,8 @@ class _Writer:
         self._journal_id = -1
         self._offset = 0
         self._allocated = 0
+        #: Up to here the file has been written to, be it with zeros.
+        self._written = 0
         self.files_created = 0
         self.write_ns = 0
         self.sync_ns = 0
@@ -125,6 +133,12 @@ class _Writer:
         end = offset + sum(map(len, pieces))
         if end > self._allocated:
             self._allocate(file, end)
+        if end > self._written:
+            self._written = end
+            if end - offset < _ZERO_GROUP_BYTES:
+                steps = -(-end // ZERO_STEP_BYTES)
+                self._written = max(end, min(steps * ZERO_STEP_BYTES, self._allocated))
+                pieces.append(bytes(self._written - end))
         before = self._clock.now_ns()
         file.write(pieces, offset)
         self.write_ns += self._clock.now_ns() - before
@@ -156,7 +170,7 @@ class _Writer:
         path = f"{self._directory}/{journal_name(journal_id)}"
         file = self._disk.open(path, create=True, uncached=True)
         self._file, self._journal_id, self._allocated = file, journal_id, 0
-        self._offset = HEADER_SIZE
+        self._offset = self._written = HEADER_SIZE
         self._allocate(file, HEADER_SIZE)
         header = encode_header(
             journal_id,

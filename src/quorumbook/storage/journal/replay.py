@@ -31,7 +31,7 @@ from quorumbook.storage.journal.runs import JournalVisitor, RunCollector
 from quorumbook.storage.journal.scan import FileEnd, read_header, scan_checked, scan_plain
 from quorumbook.storage.marks import NO_MARK, LogMark
 
-__all__ = ["JournalVisitor", "ReplayReport", "delete_journals", "journal_ids", "replay"]
+__all__ = ["JournalVisitor", "ReplayReport", "journal_ids", "replay"]
 
 _log = logger("storage.journal")
 
@@ -60,16 +60,6 @@ def journal_ids(env: Env, directory: str) -> list[int]:
     """Return the ids of all journals in a directory, ascending."""
     ids = (journal_id_of(name) for name in env.disk.list_directory(directory))
     return sorted(journal_id for journal_id in ids if journal_id is not None)
-
-
-def delete_journals(env: Env, directory: str, mark: LogMark) -> int:
-    """Delete the journals that lie wholly before a mark; return how many.  Blocks."""
-    ids = [found for found in journal_ids(env, directory) if found < mark.journal_id]
-    for journal_id in ids:
-        env.disk.unlink(f"{directory}/{journal_name(journal_id)}")
-    if ids:
-        env.disk.sync_directory(directory)
-    return len(ids)
 
 
 def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> ReplayReport:
