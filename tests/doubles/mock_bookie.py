@@ -35,6 +35,7 @@ from quorumbook.protocol.requests import (
     ListEntries,
     Read,
     ReadLAC,
+    ReadRun,
     Request,
     StartTLS,
     Unsupported,
@@ -76,6 +77,12 @@ class MockBookie:
         self.on_request: Callable[[Request], Behaviour] | None = None
         #: Entries that come out with a flipped byte.
         self.corrupt: set[int] = set()
+        #: What comes out instead of an entry: gets its id and bytes.
+        self.tamper: Callable[[int, bytes], bytes] | None = None
+        #: What a long poll is told as the last add confirmed, whatever is known.
+        self.claimed_lac: int | None = None
+        #: Like a bookie of before batch reads: closes the connection on them.
+        self.is_old = False
         self.is_reading = True
         self._held: list[Callable[[], None]] | None = None
         self._connections: set[_Connection] = set()
@@ -153,6 +160,8 @@ class MockBookie:
             self._add(connection, request)
         elif isinstance(request, Read):
             self._read(connection, request)
+        elif isinstance(request, BatchRead) and self.is_old:
+            connection.transport.close()
         elif isinstance(request, BatchRead):
             self._batch_read(connection, request)
         elif isinstance(request, WriteLAC):
@@ -206,7 +215,7 @@ class MockBookie:
         entry = ledger.entries[entry_id]
         if entry_id in self.corrupt:
             entry = entry[:-1] + bytes([entry[-1] ^ 1])
-        return entry
+        return entry if self.tamper is None else self.tamper(entry_id, entry)
 
     def _read(self, connection: _Connection, request: Read) -> None:
         ledger = self.ledgers.get(request.ledger_id)
@@ -243,14 +252,15 @@ class MockBookie:
             if is_answered:
                 return
             is_answered = True
-            lac = ledger.last_add_confirmed
+            lac = ledger.last_add_confirmed if self.claimed_lac is None else self.claimed_lac
             entry, entry_id = None, -1
             if lac > previous and previous + 1 in ledger.entries:
                 entry_id = previous + 1
                 entry = self._entry(ledger, entry_id)
             connection.send(answers.read_answer(request, Status.OK, entry, lac, entry_id))
 
-        if ledger.last_add_confirmed > previous or ledger.is_fenced:
+        is_news = (self.claimed_lac or ledger.last_add_confirmed) > previous
+        if is_news or ledger.is_fenced:
             answer()
             return
         self._polls[request.ledger_id].append(answer)
@@ -301,7 +311,12 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for request in self._decoder.feed(data):
-            self._bookie.handle(self, request)
+            if isinstance(request, ReadRun):  # one by one: a script speaks of single requests
+                for entry_id in request.entry_ids:
+                    single = Read(2, request.token, request.ledger_id, entry_id)
+                    self._bookie.handle(self, single)
+            else:
+                self._bookie.handle(self, request)
 
     def send(self, data: bytes) -> None:
         if not self.transport.is_closing():

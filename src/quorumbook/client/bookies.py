@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from quorumbook.client.connection import Channel, ControlChannel, FastChannel
+from quorumbook.client.connection import Channel, ControlChannel
 from quorumbook.client.deferred import DeferredChannel
+from quorumbook.client.entry_reads import ReadChannel
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.waiting import end, outcome_of
@@ -75,10 +76,12 @@ class Bookies:
         self._read_only: frozenset[BookieId] = frozenset()
         self._is_stale = True
         self._refreshing: asyncio.Task[None] | None = None
-        self._fast: dict[BookieId, FastChannel] = {}
+        self._fast: dict[BookieId, ReadChannel] = {}
         self._control: dict[BookieId, ControlChannel] = {}
         self._deferred: dict[BookieId, DeferredChannel] = {}
         self._quarantine: dict[BookieId, _Quarantine] = {}
+        #: Until when bookies are asked last, because they were silent or gave damaged entries.
+        self._slow: dict[BookieId, int] = {}
         self._on_change: dict[Callable[[], None], None] = {}
         self._is_closed = False
 
@@ -94,9 +97,40 @@ class Bookies:
         """Tell whether a bookie is in quarantine."""
         return bookie_id in self._quarantine and bookie_id in self.quarantined
 
-    def fast(self, bookie_id: BookieId) -> FastChannel:
+    def read_ranks(self, ensemble: Sequence[BookieId]) -> Mapping[BookieId, int]:
+        """Return who is asked later than others that store an entry: the higher, the later.
+
+        Last come bookies in quarantine, before them those that were silent or gave damaged
+        entries lately, and those that have many more reads under way than the idlest one.
+        """
+        options = self._options
+        if not options.reorder_reads:
+            return {}
+        ranks: dict[BookieId, int] = {}
+        least = options.reorder_pending_reads
+        if least:
+            pending = [self.fast(bookie_id).pending_reads for bookie_id in ensemble]
+            limit = min(pending) + least
+            ranks = {b: 1 for b, reads in zip(ensemble, pending, strict=True) if reads >= limit}
+        now_ns = self._env.clock.now_ns()
+        for bookie_id in [b for b, until_ns in self._slow.items() if until_ns <= now_ns]:
+            del self._slow[bookie_id]
+        ranks.update(dict.fromkeys(self._slow, 2))
+        ranks.update(dict.fromkeys(self.quarantined, 3))
+        return ranks
+
+    def is_asked_late(self, bookie_id: BookieId, ensemble: Sequence[BookieId]) -> bool:
+        """Tell whether others are asked for an entry before this one."""
+        is_calm = not (self._quarantine or self._slow or self._options.reorder_pending_reads)
+        return not is_calm and self.read_ranks(ensemble).get(bookie_id, 0) > 0
+
+    def note_slow_read(self, bookie_id: BookieId) -> None:
+        """Ask a bookie after others for a while: it was silent, or gave a damaged entry."""
+        self._slow[bookie_id] = self._env.clock.now_ns() + int(self._options.quarantine_s * _NS)
+
+    def fast(self, bookie_id: BookieId) -> ReadChannel:
         """Return the v2 channel to a bookie."""
-        return self._channel(self._fast, FastChannel, bookie_id)
+        return self._channel(self._fast, ReadChannel, bookie_id)
 
     def control(self, bookie_id: BookieId) -> ControlChannel:
         """Return the v3 channel to a bookie."""

@@ -493,6 +493,6 @@ def _tick_s(options: ClientOptions) -> float:
         options.add_timeout_s,
         options.read_timeout_s,
         options.request_timeout_s,
-        options.speculative_read_s,
+        options.speculative_read_s or options.read_timeout_s,
     )
     return max(_SHORTEST_TICK_S, min(_LONGEST_TICK_S, shortest / 8))

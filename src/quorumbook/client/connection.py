@@ -336,7 +336,7 @@ class FastChannel(Channel):
     ) -> None:
         super().__init__(env, bookie_id, resolve, options, ticker, on_health)
         self._decoder = v2.AnswerDecoder()
-        self._reads: dict[int, tuple[int, int, asyncio.Future[v2.BatchReadAnswer]]] = {}
+        self._reads: dict[int, tuple[int, int, asyncio.Future[Any]]] = {}
         self._next_request_id = 1
 
     def batch_read(
@@ -344,19 +344,27 @@ class FastChannel(Channel):
     ) -> asyncio.Future[v2.BatchReadAnswer]:
         """Ask for consecutive entries; the future gets the answer or a BookieUnavailableError."""
         future: asyncio.Future[v2.BatchReadAnswer] = asyncio.get_running_loop().create_future()
+        request_id = self._expect(future)
+        if request_id is not None:
+            self.write(
+                v2.encode_batch_read(
+                    ledger_id, first_entry_id, request_id, max_count, max_size_bytes
+                )
+            )
+        return future
+
+    def _expect(self, future: asyncio.Future[Any]) -> int | None:
+        """Have a future wait for an answer; None if it never comes."""
         if self._is_closed:
             fail(future, ClientClosedError("the client is closed"))
-            return future
+            return None
         request_id = self._next_request_id
         self._next_request_id += 1
         now_ns = self._env.clock.now_ns()
         deadline_ns = now_ns + int(self._options.read_timeout_s * _NS)
         self._reads[request_id] = (deadline_ns, now_ns, future)
         self._ticker.watch(self._check)
-        self.write(
-            v2.encode_batch_read(ledger_id, first_entry_id, request_id, max_count, max_size_bytes)
-        )
-        return future
+        return request_id
 
     def _received(self, data: bytes) -> None:
         listeners = self._listeners
@@ -372,9 +380,14 @@ class FastChannel(Channel):
                     waiting = self._reads.pop(answer.request_id, None)
                     if waiting is not None and not waiting[2].done():
                         waiting[2].set_result(answer)
+                else:
+                    self._received_other(answer)
         finally:
             for listener in touched.values():
                 listener.on_answers_end()
+
+    def _received_other(self, answer: v2.Answer) -> None:
+        """Take an answer that belongs to no add and no batch read."""
 
     def _reset_decoder(self) -> None:
         self._decoder = v2.AnswerDecoder()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
-from quorumbook.ids import EntryId, LedgerId
+from quorumbook.errors import DigestMismatchError
+from quorumbook.ids import BookieId, EntryId, LedgerId
 
 _FIELD = Struct(">q")
 #: Where last add confirmed and the ledger's length stand in an entry's header.
@@ -136,6 +138,14 @@ class EntryBatch:
             self._payload_offset,
         )
 
+    def within(self, max_size_bytes: int) -> EntryBatch:
+        """Return the first entries that fit into so many bytes: one at least."""
+        if len(self.buffer) <= max_size_bytes:
+            return self
+        ends = [end for _, end in self.offsets]
+        count = max(1, bisect_right(ends, max_size_bytes))
+        return self.part(self.first_entry_id, self.first_entry_id + count - 1)
+
     @classmethod
     def joined(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
         """Put adjacent batches together."""
@@ -149,3 +159,15 @@ class EntryBatch:
             [payload for batch in batches for payload in batch.payloads],
             first._payload_offset,  # noqa: SLF001 - of this class
         )
+
+
+def blamed(error: DigestMismatchError, bookie_id: BookieId) -> DigestMismatchError:
+    """Return an error about an entry that says also who gave it."""
+    named = DigestMismatchError(
+        f"{error} (bookie {bookie_id})",
+        ledger_id=error.ledger_id,
+        entry_id=error.entry_id,
+        bookie_id=bookie_id,
+    )
+    named.__cause__ = error
+    return named

@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 from quorumbook.client.context import Context
-from quorumbook.client.entries import EntryBatch
-from quorumbook.errors import QuorumbookError
-from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId
+from quorumbook.client.entries import EntryBatch, blamed
+from quorumbook.env import logger
+from quorumbook.errors import DigestMismatchError, QuorumbookError
+from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
 from quorumbook.ledger.lac_read import LacReadState
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
@@ -17,6 +18,7 @@ from quorumbook.protocol.digest import Digester, entry_header
 from quorumbook.protocol.run import SIZE
 from quorumbook.protocol.status import Status, error_for
 
+_log = logger("client.reader")
 #: Where every bookie stores every entry, so many of them are asked for news at a time: one that
 #: is dead or behind must not hold a reader up, and all of them would only say the same.
 _POLLED_BOOKIES = 2
@@ -64,7 +66,8 @@ async def read_lac(
             for future in done:
                 index, bookie_id = waiting.pop(future)
                 try:
-                    state.on_answer(index, _lac_of(future.result(), bookie_id, digester, metadata))
+                    lac = _lac_of(future.result(), bookie_id, digester, ledger_id)
+                    state.on_answer(index, lac)
                 except QuorumbookError as error:
                     state.on_error(index, error)
     finally:
@@ -76,18 +79,20 @@ async def read_lac(
 
 
 def _lac_of(
-    response: v3.V3Response, bookie_id: BookieId, digester: Digester, metadata: LedgerMetadata
+    response: v3.V3Response, bookie_id: BookieId, digester: Digester, ledger_id: LedgerId
 ) -> EntryId:
-    """Return what one answer says, verified."""
-    ledger_id = metadata.ledger_id
+    """Return what one answer proves: only what is under a digest counts."""
     if response.status is not Status.OK:
         raise error_for(response.status, ledger_id=ledger_id, bookie_id=bookie_id)
     lac = INVALID_ENTRY_ID
-    if response.lac_body:
-        lac = digester.parse_lac_packet(response.lac_body, ledger_id)
-    if response.last_entry:
-        digester.verify(response.last_entry, ledger_id, None)
-        lac = max(lac, entry_header(response.last_entry)[2])
+    try:
+        if response.lac_body:
+            lac = digester.parse_lac_packet(response.lac_body, ledger_id)
+        if response.last_entry:
+            digester.verify(response.last_entry, ledger_id, None)
+            lac = max(lac, entry_header(response.last_entry)[2])
+    except DigestMismatchError as error:
+        raise blamed(error, bookie_id) from error
     return lac
 
 
@@ -97,10 +102,9 @@ class LacPolls:
     def __init__(self, context: Context, digester: Digester) -> None:
         self._context = context
         self._digester = digester
-        self._polls: dict[BookieId, asyncio.Future[v3.V3Response]] = {}
+        self._polls: dict[BookieId, asyncio.Task[tuple[EntryId, EntryBatch | None]]] = {}
         #: Bookies that gave no news: how often, and until when they are left alone.
         self._resting: dict[BookieId, tuple[int, int]] = {}
-        self._asked_ns: dict[BookieId, int] = {}
         self._turn = 0
 
     async def wait(
@@ -124,7 +128,7 @@ class LacPolls:
             for bookie_id, poll in list(self._polls.items()):
                 if poll.done():
                     del self._polls[bookie_id]
-                    heard, entry = self._hear(bookie_id, poll, metadata, known)
+                    heard, entry = poll.result()
                     lac = max(lac, heard)
                     batch = batch or entry
             if lac > known or other.done():
@@ -156,15 +160,37 @@ class LacPolls:
             if until_ns > now_ns:
                 pauses_ns.append(until_ns - now_ns)
             else:
-                self._asked_ns[bookie_id] = now_ns
-                self._polls[bookie_id] = self._poll(bookie_id, metadata.ledger_id, known)
+                poll = self._poll(bookie_id, metadata, known)
+                self._polls[bookie_id] = asyncio.get_running_loop().create_task(poll)
         return min(pauses_ns) / _NS if pauses_ns else None
 
-    def _poll(
-        self, bookie_id: BookieId, ledger_id: int, known: EntryId
-    ) -> asyncio.Future[v3.V3Response]:
+    async def _poll(
+        self, bookie_id: BookieId, metadata: LedgerMetadata, known: EntryId
+    ) -> tuple[EntryId, EntryBatch | None]:
+        """Ask one bookie, and return what it proves; after an error another one is asked."""
+        options, clock = self._context.options, self._context.env.clock
+        asked_ns = clock.now_ns()
+        try:
+            lac, batch = await self._news(bookie_id, metadata.ledger_id, known)
+        except QuorumbookError as error:
+            # Also of a bookie that has nothing of the ledger yet, which answers at once.
+            _log.debug("ledger %d: %s", metadata.ledger_id, error)
+            self._rest(bookie_id)
+            return known, None
+        waited_ns = clock.now_ns() - asked_ns
+        if lac > known or waited_ns >= options.long_poll_timeout_s * _NS / 2:
+            self._resting.pop(bookie_id, None)
+        else:
+            # No news, and at once: of a fenced ledger a bookie does not wait for any.
+            self._rest(bookie_id)
+        return lac, batch
+
+    async def _news(
+        self, bookie_id: BookieId, ledger_id: LedgerId, known: EntryId
+    ) -> tuple[EntryId, EntryBatch | None]:
         options = self._context.options
         timeout_s = options.long_poll_timeout_s
+        control = self._context.bookies.control(bookie_id)
 
         def encode(txn_id: int) -> bytes:
             return v3.encode_read(
@@ -176,39 +202,32 @@ class LacPolls:
                 is_piggyback=True,
             )
 
-        return self._context.bookies.control(bookie_id).request(
+        response = await control.request(
             "a long poll", encode, timeout_s=timeout_s + options.request_timeout_s
         )
-
-    def _hear(
-        self,
-        bookie_id: BookieId,
-        poll: asyncio.Future[v3.V3Response],
-        metadata: LedgerMetadata,
-        known: EntryId,
-    ) -> tuple[EntryId, EntryBatch | None]:
-        """Return what an answer says; after an error another bookie is asked."""
-        try:
-            response = poll.result()
-            if response.status is not Status.OK:
-                raise error_for(response.status, ledger_id=metadata.ledger_id, bookie_id=bookie_id)
-            batch = None
-            if response.body and response.entry_id == known + 1:
-                batch = self._batch(response.body, metadata.ledger_id, known + 1)
-        except QuorumbookError:
-            # Also of a bookie that has nothing of the ledger yet, which answers at once.
-            self._rest(bookie_id)
+        if response.status is not Status.OK:
+            raise error_for(response.status, ledger_id=ledger_id, bookie_id=bookie_id)
+        claimed = INVALID_ENTRY_ID if response.max_lac is None else response.max_lac
+        batch = None
+        if response.body and response.entry_id == known + 1:
+            batch = self._batch(response.body, ledger_id, known + 1)
+        if claimed <= known and batch is None:
             return known, None
-        lac = INVALID_ENTRY_ID if response.max_lac is None else response.max_lac
-        if batch is not None and lac <= known:
-            lac = known + 1
-        waited_ns = self._context.env.clock.now_ns() - self._asked_ns.get(bookie_id, 0)
-        if lac > known or waited_ns >= self._context.options.long_poll_timeout_s * _NS / 2:
-            self._resting.pop(bookie_id, None)
-        else:
-            # No news, and at once: of a fenced ledger a bookie does not wait for any.
-            self._rest(bookie_id)
-        return lac, batch
+        # The number in a long poll's answer is under no digest, and an entry never says that it
+        # is confirmed itself: what the bookie has stored of its writer has to say so.
+        stored = await control.request(
+            "a read of the last add confirmed", lambda txn_id: v3.encode_read_lac(txn_id, ledger_id)
+        )
+        lac = _lac_of(stored, bookie_id, self._digester, ledger_id)
+        if lac < claimed:
+            _log.warning(
+                "ledger %d: bookie %s says that entry %d is confirmed, and proves only %d",
+                ledger_id,
+                bookie_id,
+                claimed,
+                lac,
+            )
+        return max(lac, known), batch if lac > known else None
 
     def _rest(self, bookie_id: BookieId) -> None:
         """Leave a bookie alone for a while, and ask another one first."""

@@ -31,7 +31,16 @@ class ClientOptions:
         max_pending_bytes: Bytes a writer holds, those a slow bookie has not taken included.
         read_ahead_bytes: Bytes a reader asks for ahead of what was consumed.
         read_batch_bytes: Bytes of one batch read.
-        speculative_read_s: After this silence a read goes to the next bookie as well.
+        speculative_read_s: After this silence a read goes to the next bookie as well; 0: never.
+        speculative_read_s_max: Longest wait before yet another bookie is asked …
+        speculative_read_factor: … each of which is so many times the one before.
+        reorder_reads: Ask bookies that failed, were silent or gave damaged entries lately last.
+        reorder_pending_reads: Ask a bookie later that has so many more reads under way than the
+            idlest one; 0: never.
+        sticky_reads: Read a ledger from one bookie while it answers, so that its read-ahead
+            serves; otherwise from all in turn.
+        batch_reads: Ask for many entries with one request.  Where bookies of the peer older than
+            4.17 are, False spares them a request at which they close the connection.
         recovery_batch_entries: Entries that a recovery reads and writes back at once.
         delay_ensemble_change: Replace a failed bookie only when an entry can no longer reach
             its ack quorum.
@@ -58,6 +67,12 @@ class ClientOptions:
     read_ahead_bytes: int = 8 * 1024 * 1024
     read_batch_bytes: int = 1024 * 1024
     speculative_read_s: float = 2.0
+    speculative_read_s_max: float = 2.0
+    speculative_read_factor: float = 2.0
+    reorder_reads: bool = True
+    reorder_pending_reads: int = 0
+    sticky_reads: bool = False
+    batch_reads: bool = True
     recovery_batch_entries: int = 64
     delay_ensemble_change: bool = False
     require_replacement: bool = False
@@ -88,4 +103,12 @@ class ClientOptions:
         return cls(**given)  # type: ignore[arg-type]
 
 
-_MAY_BE_ZERO = frozenset({"lac_delay_s", "add_quorum_timeout_s", "quarantine_s"})
+_MAY_BE_ZERO = frozenset(
+    {
+        "lac_delay_s",
+        "add_quorum_timeout_s",
+        "quarantine_s",
+        "speculative_read_s",
+        "reorder_pending_reads",
+    }
+)

@@ -11,7 +11,7 @@ from quorumbook.client.connection import again
 from quorumbook.client.context import Context
 from quorumbook.client.entries import Entry, EntryBatch
 from quorumbook.client.lac import LacPolls, read_lac
-from quorumbook.client.reading import RangeRead
+from quorumbook.client.reading import ChunkRead, RangeRead, Sticky
 from quorumbook.client.single import read_single
 from quorumbook.env import logger
 from quorumbook.errors import (
@@ -57,7 +57,10 @@ class LedgerReader:
         self._length = 0
         self._is_over = False
         self._error: QuorumbookError | None = None
-        self._reads: set[RangeRead] = set()
+        self._reads: set[RangeRead | ChunkRead] = set()
+        self._sticky: Sticky | None = None
+        if context.options.sticky_reads and metadata.write_quorum_size == metadata.ensemble_size:
+            self._sticky = Sticky(metadata.ledger_id % metadata.ensemble_size)
         self._news: set[asyncio.Future[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._is_stale = False
@@ -128,7 +131,9 @@ class LedgerReader:
         self._check_open()
         self._check_first(entry_id)
         self._check_confirmed(entry_id)
-        batch = await read_single(self._context, self._digester, self._metadata, entry_id)
+        batch = await read_single(
+            self._context, self._digester, self._metadata, entry_id, self._sticky
+        )
         if batch is None:
             async for entry in self.read(entry_id, entry_id):
                 return entry
@@ -136,6 +141,66 @@ class LedgerReader:
         self._check_open()
         self._note(batch)
         return next(iter(batch))
+
+    async def read_last_entry(self) -> Entry:
+        """Return the last entry; of a ledger that is being written the last confirmed one.
+
+        Raises:
+            NoSuchEntryError: there is none yet.
+        """
+        last = await self.read_last_add_confirmed()
+        if last == INVALID_ENTRY_ID:
+            raise NoSuchEntryError(f"ledger {self.id} has no entry yet", ledger_id=self.id)
+        return await self.read_entry(last)
+
+    async def read_batch(
+        self,
+        first: EntryId,
+        *,
+        max_count: int | None = None,
+        max_size_bytes: int | None = None,
+    ) -> EntryBatch:
+        """Return what one answer brings of the entries from ``first`` on: at least that one.
+
+        Args:
+            first: The first one wanted, which is confirmed.
+            max_count: Most entries to return.
+            max_size_bytes: Most bytes to return, what stands around payloads included; an entry
+                that is larger comes alone.  The option ``read_batch_bytes`` if not given.
+
+        Raises:
+            LocalProtocolError: ``first`` is beyond the last add confirmed.
+        """
+        self._check_open()
+        self._check_first(first)
+        self._check_confirmed(first)
+        limit = max_size_bytes or self._context.options.read_batch_bytes
+        last = self._lac if not max_count else min(self._lac, first + max_count - 1)
+        metadata = self._metadata
+        batches: list[EntryBatch] = []
+        if metadata.write_quorum_size < metadata.ensemble_size:
+            async with contextlib.aclosing(self._read(first, last)) as found:
+                async for batch in found:
+                    batches.append(batch)
+                    if sum(batch.size_bytes for batch in batches) >= limit:
+                        break
+        else:
+            batches.append(await self._read_chunk(first, last, limit))
+        return EntryBatch.joined(batches).within(limit)
+
+    async def _read_chunk(self, first: EntryId, last: EntryId, limit: int) -> EntryBatch:
+        read = ChunkRead(
+            self._context, self._digester, self._metadata, first, last, first, self._sticky, limit
+        )
+        self._reads.add(read)
+        try:
+            batch = await read.next_batch()
+        finally:
+            self._reads.discard(read)
+            read.close()
+        self._check_open()
+        self._note(batch)
+        return batch
 
     async def read_unconfirmed(self, first: EntryId, last: EntryId) -> AsyncGenerator[Entry, None]:
         """Yield entries whether they are confirmed or not.
@@ -252,7 +317,9 @@ class LedgerReader:
         self._check_first(first)
         if first > last:
             return
-        read = RangeRead(self._context, self._digester, lambda: self._metadata, first, last)
+        read = RangeRead(
+            self._context, self._digester, lambda: self._metadata, first, last, self._sticky
+        )
         self._reads.add(read)
         try:
             batches: AsyncIterator[EntryBatch] = read.batches()

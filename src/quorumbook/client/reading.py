@@ -15,7 +15,7 @@ from functools import partial
 
 from quorumbook.client.connection import again
 from quorumbook.client.context import Context
-from quorumbook.client.entries import EntryBatch
+from quorumbook.client.entries import EntryBatch, blamed
 from quorumbook.errors import ClientClosedError, DigestMismatchError, QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -35,6 +35,18 @@ _STRIPED_UNWEIGHED = 4
 _MAX_CHUNKS = 8
 
 
+class Sticky:
+    """The position that one reader reads from, until that gives it reason to move."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def move_from(self, index: int, ensemble_size: int) -> None:
+        """Go to the next position, unless another read has done so already."""
+        if self.index == index:
+            self.index = (index + 1) % ensemble_size
+
+
 class ChunkRead:
     """Entries ``first_entry_id`` to ``last_entry_id`` under way."""
 
@@ -45,28 +57,47 @@ class ChunkRead:
         metadata: LedgerMetadata,
         first_entry_id: EntryId,
         last_entry_id: EntryId,
-        sticky_index: int,
+        number: int,
+        sticky: Sticky | None = None,
+        batch_bytes: int | None = None,
     ) -> None:
+        """Ask for the first entries.
+
+        Args:
+            context: The client's.
+            digester: The ledger's.
+            metadata: The ledger's.
+            first_entry_id: The first entry wanted.
+            last_entry_id: The last one.
+            number: By which chunks take turns with the bookies.
+            sticky: Whom to ask instead of that.
+            batch_bytes: Bytes of one answer; the option ``read_batch_bytes`` if not given.
+        """
         self._context = context
         self._digester = digester
         self._ledger_id = metadata.ledger_id
         self._is_striped = metadata.write_quorum_size < metadata.ensemble_size
+        self._ensemble_size = metadata.ensemble_size
         self._last = last_entry_id
         self._next = first_entry_id
+        options = context.options
+        self._batch_bytes = batch_bytes or options.read_batch_bytes
+        self._sticky = None if self._is_striped else sticky
+        self._silence_s = options.speculative_read_s
         self._state = ReadState(
             metadata,
             first_entry_id,
             last_entry_id,
             batch_entries=_MAX_CHUNK_ENTRIES,
             max_in_flight=_STRIPED_IN_FLIGHT if self._is_striped else 1,
-            sticky_index=sticky_index % metadata.ensemble_size,
-            avoid=context.bookies.quarantined,
+            sticky_index=number % metadata.ensemble_size if sticky is None else sticky.index,
+            ranks=context.bookies.read_ranks(metadata.fragment_of(first_entry_id).ensemble),
         )
         self._arrived: dict[EntryId, EntryBatch] = {}
         self._ready: deque[EntryBatch] = deque()
         self._error: QuorumbookError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._asked: set[asyncio.Future[v2.BatchReadAnswer]] = set()
+        self._asked: dict[asyncio.Future[v2.BatchReadAnswer], SendRead] = {}
         self._asked_ns = 0
         self._is_over = False
         self._poll()
@@ -121,19 +152,20 @@ class ChunkRead:
             self._waiter = None
 
     def _ask(self, effect: SendRead) -> None:
-        future = self._context.bookies.fast(effect.bookie_id).batch_read(
+        future = self._context.bookies.fast(effect.bookie_id).read_run(
             self._ledger_id,
             effect.first_entry_id,
             effect.last_entry_id - effect.first_entry_id + 1,
-            self._context.options.read_batch_bytes,
+            self._batch_bytes,
         )
-        self._asked.add(future)
+        self._asked[future] = effect
         self._asked_ns = self._context.env.clock.now_ns()
-        self._context.ticker.watch(self._check)
+        if self._silence_s:
+            self._context.ticker.watch(self._check)
         future.add_done_callback(partial(self._on_answer, effect))
 
     def _on_answer(self, effect: SendRead, future: asyncio.Future[v2.BatchReadAnswer]) -> None:
-        self._asked.discard(future)
+        self._asked.pop(future, None)
         if self._is_over or future.cancelled():
             return
         problem = future.exception()
@@ -155,6 +187,7 @@ class ChunkRead:
                 self._error = again(problem)
             # A damaged entry counts for the entry that is damaged, not for the first asked for.
             damaged = problem.entry_id if isinstance(problem, DigestMismatchError) else None
+            self._turn_away(effect, is_bad=isinstance(problem, DigestMismatchError))
             entry_id = effect.first_entry_id if damaged is None else damaged
             self._state.on_error(effect.bookie_index, entry_id, problem)
         if problem is not None or self._is_striped or not self._arrived:
@@ -162,6 +195,13 @@ class ChunkRead:
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
             self._waiter = None
+
+    def _turn_away(self, effect: SendRead, *, is_bad: bool) -> None:
+        """Read from other bookies from now on: this one is silent, or does not give an entry."""
+        if self._sticky is not None:
+            self._sticky.move_from(effect.bookie_index, self._ensemble_size)
+        if is_bad:
+            self._context.bookies.note_slow_read(effect.bookie_id)
 
     def _take(self, effect: SendRead, data: bytes) -> DigestMismatchError | None:
         """Verify an answer, keep what is new of it, and return what is wrong with the rest."""
@@ -175,10 +215,13 @@ class ChunkRead:
             payloads = self._digester.open_run(data, self._ledger_id, first, good) if good else []
         wanted = effect.last_entry_id - first + 1
         del payloads[wanted:]
-        if not payloads:
-            return problem or DigestMismatchError(
+        if not payloads and problem is None:
+            problem = DigestMismatchError(
                 f"an answer without entry {first}", ledger_id=self._ledger_id, entry_id=first
             )
+        problem = problem and blamed(problem, effect.bookie_id)
+        if not payloads:
+            return problem
         new = self._state.on_entries(effect.bookie_index, first, first + len(payloads) - 1)
         if new is not None:
             offset = self._digester.payload_offset
@@ -201,9 +244,13 @@ class ChunkRead:
     def _check(self, now_ns: int) -> bool:
         if self._is_over or not self._asked:
             return False
-        wait_ns = int(self._context.options.speculative_read_s * _NS)
-        if now_ns - self._asked_ns >= wait_ns:
+        if now_ns - self._asked_ns >= int(self._silence_s * _NS):
+            options = self._context.options
+            longest_s = max(options.speculative_read_s_max, options.speculative_read_s)
+            self._silence_s = min(self._silence_s * options.speculative_read_factor, longest_s)
             self._asked_ns = now_ns
+            for effect in list(self._asked.values()):
+                self._turn_away(effect, is_bad=True)
             self._state.on_speculative_timeout()
             self._poll()
         return True
@@ -219,6 +266,7 @@ class RangeRead:
         metadata: Callable[[], LedgerMetadata],
         first_entry_id: EntryId,
         last_entry_id: EntryId,
+        sticky: Sticky | None = None,
     ) -> None:
         """Prepare to read; nothing is asked for before ``batches`` runs.
 
@@ -228,10 +276,12 @@ class RangeRead:
             metadata: Returns the newest metadata known.
             first_entry_id: The first entry wanted.
             last_entry_id: The last one.
+            sticky: Whom to read from; all in turn if not given.
         """
         self._context = context
         self._digester = digester
         self._metadata = metadata
+        self._sticky = sticky
         self._uncut = first_entry_id
         self._last = last_entry_id
         self._chunks: deque[ChunkRead] = deque()
@@ -281,7 +331,15 @@ class RangeRead:
             count = min(count, most)
             last = min(self._last, self._uncut + count - 1)
             self._chunks.append(
-                ChunkRead(self._context, self._digester, metadata, self._uncut, last, self._number)
+                ChunkRead(
+                    self._context,
+                    self._digester,
+                    metadata,
+                    self._uncut,
+                    last,
+                    self._number,
+                    self._sticky,
+                )
             )
             self._number += 1
             self._uncut = last + 1

@@ -13,8 +13,10 @@ from functools import partial
 from typing import Any
 
 from quorumbook.client.context import Context
+from quorumbook.client.entries import blamed
 from quorumbook.env import logger
 from quorumbook.errors import (
+    DigestMismatchError,
     InternalError,
     MetadataUnavailableError,
     MetadataVersionConflict,
@@ -275,6 +277,8 @@ class _RecoveryDriver:
                     self._later(_SHED_RETRY_S * 2**attempt, again)
                     return
                 on_error(error)
+            except DigestMismatchError as error:
+                on_error(blamed(error, bookie_id))
             except QuorumbookError as error:
                 on_error(error)
             except Exception as error:

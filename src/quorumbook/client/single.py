@@ -11,6 +11,7 @@ import asyncio
 
 from quorumbook.client.context import Context
 from quorumbook.client.entries import EntryBatch
+from quorumbook.client.reading import Sticky
 from quorumbook.errors import BookieUnavailableError, DigestMismatchError
 from quorumbook.ids import EntryId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -18,14 +19,18 @@ from quorumbook.protocol.digest import Digester
 
 
 async def read_single(
-    context: Context, digester: Digester, metadata: LedgerMetadata, entry_id: EntryId
+    context: Context,
+    digester: Digester,
+    metadata: LedgerMetadata,
+    entry_id: EntryId,
+    sticky: Sticky | None = None,
 ) -> EntryBatch | None:
     """Return the entry, verified, or None if the first bookie asked did not give it."""
     ensemble = metadata.fragment_of(entry_id).ensemble
-    bookie_id = ensemble[entry_id % len(ensemble)]
-    if context.bookies.is_suspect(bookie_id):
+    bookie_id = ensemble[entry_id % len(ensemble) if sticky is None else sticky.index]
+    if context.bookies.is_asked_late(bookie_id, ensemble):
         return None
-    asked = context.bookies.fast(bookie_id).batch_read(
+    asked = context.bookies.fast(bookie_id).read_run(
         metadata.ledger_id, entry_id, 1, context.options.read_batch_bytes
     )
     loop = asyncio.get_running_loop()
@@ -36,7 +41,8 @@ async def read_single(
         is_late = True
         asked.cancel()
 
-    timer = loop.call_later(context.options.speculative_read_s, give_up)
+    patience_s = context.options.speculative_read_s or context.options.read_timeout_s
+    timer = loop.call_later(patience_s, give_up)
     try:
         answer = await asked
         if answer.code:

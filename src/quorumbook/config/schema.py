@@ -295,8 +295,38 @@ _CLIENT = (
     ),
     Option(
         "client", "speculative_read_s", Kind.DURATION, 2.0,
-        "After this silence a read goes to the next bookie as well.",
-        peer_key="speculativeReadTimeout", peer_unit=_MS, minimum=0.001,
+        "After this silence a read goes to the next bookie as well; 0 never asks two.",
+        peer_key="speculativeReadTimeout", peer_unit=_MS, minimum=0,
+    ),
+    Option(
+        "client", "speculative_read_s_max", Kind.DURATION, 2.0,
+        "Longest silence before yet another bookie is asked.",
+        peer_key="maxSpeculativeReadTimeout", peer_unit=_MS, minimum=0.001,
+    ),
+    Option(
+        "client", "speculative_read_factor", Kind.NUMBER, 2.0,
+        "How many times longer each further silence may last, up to that.",
+        peer_key="speculativeReadTimeoutBackoffMultiplier", minimum=1,
+    ),
+    Option(
+        "client", "reorder_reads", Kind.SWITCH, True,
+        "Ask bookies that failed, were silent or gave damaged entries lately last.",
+        peer_key="reorderReadSequenceEnabled",
+    ),
+    Option(
+        "client", "reorder_pending_reads", Kind.INTEGER, 0,
+        "Ask a bookie later that has so many more reads under way than the idlest; 0 never.",
+        peer_key="reorderThresholdPendingRequests", minimum=0,
+    ),
+    Option(
+        "client", "sticky_reads", Kind.SWITCH, False,
+        "Read a ledger from one bookie while it answers, not from all in turn.",
+        peer_key="stickyReadSEnabled",
+    ),
+    Option(
+        "client", "batch_reads", Kind.SWITCH, True,
+        "Ask for many entries with one request, which bookies of the peer know since 4.17.",
+        peer_key="batchReadEnabled",
     ),
     Option(
         "client", "recovery_batch_entries", Kind.INTEGER, 64,

@@ -1,7 +1,7 @@
 """The read machine: a range of entries, fetched from whichever replica gives them.
 
     ReadState(metadata, first_entry_id, last_entry_id, *, batch_entries=1000, max_in_flight=4,
-              sticky_index=None, avoid=())
+              sticky_index=None, ranks=None)
       .poll() -> list[Effect]                             after creation and after any call below
       .on_entries(bookie_index, first_entry_id, verified_last) -> (first, last) | None
       .on_error(bookie_index, first_entry_id, error)
@@ -31,7 +31,7 @@ all of them say so; else the first error that says more than "no such entry" or 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -115,7 +115,7 @@ class ReadState:
         batch_entries: int = 1000,
         max_in_flight: int = 4,
         sticky_index: int | None = None,
-        avoid: Collection[BookieId] = (),
+        ranks: Mapping[BookieId, int] | None = None,
     ) -> None:
         """Start reading.
 
@@ -127,7 +127,7 @@ class ReadState:
             max_in_flight: pieces asked for at a time (striped: entries).
             sticky_index: the position to ask first where all positions store all entries, so
                 that a bookie's read-ahead works; otherwise the order of the write set.
-            avoid: bookies to ask last, because they failed lately.
+            ranks: bookies to ask after the others, the higher the later; 0 where not named.
         """
         if not 0 <= first_entry_id <= last_entry_id:
             raise LocalProtocolError(
@@ -139,7 +139,7 @@ class ReadState:
         self._batch_entries = 1 if self._is_striped else batch_entries
         self._max_in_flight = max_in_flight
         self._sticky_index = None if self._is_striped else sticky_index
-        self._avoid = frozenset(avoid)
+        self._ranks = ranks or {}
         self._last = last_entry_id
         self._uncut = first_entry_id
         self._firsts: list[EntryId] = []
@@ -265,9 +265,9 @@ class ReadState:
         if first is not None:
             start = order.index(first)
             order = order[start:] + order[:start]
-        if self._avoid:
+        if self._ranks:
             ensemble = metadata.fragment_of(piece.head).ensemble
-            order.sort(key=lambda index: ensemble[index] in self._avoid)
+            order.sort(key=lambda index: self._ranks.get(ensemble[index], 0))
         return order
 
     def _ask_next(self, piece: _Piece, effects: list[Effect]) -> None:

@@ -58,6 +58,22 @@ class LedgerReader(Owned):
         """Return one entry, quicker than ``read`` does."""
         return self.run(lambda: self._aio.read_entry(entry_id))
 
+    def read_last_entry(self) -> Entry:
+        """Return the last entry; of a ledger that is being written the last confirmed one."""
+        return self.run(self._aio.read_last_entry)
+
+    def read_batch(
+        self,
+        first: EntryId,
+        *,
+        max_count: int | None = None,
+        max_size_bytes: int | None = None,
+    ) -> EntryBatch:
+        """Return what one answer brings of the entries from ``first`` on: at least that one."""
+        return self.run(
+            lambda: self._aio.read_batch(first, max_count=max_count, max_size_bytes=max_size_bytes)
+        )
+
     def read_unconfirmed(self, first: EntryId, last: EntryId) -> Iterator[Entry]:
         """Yield entries whether they are confirmed or not."""
         return self.iterate(lambda: self._aio.read_unconfirmed(first, last))

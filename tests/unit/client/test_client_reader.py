@@ -417,7 +417,7 @@ async def test_a_tail_goes_on_past_dead_bookies_and_ensemble_changes() -> None:
                 await tailing
 
 
-async def test_a_tail_of_one_entry_at_a_time_needs_no_second_request() -> None:
+async def test_a_tail_of_one_entry_at_a_time_reads_no_entry_twice() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger()
         async with await bk.open_ledger(ledger.id, recover=False) as reader:

@@ -72,7 +72,7 @@ def test_a_striped_ledger_is_read_entry_by_entry_from_its_write_sets() -> None:
 
 
 def test_bookies_to_avoid_are_asked_last() -> None:
-    state = ReadState(ledger(), 0, 5, avoid={"a", "b"})
+    state = ReadState(ledger(), 0, 5, ranks={"a": 1, "b": 1})
     assert state.poll() == [SendRead("c", 2, 0, 5)]
     state.on_error(2, 0, LOST)
     assert state.poll() == [SendRead("a", 0, 0, 5)]
