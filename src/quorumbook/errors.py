@@ -22,6 +22,7 @@
     │   ├── NoSuchNodeError  NodeExistsError  NodeNotEmptyError  MetadataVersionConflict
     │   ├── NoSuchLedgerInMetadataError
     │   ├── MetadataFormatError  SessionExpiredError  MetadataUnavailableError
+    │   ├── MetadataUnauthorizedError
     │   └── ClusterNotInitializedError  ClusterExistsError  MetadataMoveError
     ├── StorageError                   a bookie's own disk, with path and offset
     │   ├── CorruptJournalError  CorruptEntryLogError  CorruptIndexError  CorruptStateError
@@ -320,6 +321,12 @@ class MetadataUnavailableError(MetadataError):
 
     code = -9
     retriable = True
+
+
+class MetadataUnauthorizedError(MetadataError):
+    """The metadata store refuses our credentials, or this node to us."""
+
+    code = -102
 
 
 class ClusterNotInitializedError(MetadataError):

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from doubles.zookeeper import end_session, fresh_root
 from quorumbook.metadata.memory import forget_memory_tree, memory_tree
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
+from quorumbook.zookeeper_server import ZooKeeperServer
 
 _numbers = itertools.count()
 
@@ -25,6 +27,8 @@ class MetadataDriver:
     """Opens stores on one fresh tree and can do to them what the outside world does."""
 
     uri: str
+    #: A name as strange as it may be.
+    strange_name = "ä€😀"
 
     def __init__(self) -> None:
         self._stores: list[MetadataStore] = []
@@ -88,13 +92,43 @@ class SqliteDriver(MetadataDriver):
         )
 
 
+class ZooKeeperDriver(MetadataDriver):
+    #: The servers refuse whatever takes two units of UTF-16.
+    strange_name = "ä€"
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        super().__init__()
+        self._root = fresh_root()
+        self._server = server
+        self.uri = f"zk://{server.address}/ledgers?chroot={self._root}"
+        self._is_made = False
+
+    async def open(self, **options: float) -> MetadataStore:
+        if not self._is_made:
+            self._is_made = True
+            everything = await open_store(f"zk://{self._server.address}/ledgers")
+            await everything.create(self._root)
+            await everything.close()
+        return await super().open(**options)
+
+    async def end_lease(self, store: MetadataStore) -> None:
+        await end_session(store)
+
+    async def set_counter(self, path: str, count: int) -> None:
+        pytest.skip("a ZooKeeper's counter cannot be set")
+
+
 _DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver}
 
 
-@pytest.fixture(params=sorted(_DRIVERS))
+@pytest.fixture(params=[*sorted(_DRIVERS), "zookeeper"])
 async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataDriver]:
     """One fresh tree on each driver in turn."""
-    made = _DRIVERS[request.param](tmp_path)
+    made: MetadataDriver
+    if request.param == "zookeeper":
+        made = ZooKeeperDriver(request.getfixturevalue("zookeeper"))
+    else:
+        made = _DRIVERS[request.param](tmp_path)
     yield made
     await made.close()
 

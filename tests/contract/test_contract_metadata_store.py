@@ -134,8 +134,8 @@ async def test_data_may_be_any_bytes_up_to_the_limit(store):
         await store.create("/b", data + b"x")
 
 
-async def test_names_may_be_any_text(store):
-    for name in ("127.0.0.1:3181", "a b", "%", "_", "*?[", "'; --", "ä€😀"):
+async def test_names_may_be_any_text(driver, store):
+    for name in ("127.0.0.1:3181", "a b", "%", "_", "*?[", "'; --", driver.strange_name):
         await store.create(f"/{name}", name.encode())
         assert (await store.get(f"/{name}")).data == name.encode()
 

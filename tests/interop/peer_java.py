@@ -60,6 +60,20 @@ def lacking() -> str | None:
     return None
 
 
+def find_jars() -> str:
+    """Return a class path of the peer's jars.
+
+    Raises:
+        Missing: a tool is missing, or Maven could not get the jars.
+    """
+    reason = lacking()
+    if reason is not None:
+        raise Missing(reason)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with _alone():
+        return _jars()
+
+
 def find_java(sources: list[Path] = DRIVER) -> Java:
     """Return a Java with the peer's jars and the given sources compiled.
 

@@ -31,12 +31,14 @@ async def init_cluster(call: Call, *, is_existing_fine: bool) -> bool:
     """
     from quorumbook.env import Env
     from quorumbook.errors import ClusterExistsError
+    from quorumbook.metadata.cluster import Layout
     from quorumbook.metadata.cluster import init_cluster as initialize
-    from quorumbook.metadata.uri import open_store
+    from quorumbook.metadata.uri import named_layout, open_store
 
     store = await open_store(call.metadata_uri, Env(), create=True)
     try:
-        await initialize(store)
+        kind = named_layout(call.metadata_uri)
+        await initialize(store, layout=None if kind is None else Layout(kind))
     except ClusterExistsError:
         if not is_existing_fine:
             raise

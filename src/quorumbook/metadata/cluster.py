@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from quorumbook.errors import (
     ClusterExistsError,
     ClusterNotInitializedError,
+    ConfigError,
     MetadataFormatError,
     NodeExistsError,
     NoSuchNodeError,
@@ -81,6 +82,23 @@ async def init_cluster(
     except NodeExistsError as error:
         raise ClusterExistsError(f"{store.uri} already holds a cluster") from error
     return instance_id
+
+
+async def check_layout(store: MetadataStore, wanted: LayoutKind | None) -> None:
+    """Compare the cluster's layout with the one somebody named; no cluster is fine.
+
+    Raises:
+        ConfigError: it is another one.
+    """
+    if wanted is None:
+        return
+    with contextlib.suppress(ClusterNotInitializedError):
+        kind = (await read_layout(store)).kind
+        if kind is not wanted:
+            raise ConfigError(
+                f"{store.uri}: the cluster's layout is {kind.value}, not {wanted.value}; "
+                "name that one, or none: zk://"
+            )
 
 
 async def read_layout(store: MetadataStore) -> Layout:

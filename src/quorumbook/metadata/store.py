@@ -1,14 +1,16 @@
 """The metadata store: a small tree of versioned nodes with sessions and watches.
 
 Everything a cluster shares (ledger metadata, who is alive, cookies, locks) lives in such a tree.
-This module says what a store is; ``memory`` and ``sqlite`` are stores, ``uri.open_store`` picks
-one, and the managers (``ledgers``, ``registration``, ``cookies``, ...) are written once on top.
+This module says what a store is; ``memory``, ``sqlite`` and ``zookeeper`` are stores,
+``uri.open_store`` picks one, and the managers (``ledgers``, ``registration``, ``cookies``, ...)
+are written once on top.
 
 A node has data, a version that every ``set`` raises by one, and children.  Paths are absolute,
-``/`` separates names, ``/`` itself always exists.  A parent must exist before its child.  An
-ephemeral node belongs to the session that made it, cannot have children, and disappears with the
-session.  The name of a sequential node gets ten digits appended: the number of children its
-parent ever had, as a signed 32-bit integer.
+``/`` separates names, ``/`` itself always exists.  A name is any text; a ZooKeeper refuses
+characters of two UTF-16 units.  A parent must exist before its child.  An ephemeral node belongs
+to the session that made it, cannot have children, and disappears with the session.  The name of a
+sequential node gets ten digits appended: the number of children its parent ever had, as a signed
+32-bit integer.
 
 Sessions.  A store has one session at a time, kept alive by a heartbeat.  Reads need no session.
 Once the session is over (the process was paused beyond its lease, say) every write raises

@@ -3,6 +3,7 @@
     sqlite:///data/metadata.db     a file, relative to the working directory
     sqlite:////var/lib/qb.db       a file, absolute
     memory://NAME                  in this process, shared by everybody who says NAME
+    zk://HOST:PORT,HOST/ledgers    a ZooKeeper; more in ``zookeeper.address``
 
 Only ``create=True`` (``quorumbook cluster init``, ``standalone``) makes a file.
 """
@@ -13,12 +14,16 @@ from dataclasses import dataclass
 
 from quorumbook.env import Env
 from quorumbook.errors import ConfigError
+from quorumbook.metadata.cluster import check_layout
 from quorumbook.metadata.memory import MemoryStore, memory_tree
+from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.sqlite import SqliteStore
 from quorumbook.metadata.store import DEFAULT_SESSION_TIMEOUT_S, MetadataStore
+from quorumbook.metadata.zookeeper.address import parse_address, parse_layout
+from quorumbook.metadata.zookeeper.store import ZooKeeperStore
 
-_KNOWN = "sqlite:///FILE and memory://NAME"
-_LATER = {"zk": "ZooKeeper", "etcd": "etcd"}
+_KNOWN = "sqlite:///FILE, zk://HOST:PORT/PATH and memory://NAME"
+_LATER = {"etcd": "etcd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +31,9 @@ class MetadataUri:
     """A URI taken apart."""
 
     text: str
-    #: "sqlite" or "memory".
+    #: "sqlite", "zk" or "memory".
     scheme: str
-    #: The file, or the name of the tree.
+    #: The file, the name of the tree, or for ZooKeeper the whole URI.
     location: str
 
 
@@ -47,6 +52,8 @@ def parse_uri(uri: str) -> MetadataUri:
             f"metadata URI {uri!r}: {scheme}:// comes with the {driver} driver, which is not in "
             f"this release; known are {_KNOWN}"
         )
+    if scheme.partition("+")[0] == "zk":
+        return MetadataUri(uri, "zk", uri)
     if scheme == "memory":
         if not rest or "/" in rest:
             raise ConfigError(f"metadata URI {uri!r} is not of the form memory://NAME")
@@ -63,6 +70,11 @@ def parse_uri(uri: str) -> MetadataUri:
     raise ConfigError(f"metadata URI {uri!r}: {scheme}:// is unknown; known are {_KNOWN}")
 
 
+def named_layout(uri: str) -> LayoutKind | None:
+    """Return the layout that a URI names, if it does; a new cluster gets it."""
+    return parse_layout(uri) if parse_uri(uri).scheme == "zk" else None
+
+
 async def open_store(
     uri: str,
     env: Env | None = None,
@@ -76,7 +88,8 @@ async def open_store(
         ConfigError: the URI is none of this release.
         ClusterNotInitializedError: there is no such file and ``create`` is false.
         MetadataFormatError: the file is damaged or none of ours.
-        MetadataUnavailableError: it cannot be opened.
+        MetadataUnavailableError: it cannot be opened, or no server answers.
+        MetadataUnauthorizedError: the servers refuse our credentials.
     """
     parsed = parse_uri(uri)
     if session_timeout_s <= 0:
@@ -85,6 +98,19 @@ async def open_store(
     if parsed.scheme == "memory":
         tree = memory_tree(parsed.location)
         return MemoryStore(tree, env, uri=uri, session_timeout_s=session_timeout_s)
+    if parsed.scheme == "zk":
+        return await _open_zookeeper(uri, env, session_timeout_s)
     return await SqliteStore.open(
         parsed.location, env, uri=uri, create=create, session_timeout_s=session_timeout_s
     )
+
+
+async def _open_zookeeper(uri: str, env: Env, session_timeout_s: float) -> MetadataStore:
+    options = parse_address(uri, env.disk)
+    store = await ZooKeeperStore.open(options, env, uri=uri, session_timeout_s=session_timeout_s)
+    try:
+        await check_layout(store, parse_layout(uri))
+    except BaseException:
+        await store.close()
+        raise
+    return store

@@ -16,6 +16,8 @@ from quorumbook.metadata.uri import MetadataUri, open_store, parse_uri
         ("sqlite:///./metadata.db", "sqlite", "./metadata.db"),
         ("sqlite:////var/lib/metadata.db", "sqlite", "/var/lib/metadata.db"),
         ("memory://test", "memory", "test"),
+        ("zk://h1:2181/ledgers", "zk", "zk://h1:2181/ledgers"),
+        ("zk+flat://h1/a", "zk", "zk+flat://h1/a"),
     ],
 )
 def test_a_known_uri_is_taken_apart(uri, scheme, location):
@@ -25,9 +27,6 @@ def test_a_known_uri_is_taken_apart(uri, scheme, location):
 @pytest.mark.parametrize(
     ("uri", "driver"),
     [
-        ("zk://h1:2181,h2:2181/ledgers", "ZooKeeper"),
-        ("zk+hierarchical://h1:2181;h2:2181/ledgers", "ZooKeeper"),
-        ("zk+null://h1/ledgers", "ZooKeeper"),
         ("etcd://h1:2379/", "etcd"),
     ],
 )
@@ -51,7 +50,7 @@ async def test_a_driver_that_is_not_in_this_release_is_named(uri, driver):
     ],
 )
 def test_an_unknown_scheme_is_told_the_known_ones(uri):
-    with pytest.raises(ConfigError, match="sqlite:///FILE and memory://NAME"):
+    with pytest.raises(ConfigError, match="sqlite:///FILE, zk://HOST:PORT/PATH and memory://NAME"):
         parse_uri(uri)
 
 

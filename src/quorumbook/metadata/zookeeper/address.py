@@ -1,0 +1,113 @@
+"""ZooKeeper metadata URIs.
+
+    zk[+LAYOUT]://HOST[:PORT],HOST[:PORT]/PATH[?OPTION=VALUE&...]
+
+Hosts may be separated by ``;``, as the peer writes them.  PATH is where the cluster's tree
+begins.  LAYOUT is flat, legacyhierarchical, hierarchical or longhierarchical; without one, or with
+``null``, the cluster's own counts.  Options:
+
+    acl=open|creator   who may read and change what we create: everybody, or only whoever has
+                       our credentials
+    auth_file=FILE     a file with USER:PASSWORD in its first line, for the scheme digest
+    chroot=/PATH       all paths, the cluster's included, are below this node
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl
+
+from quorumbook.env import Disk
+from quorumbook.errors import ConfigError, LocalProtocolError, StorageError
+from quorumbook.metadata.paths import LayoutKind
+from quorumbook.metadata.store import check_path
+from quorumbook.metadata.zookeeper import jute
+from quorumbook.metadata.zookeeper.session import Credential
+from quorumbook.metadata.zookeeper.store import ZooKeeperOptions
+
+_DEFAULT_PORT = 2181
+_SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]@]+))(?::(\d{1,5}))?")
+_ACLS = {"open": jute.OPEN_ACL, "creator": jute.CREATOR_ACL}
+_NO_LAYOUT = ("", "null")
+_OPTIONS = ("acl", "auth_file", "chroot")
+
+
+def parse_layout(uri: str) -> LayoutKind | None:
+    """Return the layout that a URI names, if it does.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    name = uri.partition("://")[0].partition("+")[2]
+    if name in _NO_LAYOUT:
+        return None
+    try:
+        return LayoutKind(name)
+    except ValueError:
+        known = ", ".join(kind.value for kind in LayoutKind)
+        raise ConfigError(
+            f"metadata URI {uri!r}: layout {name!r} is unknown; known are {known} and null"
+        ) from None
+
+
+def parse_address(uri: str, disk: Disk) -> ZooKeeperOptions:
+    """Take the part behind the scheme apart; reads the file of credentials.
+
+    Raises:
+        ConfigError: it is not of the form above, or the file cannot be read.
+    """
+    parse_layout(uri)
+    address, _, query = uri.partition("://")[2].partition("?")
+    hosts, slash, path = address.partition("/")
+    if "@" in hosts:
+        # Not even the message repeats a password.
+        raise ConfigError("a metadata URI holds no password: name a file, zk://...?auth_file=FILE")
+    servers = [_server(uri, each) for each in re.split("[,;]", hosts)]
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:
+            raise ConfigError(
+                f"metadata URI {uri!r}: option {name!r} is unknown; known are {', '.join(_OPTIONS)}"
+            )
+    acl = options.get("acl", "open")
+    if acl not in _ACLS:
+        raise ConfigError(f"metadata URI {uri!r}: acl is open or creator, not {acl!r}")
+    credential = _credential(options["auth_file"], disk) if "auth_file" in options else None
+    if acl == "creator" and credential is None:
+        raise ConfigError(f"metadata URI {uri!r}: acl=creator needs credentials: auth_file=FILE")
+    return ZooKeeperOptions(
+        servers=servers,
+        ledgers_root=_path(uri, slash + path.rstrip("/")),
+        chroot=_path(uri, options["chroot"]) if "chroot" in options else "",
+        credential=credential,
+        acl=_ACLS[acl],
+    )
+
+
+def _server(uri: str, text: str) -> tuple[str, int]:
+    match = _SERVER.fullmatch(text)
+    port = int(match[3] or _DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise ConfigError(f"metadata URI {uri!r}: {text!r} is not of the form HOST:PORT")
+    return match[1] or match[2], port
+
+
+def _path(uri: str, path: str) -> str:
+    try:
+        check_path(path or "/")
+    except LocalProtocolError as error:
+        raise ConfigError(f"metadata URI {uri!r}: {error}") from None
+    if path in ("", "/"):
+        raise ConfigError(f"metadata URI {uri!r} names no path; the usual one is /ledgers")
+    return path
+
+
+def _credential(path: str, disk: Disk) -> Credential:
+    try:
+        lines = disk.read_file(path).splitlines()
+    except StorageError as error:
+        raise ConfigError(f"file of credentials: {error}") from error
+    secret = lines[0].strip() if lines else b""
+    if b":" not in secret:
+        raise ConfigError(f"file of credentials {path}: its first line is not USER:PASSWORD")
+    return Credential("digest", secret)

@@ -1,0 +1,255 @@
+"""One session with a ZooKeeper ensemble, over as many connections as it takes.
+
+A task connects to one server after the other, takes the session up again, leaves the watches
+anew, and waits behind a ``sync`` before it lets anybody use the connection: from then on whatever
+was asked on earlier connections has happened or will not (``barrier_zxid``).
+
+A disconnection ends nothing; only a server says that the session is over.  Then the callback
+runs, ``is_over`` is true until ``renew``, and another session is begun at once, because reads and
+watches go on.  Silence for two thirds of the session's timeout ends a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quorumbook.env import Env, logger
+from quorumbook.errors import (
+    LocalProtocolError,
+    MetadataUnauthorizedError,
+    MetadataUnavailableError,
+    RemoteProtocolError,
+)
+from quorumbook.metadata.zookeeper import jute
+from quorumbook.metadata.zookeeper.connection import AnswerLost, Connection
+from quorumbook.metadata.zookeeper.jute import Code, Op
+from quorumbook.metadata.zookeeper.watches import WatchTable
+
+_log = logger("metadata.zookeeper")
+_RETRY_FIRST_S = 0.05
+_RETRY_LAST_S = 1.0
+_CONNECT_S_MIN = 0.5
+_CLOSE_S = 1.0
+#: Bytes of paths in one request that leaves watches; servers refuse more than a megabyte.
+_WATCHES_SIZE_BYTES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Who we say we are."""
+
+    scheme: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Credential({self.scheme})"
+
+
+class Session:
+    """Keeps a session.
+
+    Args:
+        servers: Host and port of each.
+        timeout_s: How long the session is to outlive the last sign of us; the server may
+            decide otherwise.
+        on_over: Called when the session ended.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        servers: list[tuple[str, int]],
+        timeout_s: float,
+        credential: Credential | None,
+        on_over: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._servers = list(servers)
+        env.random.shuffle(self._servers)
+        self._wanted_s = self.timeout_s = timeout_s
+        self._credential = credential
+        self._on_over = on_over
+        self._password = b""
+        self._living_id = 0
+        self._connection: Connection | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_closed = False
+        self._last_zxid = 0
+        self._failure = ""
+        self._refusal: MetadataUnauthorizedError | None = None
+        self.watches = WatchTable()
+        #: The session that writes belong to, also when it is over.
+        self.session_id = 0
+        self.is_over = False
+        #: What earlier connections asked for has a zxid up to this one, or will not happen.
+        self.barrier_zxid = 0
+        self._task = self._loop.create_task(self._run())
+
+    async def connection(self, deadline: float) -> Connection:
+        """Return the living connection, in the order of the calls.
+
+        Raises:
+            MetadataUnavailableError: there is none until the deadline (of the loop's clock).
+            MetadataUnauthorizedError: the servers refuse our credentials.
+            LocalProtocolError: the session was closed.
+        """
+        while self._connection is None or self._waiting:
+            self._check_open()
+            if self._refusal is not None:
+                raise self._refusal
+            turn: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(turn)
+            if self._connection is not None:
+                turn.set_result(None)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await turn
+            except TimeoutError as error:
+                raise MetadataUnavailableError(self.complaint()) from error
+            finally:
+                self._waiting.remove(turn)
+            if self._connection is not None:
+                return self._connection
+        return self._connection
+
+    def complaint(self) -> str:
+        """Say in a few words why there is no connection."""
+        names = ",".join(f"{host}:{port}" for host, port in self._servers)
+        why = f": {self._failure}" if self._failure else ""
+        return f"no ZooKeeper at {names} answers{why}"
+
+    async def renew(self, deadline: float) -> None:
+        """Take the living session for the present one, if that is over."""
+        while True:
+            connection = await self.connection(deadline)
+            # The end of a session may be on its way still.
+            try:
+                await connection.request(Op.SYNC, jute.string("/"))
+            except AnswerLost:
+                continue
+            break
+        if self.is_over:
+            self.session_id = self._living_id
+            self.is_over = False
+
+    async def close(self) -> None:
+        """End the session, if a server can be told."""
+        self._is_closed = True
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(AnswerLost, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await connection.request(Op.CLOSE, b"")
+            connection.end("closed")
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._wake()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LocalProtocolError("the metadata store is closed")
+
+    def _wake(self) -> None:
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+    async def _run(self) -> None:
+        delay_s = _RETRY_FIRST_S
+        while not self._is_closed:
+            for server in list(self._servers):
+                was_living = self._living_id
+                connection = await self._try(server)
+                if connection is not None:
+                    delay_s = _RETRY_FIRST_S
+                    await self._serve(connection)
+                    break
+                if was_living and not self._living_id:
+                    break  # The session is over; the next one may begin at once.
+            else:
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, _RETRY_LAST_S)
+            self._servers.append(self._servers.pop(0))
+
+    async def _serve(self, connection: Connection) -> None:
+        self._connection, self._refusal, self._failure = connection, None, ""
+        self._wake()
+        try:
+            self._failure = await connection.lost
+        finally:
+            self._connection = None
+            # No server behind this one is good for us, and missed changes are those after it.
+            self._last_zxid = max(self._last_zxid, connection.answered_zxid)
+            connection.end("closed")
+        if not self._is_closed:
+            _log.info("ZooKeeper: %s; connecting again", self._failure)
+
+    async def _try(self, server: tuple[str, int]) -> Connection | None:
+        """Connect to one server; None if that did not work, or ended the session."""
+        connection = Connection(self._on_event, self.timeout_s)
+        connect_s = max(self.timeout_s * 2 / 3 / len(self._servers), _CONNECT_S_MIN)
+        try:
+            async with asyncio.timeout(connect_s):
+                await self._loop.create_connection(lambda: connection, *server)
+                if await self._greet(connection):
+                    await self._prepare(connection)
+                    return connection
+        except TimeoutError:
+            self._failure = f"{server[0]}:{server[1]} does not answer within {connect_s:.1f} s"
+        except OSError as error:
+            self._failure = f"{server[0]}:{server[1]}: {error.strerror or error}"
+        except (AnswerLost, RemoteProtocolError) as error:
+            self._failure = f"{server[0]}:{server[1]}: {error}"
+        except MetadataUnauthorizedError as error:
+            self._refusal = error
+            self._wake()
+        except BaseException:
+            connection.end("closed")
+            raise
+        connection.end("given up")
+        return None
+
+    async def _greet(self, connection: Connection) -> bool:
+        """Take the session up on a connection; False if it is over."""
+        frame = jute.connect(
+            self._last_zxid, int(self._wanted_s * 1000), self._living_id, self._password
+        )
+        answer = jute.connected(await connection.greet(frame))
+        if answer.timeout_ms <= 0 or not answer.session_id:
+            self._living_id, self._password = 0, b""
+            if self.session_id and not self.is_over:
+                self.is_over = True
+                _log.warning("ZooKeeper session 0x%x is over", self.session_id)
+                self._on_over()
+            return False
+        self._living_id, self._password = answer.session_id, answer.password
+        self.timeout_s = answer.timeout_ms / 1000
+        if not self.session_id:
+            self.session_id = self._living_id
+        connection.keep_alive(self.timeout_s * 2 / 3)
+        return True
+
+    async def _prepare(self, connection: Connection) -> None:
+        """Authenticate, leave the watches anew, and let the past be over."""
+        if self._credential is not None:
+            record = jute.auth_record(self._credential.scheme, self._credential.secret)
+            answer = await connection.special(jute.AUTH_XID, Op.AUTH, record)
+            if answer.header.error:
+                raise MetadataUnauthorizedError(
+                    f"ZooKeeper refuses our {self._credential.scheme} credentials"
+                )
+        for record in self.watches.records(self._last_zxid, _WATCHES_SIZE_BYTES):
+            await connection.special(jute.SET_WATCHES_XID, Op.SET_WATCHES, record)
+        answer = await connection.request(Op.SYNC, jute.string("/"))
+        if answer.header.error not in (Code.OK, Code.NO_NODE, Code.NO_AUTH):
+            raise AnswerLost(f"the server is not ready ({answer.header.error})", 0)
+        self.barrier_zxid = max(self.barrier_zxid, answer.header.zxid)
+
+    def _on_event(self, body: bytes) -> None:
+        event = jute.Reader(body)
+        kind, _state, path = event.integer(), event.integer(), event.string()
+        self.watches.fire(kind, path)

@@ -1,0 +1,424 @@
+"""A metadata store in ZooKeeper; implements ``store.MetadataStore``.
+
+Every operation is one request; several may be under way and are carried out in their order.
+A read whose answer is lost with its connection is asked again.  What became of a write whose
+answer is lost is found out where it can be (``lost_writes``): then it is asked again or has
+succeeded; otherwise it fails with ``MetadataUnavailableError``, and may have happened.  Nothing
+waits longer than twice the session's timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from quorumbook.env import Env, logger
+from quorumbook.errors import (
+    LocalProtocolError,
+    MetadataError,
+    MetadataUnauthorizedError,
+    MetadataUnavailableError,
+    MetadataVersionConflict,
+    NodeExistsError,
+    NodeNotEmptyError,
+    NoSuchNodeError,
+    SessionExpiredError,
+)
+from quorumbook.metadata.store import (
+    ANY_VERSION,
+    DEFAULT_LEDGERS_ROOT,
+    DEFAULT_SESSION_TIMEOUT_S,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    Set,
+    Watch,
+    check_data,
+    check_path,
+)
+from quorumbook.metadata.zookeeper import jute, lost_writes
+from quorumbook.metadata.zookeeper.connection import Answer, AnswerLost, Connection
+from quorumbook.metadata.zookeeper.jute import Code, Header, Op
+from quorumbook.metadata.zookeeper.lost_writes import Fate, Sight
+from quorumbook.metadata.zookeeper.session import Credential, Session
+from quorumbook.metadata.zookeeper.watches import WatchKind
+
+_log = logger("metadata.zookeeper")
+#: A multi must fit into one request; this many creations of ledgers do.
+MULTI_LIMIT = 1000
+#: The servers refuse larger requests.
+_MULTI_SIZE_BYTES = 1_000_000
+#: Somebody else may make and delete the node as often; nobody is that unlucky.
+_REPLACE_ATTEMPTS = 32
+#: The server has not done what was asked, and this connection is of no use any more.
+_USELESS = frozenset(
+    (Code.CONNECTION_LOSS, Code.OPERATION_TIMEOUT, Code.SESSION_EXPIRED, Code.SESSION_MOVED)
+)
+#: The server will not do it now.
+_NOT_NOW = frozenset((Code.NOT_READ_ONLY, Code.THROTTLED))
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperOptions:
+    """Where a tree is and as whom we come."""
+
+    servers: list[tuple[str, int]]
+    ledgers_root: str = DEFAULT_LEDGERS_ROOT
+    #: All paths are below this one; it must exist.
+    chroot: str = ""
+    credential: Credential | None = None
+    acl: tuple[jute.Acl, ...] = field(default=jute.OPEN_ACL)
+
+
+class ZooKeeperStore:
+    """One session on a tree in ZooKeeper."""
+
+    def __init__(
+        self, options: ZooKeeperOptions, env: Env, *, uri: str, session_timeout_s: float
+    ) -> None:
+        self.uri = uri
+        self.env = env
+        self.ledgers_root = options.ledgers_root
+        self.multi_limit = MULTI_LIMIT
+        self._chroot = options.chroot
+        self._acl = jute.acls(options.acl)
+        self._loop = asyncio.get_running_loop()
+        self._patience_s = session_timeout_s
+        self._on_expired: dict[object, Callable[[], None]] = {}
+        self._is_closed = False
+        #: Sequential nodes whose creation was found out about after its answer was lost.
+        self._found: set[str] = set()
+        self._session = Session(
+            env, options.servers, session_timeout_s, options.credential, self._tell_expired
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        options: ZooKeeperOptions,
+        env: Env,
+        *,
+        uri: str,
+        session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_S,
+    ) -> ZooKeeperStore:
+        """Connect and begin a session.
+
+        Raises:
+            MetadataUnavailableError: no server answers.
+            MetadataUnauthorizedError: the servers refuse the credentials.
+        """
+        store = cls(options, env, uri=uri, session_timeout_s=session_timeout_s)
+        try:
+            await store._session.connection(store._deadline())
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long the servers let the session outlive the last sign of us."""
+        return self._session.timeout_s
+
+    @property
+    def session_id(self) -> int:
+        """The present session, also when it is over."""
+        return self._session.session_id
+
+    async def renew_session(self) -> int:
+        """Begin another session if the present one is over."""
+        self._check_open()
+        await self._session.renew(self._deadline())
+        return self.session_id
+
+    def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have a callback run whenever a session ends; return its removal."""
+        key = object()
+        self._on_expired[key] = callback
+
+        def remove() -> None:
+            self._on_expired.pop(key, None)
+
+        return remove
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Create a node and return its path."""
+        result = await self._write([Create(path, bytes(data), ephemeral, sequential)])
+        if isinstance(result, list):
+            return str(result[0])
+        return jute.Reader(result).string()[len(self._chroot) :]
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node:
+        """Return a node."""
+        header, body = await self._read(Op.GET, path, watch)
+        if header.error:
+            raise _error(header.error, path)
+        answer = jute.Reader(body)
+        return answer.node(answer.buffer())
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Node | None:
+        """Return a node or None."""
+        while True:
+            # The request made for this brings no data, and its watch is needed only if there
+            # is no node.
+            try:
+                return await self.get(path, watch)
+            except NoSuchNodeError:
+                if watch is None:
+                    return None
+            header, _ = await self._read(Op.EXISTS, path, watch)
+            if header.error == Code.NO_NODE:
+                return None
+            if header.error:
+                raise _error(header.error, path)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Replace the data of a node; return the new version."""
+        result = await self._write([Set(path, bytes(data), version)])
+        if isinstance(result, list):
+            assert isinstance(result[0], int)
+            return result[0]
+        return jute.Reader(result).node().version
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node."""
+        await self._write([Delete(path, version)])
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Return the names of the children, sorted."""
+        header, body = await self._read(Op.CHILDREN, path, watch)
+        if header.error:
+            raise _error(header.error, path)
+        return sorted(jute.Reader(body).strings())
+
+    async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
+        """Delete the node, if there is one, and create it anew."""
+        creation = Create(path, bytes(data), ephemeral)
+        for _ in range(_REPLACE_ATTEMPTS):
+            try:
+                await self.multi([Delete(path), creation])
+                return
+            except NoSuchNodeError:
+                pass
+            try:
+                await self._write([creation])
+                return
+            except NodeExistsError:
+                pass
+        raise MetadataUnavailableError(f"metadata node {path} comes and goes: not replaced")
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
+        """Carry out all operations or none."""
+        if len(operations) > MULTI_LIMIT:
+            raise LocalProtocolError(f"more than {MULTI_LIMIT} operations in one multi")
+        result = await self._write(list(operations), is_multi=True)
+        if isinstance(result, list):
+            return result
+        results, failed_at, failure = jute.Reader(result).multi()
+        if failure:
+            raise _error(failure, operations[failed_at].path)
+        return [each[len(self._chroot) :] if isinstance(each, str) else each for each in results]
+
+    def unwatch(self, watch: Watch) -> None:
+        """Forget a callback wherever it waits."""
+        self._session.watches.remove(watch)
+
+    async def close(self) -> None:
+        """End the session."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._on_expired.clear()
+        self._session.watches.clear()
+        await self._session.close()
+
+    # Requests
+
+    async def _read(self, operation: Op, path: str, watch: Watch | None) -> Answer:
+        self._check_open()
+        check_path(path)
+        full_path = jute.located(self._chroot, path)
+        record = jute.path_and_watch(full_path, watch is not None)
+        remember = None
+        if watch is not None:
+            remember = _remembering(self._session, operation, full_path, watch)
+        deadline = self._deadline()
+        while True:
+            connection = await self._session.connection(deadline)
+            try:
+                answer = await connection.request(operation, record, remember)
+            except AnswerLost:
+                continue
+            if answer.header.error not in _USELESS:
+                return answer
+            _give_up(connection, answer.header)
+
+    async def _write(
+        self, operations: list[Operation], *, is_multi: bool = False
+    ) -> bytes | list[str | int | None]:
+        """Return the body of the answer, or results that were found out without one."""
+        self._check_open()
+        number, record = self._request(operations, is_multi)
+        session = self._session
+        session_id = session.session_id
+        deadline = self._deadline()
+        while True:
+            if session.is_over or session.session_id != session_id:
+                raise SessionExpiredError(f"metadata session 0x{session_id:x} is over")
+            connection = await session.connection(deadline)
+            if session.is_over or session.session_id != session_id:
+                continue
+            try:
+                header, body = await connection.request(number, record)
+            except AnswerLost as lost:
+                results = await self._settle(operations, session_id, lost, deadline)
+                if results is None:
+                    continue
+                return results
+            if not header.error:
+                return body
+            if header.error not in _USELESS:
+                raise _error(header.error, operations[0].path if operations else "/")
+            _give_up(connection, header)
+
+    def _request(self, operations: list[Operation], is_multi: bool) -> tuple[Op, bytes]:
+        for each in operations:
+            is_sequential = isinstance(each, Create) and each.sequential
+            # A sequential name may be digits only: "/queue/" makes "/queue/0000000000".
+            check_path(f"{each.path}0" if is_sequential else each.path)
+            if each.path == "/":
+                if isinstance(each, Create):
+                    raise NodeExistsError("metadata node / exists already")
+                if isinstance(each, Delete):
+                    raise LocalProtocolError("metadata node / cannot be deleted")
+            if isinstance(each, Create | Set):
+                check_data(each.path, each.data)
+        if is_multi:
+            record = jute.multi_record(operations, self._chroot, self._acl)
+            if len(record) > _MULTI_SIZE_BYTES:
+                raise LocalProtocolError(
+                    f"a multi of {len(record)} bytes is more than the {_MULTI_SIZE_BYTES} "
+                    "that ZooKeeper takes"
+                )
+            return Op.MULTI, record
+        return jute.operation_record(operations[0], self._chroot, self._acl)
+
+    async def _settle(
+        self, operations: list[Operation], session_id: int, lost: AnswerLost, deadline: float
+    ) -> list[str | int | None] | None:
+        """Find out what became of a write: its results, or None if it was not carried out.
+
+        Raises:
+            MetadataUnavailableError: that cannot be known.
+        """
+        try:
+            await self._session.connection(deadline)
+            window = (lost.answered_zxid, self._session.barrier_zxid)
+            fate = await lost_writes.settle(
+                operations, _Eyes(self._sight, self._names, window, session_id, self._found)
+            )
+        except MetadataUnavailableError as error:
+            raise MetadataUnavailableError(f"{error}; what was asked may have happened") from error
+        if fate is Fate.UNKNOWN:
+            raise MetadataUnavailableError(
+                f"{lost}: what was asked of {operations[0].path if operations else '/'} may have "
+                "happened"
+            )
+        return None if fate is Fate.NOT_DONE else fate
+
+    async def _sight(self, path: str) -> Sight | None:
+        """Return a node and when it was changed, or None."""
+        answer = await self._read(Op.GET, path, None)
+        if answer.header.error == Code.NO_NODE:
+            return None
+        if answer.header.error:
+            raise _error(answer.header.error, path)
+        record = jute.Reader(answer.body)
+        data = record.buffer()
+        modified_zxid = record.modified()
+        return Sight(record.node(data), modified_zxid)
+
+    async def _names(self, path: str) -> list[str]:
+        """Return the names of the children, none if there is no node."""
+        try:
+            return await self.children(path)
+        except NoSuchNodeError:
+            return []
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LocalProtocolError(f"metadata store {self.uri} is closed")
+
+    def _deadline(self) -> float:
+        return self._loop.time() + self._patience_s
+
+    def _tell_expired(self) -> None:
+        self._found.clear()
+        for callback in list(self._on_expired.values()):
+            try:
+                callback()
+            except Exception:
+                _log.exception("a callback at the end of a metadata session failed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Eyes:
+    """How ``lost_writes`` looks at the tree."""
+
+    look: Callable[[str], Awaitable[Sight | None]]
+    children: Callable[[str], Awaitable[list[str]]]
+    window: tuple[int, int]
+    session_id: int
+    claimed: set[str]
+
+
+def _remembering(
+    session: Session, operation: Op, path: str, watch: Watch
+) -> Callable[[Header], None]:
+    """Return what keeps a watch when the server has it, too."""
+
+    def remember(header: Header) -> None:
+        if operation == Op.CHILDREN:
+            kind = WatchKind.CHILDREN
+        elif operation == Op.EXISTS and header.error == Code.NO_NODE:
+            session.watches.add(WatchKind.EXISTS, path, watch)
+            return
+        else:
+            kind = WatchKind.DATA
+        if not header.error:
+            session.watches.add(kind, path, watch)
+
+    return remember
+
+
+def _give_up(connection: Connection, header: Header) -> None:
+    connection.end(f"the server is of no use any more (error {header.error})")
+
+
+def _error(code: int, path: str) -> Exception:
+    """Return the error for a server's code."""
+    match code:
+        case Code.NO_NODE:
+            return NoSuchNodeError(f"metadata node {path}, or its parent, does not exist")
+        case Code.NODE_EXISTS:
+            return NodeExistsError(f"metadata node {path} exists already")
+        case Code.BAD_VERSION:
+            return MetadataVersionConflict(f"metadata node {path} has another version")
+        case Code.NOT_EMPTY:
+            return NodeNotEmptyError(f"metadata node {path} has children")
+        case Code.NO_CHILDREN_FOR_EPHEMERALS:
+            return LocalProtocolError(f"the parent of metadata node {path} is ephemeral")
+        case Code.NO_AUTH | Code.INVALID_ACL | Code.AUTH_FAILED:
+            return MetadataUnauthorizedError(
+                f"metadata node {path}: ZooKeeper does not let us; "
+                "name a file with the credentials: ?auth_file=FILE at the end of the URI"
+            )
+        case Code.BAD_ARGUMENTS | Code.UNIMPLEMENTED:
+            return LocalProtocolError(f"metadata node {path}: ZooKeeper cannot do this ({code})")
+    if code in _NOT_NOW:
+        return MetadataUnavailableError(f"metadata node {path}: ZooKeeper takes no writes now")
+    return MetadataError(f"metadata node {path}: ZooKeeper fails with error {code}")

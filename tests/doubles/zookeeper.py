@@ -1,0 +1,100 @@
+"""Real ZooKeepers for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+
+from interop.peer_java import Missing, find_jars, free_port
+from quorumbook.errors import ConfigError, MetadataUnavailableError
+from quorumbook.metadata.zookeeper import jute
+from quorumbook.metadata.zookeeper.store import ZooKeeperStore
+from quorumbook.zookeeper_server import (
+    Member,
+    ZooKeeperServer,
+    find_classpath,
+    find_java,
+)
+
+__all__ = ["Missing", "end_session", "find_zookeeper", "fresh_root", "start_ensemble"]
+
+#: Sessions may be as short as two of these.
+_TICK_TIME_MS = 200
+_numbers = itertools.count()
+
+
+def find_zookeeper() -> str:
+    """Return a class path with a ZooKeeper on it, from this machine or by Maven.
+
+    Raises:
+        Missing: there is no Java, or no ZooKeeper.
+    """
+    try:
+        find_java()
+        return find_classpath()
+    except ConfigError as error:
+        if "Java" in str(error):
+            raise Missing(str(error)) from error
+        return find_jars()
+
+
+def start_zookeeper(directory: str, classpath: str, **options: object) -> ZooKeeperServer:
+    """Start a server on a free port and wait until it serves."""
+    while True:
+        server = ZooKeeperServer(
+            directory, free_port(), classpath=classpath, tick_time_ms=_TICK_TIME_MS, **options
+        )
+        try:
+            server.start()
+            server.wait_ready()
+        except (ConfigError, MetadataUnavailableError) as error:
+            server.kill()
+            if "in use" not in str(error):
+                raise
+        else:
+            return server
+
+
+def start_ensemble(directory: str, classpath: str) -> list[ZooKeeperServer]:
+    """Start three servers that are one ZooKeeper, and wait until they serve."""
+    members = [Member("127.0.0.1", free_port(), free_port()) for _ in range(3)]
+    servers = [
+        ZooKeeperServer(
+            os.path.join(directory, str(index)), free_port(), classpath=classpath,
+            members=members, index=index, tick_time_ms=_TICK_TIME_MS,
+        )
+        for index in range(3)
+    ]  # fmt: skip
+    for server in servers:
+        server.start()
+    for server in servers:
+        server.wait_ready()
+    return servers
+
+
+def fresh_root() -> str:
+    """Return a path that no other test of this process uses."""
+    return f"/test-{next(_numbers)}"
+
+
+async def end_session(store: ZooKeeperStore) -> None:
+    """Close a session from elsewhere, as the server does when it hears nothing for too long."""
+    session = store._session
+    host, port = session._servers[0]
+    session_id, password = session._living_id, session._password
+    while True:
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(jute.connect(0, 10_000, session_id, password))
+            writer.write(jute.request(1, jute.Op.CLOSE))
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            answer = jute.connected(await reader.readexactly(size))
+            # The owner may have taken the session back in between.
+            if answer.timeout_ms <= 0:
+                return
+            await reader.read()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
