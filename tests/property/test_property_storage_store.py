@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from doubles.records import lac_packet
 from doubles.storage_world import KEY, World, run_of
+from quorumbook.storage import flush
 
 LEDGERS = st.integers(1, 2)
 
@@ -165,7 +167,22 @@ class StorageMachine(RuleBasedStateMachine):
             assert data == b"".join(len(bodies[i]).to_bytes(4, "big") + bodies[i] for i in batch)
 
 
-StorageMachine.TestCase.settings = settings(
+class KeepingMachine(StorageMachine):
+    """The same with readers who find every flushed stretch in the read cache, however short."""
+
+    @initialize()
+    def open(self) -> None:
+        self.patch = mock.patch.object(flush, "_KEPT_SIZE_BYTES", 1)
+        self.patch.start()
+        super().open()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.stop()
+
+
+KeepingMachine.TestCase.settings = StorageMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
 )
 TestStorage = StorageMachine.TestCase
+TestKeepingStorage = KeepingMachine.TestCase

@@ -204,6 +204,14 @@ class Book:
             limbo_start,
         )
 
+    def keep(self, run: EntryRun) -> None:
+        """Have readers find what a flush has just written when its write cache is gone.
+
+        Until the flush is over the write cache is asked first, and what it replaces is dropped.
+        """
+        if run.ledger_id not in self._deleted:
+            self._caches.read.put(run)
+
     def settle(self, checkpoint: Checkpoint) -> None:
         """A checkpoint went through: its entries are on disk now."""
         self._caches.drop_flushed()

@@ -28,6 +28,7 @@ from google_crc32c import value as crc32c
 
 from quorumbook.errors import DiskFullError
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.entrylog.writer import WRITE_BUFFER_BYTES, EntryLogs
 from quorumbook.storage.index import Index
 from quorumbook.storage.journal.removal import JournalRemoval
@@ -42,6 +43,8 @@ MARK_KEY = "mark"
 #: Meta of the index: why a limbo start is due, and the ledger id that stands for it in copies.
 LIMBO_START_KEY = "limbo_start"
 LIMBO_START_ID: LedgerId = -1
+#: Shorter stretches are not shown to the read cache: thousands of them would hold up the loop.
+_KEPT_SIZE_BYTES = 64 * 1024
 
 
 def encode_index_mark(mark: LogMark) -> str:
@@ -117,6 +120,8 @@ class Checkpointer:
         self._copies = copies
         self._marks = marks
         self.journals = journals
+        #: Told about every long stretch that was appended, on the worker.
+        self.on_stretch: Callable[[EntryRun], None] = lambda _: None
         self._now_ns = now_ns
         #: Called between two pieces with the share of the checkpoint's bytes that is written.
         self.rest: Callable[[float], None] = lambda _: None
@@ -175,6 +180,8 @@ class Checkpointer:
         for run in cache.stretches():
             checksum = crc32c(run.data)
             location = self._entry_logs.append_run(run, checksum)
+            if len(run.data) >= _KEPT_SIZE_BYTES:
+                self.on_stretch(run)
             written += len(run.data)
             if written - rested >= WRITE_BUFFER_BYTES:
                 rested = written

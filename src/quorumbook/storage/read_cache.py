@@ -1,9 +1,9 @@
-"""Stretches of entries read from entry logs, the longest unused ones dropped first.
+"""Stretches of entries that lie in entry logs, the longest unused ones dropped first.
 
-A stretch is a whole run as the index knows it, so it serves single reads and the pieces of batch
-reads without touching an entry.  The limit counts what the interpreter really holds.  Whoever
-replaces entries on disk drops their range here, in the same loop step in which the write cache
-that held them goes.
+A stretch is a whole run as the index knows it, read from there or just flushed.  So it serves
+single reads and the pieces of batch reads without touching an entry.  The limit counts what the
+interpreter really holds.  Whoever replaces entries on disk drops their range here, in the same
+loop step in which the write cache that held them goes.
 """
 
 from __future__ import annotations

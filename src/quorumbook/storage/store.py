@@ -158,6 +158,7 @@ class LedgerStorage:
             on_damage=self._note_damage,
             read_ahead_size_bytes=self.options.read_ahead_size_bytes,
         )
+        opened.checkpointer.on_stretch = self._keep
         self._is_open = True
         self._flusher.start(opened.pending)
         return opened.report
@@ -194,6 +195,10 @@ class LedgerStorage:
         for index in (self._read_index, self._opened.loop_index, self._opened.index):
             index.close()
         self.directories.release()
+
+    def _keep(self, run: EntryRun) -> None:
+        """Take a stretch from the flush worker, one at a time: they never pile up beside it."""
+        self._flush_worker.call_on_loop(lambda: self._book.keep(run))
 
     def _fail(self, error: BaseException) -> None:
         """Say once that no promise can be kept any more."""
