@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quorumbook.client.options import ClientOptions
     from quorumbook.client.reader import LedgerReader
     from quorumbook.client.writer import LedgerWriter
+    from quorumbook.env import TlsOptions
     from quorumbook.errors import QuorumbookError
     from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
     from quorumbook.protocol.digest import DigestType
@@ -41,6 +42,7 @@ __all__ = [
     "LedgerState",
     "LedgerWriter",
     "QuorumbookError",
+    "TlsOptions",
     "__version__",
     "connect",
 ]
@@ -57,6 +59,7 @@ _HOMES = {
     "LedgerState": "quorumbook.ledger.metadata",
     "LedgerWriter": "quorumbook.client.writer",
     "QuorumbookError": "quorumbook.errors",
+    "TlsOptions": "quorumbook.env",
     "connect": "quorumbook.client.client",
 }
 

@@ -12,7 +12,7 @@
     │   └── ReadOnlyBookieError  TooManyRequestsError  UnknownLedgerStateError
     ├── BookieUnavailableError         no answer at all
     │   ├── ConnectFailedError  ConnectionLostError
-    │   └── RequestTimeoutError
+    │   └── RequestTimeoutError  SecurityError
     ├── LedgerError                    the outcome of an operation over several bookies
     │   ├── NotEnoughBookiesError  AddQuorumTimeoutError  ReadFailedError  WriteFailedError
     │   ├── LedgerClosedError  LedgerExistsError  DuplicateEntryIdError  LedgerIdOverflowError
@@ -185,6 +185,13 @@ class RequestTimeoutError(BookieUnavailableError, TimeoutError):
     """The bookie did not answer in time."""
 
     code = -23
+
+
+class SecurityError(BookieUnavailableError):
+    """TLS or authentication failed; the message names the cause and what to do about it."""
+
+    code = -24
+    retriable = False
 
 
 class LedgerError(QuorumbookError):

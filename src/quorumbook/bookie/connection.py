@@ -12,6 +12,9 @@ A connection is not read while it is over one of its limits:
     ANSWERS   its peer does not take the answers away
     STOPPING  the bookie finishes what is under way
 
+A connection that must switch to TLS or authenticate first has a gate (``admission.py``), small
+frames and a time limit until then.
+
 ``Connections`` knows all of them, shares the budget of the bookie, and gives up peers that never
 read their answers, begin frames and never finish them, or do not close.
 """
@@ -19,9 +22,12 @@ read their answers, begin frames and never finish them, or do not close.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
-from typing import Protocol, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias, cast
 
+from quorumbook.bookie.admission import Admission, Gate
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger
@@ -102,6 +108,7 @@ class Connection(asyncio.Protocol):
         "_taken_bytes",
         "_transport",
         "add_bytes",
+        "gate",
         "is_open",
         "is_pumping",
         "long_polls",
@@ -125,6 +132,8 @@ class Connection(asyncio.Protocol):
         self._progress_ns = 0
         self.is_open = False
         self.peer = "?"
+        #: What looks at requests first; None when the connection may do everything.
+        self.gate: Gate | None = None
         #: Bytes of adds that are not answered yet.
         self.add_bytes = 0
         #: Reads that wait for a turn; kept by ``reads.py``.
@@ -149,6 +158,7 @@ class Connection(asyncio.Protocol):
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         if self._owner.opened(self):
             self.is_open = True
+            self.gate = self._owner.admission.gate(self)
         else:
             self._transport.abort()
 
@@ -159,6 +169,8 @@ class Connection(asyncio.Protocol):
         decoder = self._decoder
         try:
             requests = decoder.feed(data)
+            if requests and self.gate is not None:
+                requests = self.gate.admit(requests, decoder.pending_bytes)
             if requests:
                 self._owner.handler.handle(self, requests)
         except RemoteProtocolError as error:
@@ -196,6 +208,30 @@ class Connection(asyncio.Protocol):
         if was_open:
             self._owner.handler.forget(self)
             self._owner.lost(self)
+
+    # Called by its gate
+
+    @property
+    def is_closing(self) -> bool:
+        """Tell whether nothing that its peer says counts any more."""
+        return self._closing
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The certificate its peer showed under TLS."""
+        tls = self._transport.get_extra_info("ssl_object")
+        return tls.getpeercert() or None if tls is not None else None
+
+    def start_tls(self, context: ssl.SSLContext, done: Callable[[Exception | None], None]) -> None:
+        """Send what is there in the clear, and go on with TLS from the next byte on."""
+        self.flush()
+        self._transport = self._owner.env.network.start_tls(
+            self._transport, self, context, server_side=True, done=done
+        )
+
+    def limit_frames(self, size_bytes: int) -> None:
+        """Refuse larger frames from now on."""
+        self._decoder.max_frame_size_bytes = size_bytes
 
     # Called by those who carry out requests
 
@@ -343,6 +379,10 @@ class Connection(asyncio.Protocol):
                 self._owner.metrics.connections_slow += 1
                 self.give_up("it does not read its answers")
                 return
+        if self.gate is not None and self.gate.is_overdue(now_ns):
+            self._owner.metrics.connections_slow += 1
+            self.give_up("it has not authenticated, or not switched to TLS, in time")
+            return
         since_ns = self._frame_since_ns
         frame_limit_ns = int(options.frame_timeout_s * 1e9)
         if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
@@ -364,9 +404,15 @@ class Connections:
     """All connections of a bookie, their common budget and their housekeeping."""
 
     def __init__(
-        self, env: Env, options: BookieOptions, metrics: BookieMetrics, handler: RequestHandler
+        self,
+        env: Env,
+        options: BookieOptions,
+        metrics: BookieMetrics,
+        handler: RequestHandler,
+        admission: Admission,
     ) -> None:
         self.env = env
+        self.admission = admission
         self.options = options
         self.metrics = metrics
         self.handler = handler
@@ -429,7 +475,8 @@ class Connections:
 
     def _tick(self) -> None:
         """Look after all connections; runs as long as there are any."""
-        shortest = min(self.options.answer_timeout_s, self.options.frame_timeout_s)
+        options = self.options
+        shortest = min(options.answer_timeout_s, options.frame_timeout_s, options.login_timeout_s)
         self._timer = None
         if self._open:
             loop = asyncio.get_running_loop()

@@ -172,6 +172,9 @@ class BookieMetrics:
         self.connections_total = 0
         self.connections_broken_protocol = 0
         self.connections_slow = 0
+        self.connections_unauthorized = 0
+        self.requests_refused = 0
+        self.certificate_errors = 0
         self.pauses = 0
         #: 1 writable, 0 read-only, -1 not registered.
         self.server_status = -1
@@ -218,6 +221,9 @@ class BookieMetrics:
             "bookkeeper_server_CONNECTIONS_BROKEN_PROTOCOL": self.connections_broken_protocol,
             "bookkeeper_server_CONNECTIONS_SLOW_CLOSED": self.connections_slow,
             "bookkeeper_server_CONNECTIONS_PAUSED": self.pauses,
+            "bookkeeper_server_CONNECTIONS_UNAUTHORIZED": self.connections_unauthorized,
+            "bookkeeper_server_REQUESTS_UNAUTHORIZED": self.requests_refused,
+            "bookkeeper_server_CERTIFICATE_ERRORS": self.certificate_errors,
         }
 
     def _directories(self) -> Iterable[Metric]:

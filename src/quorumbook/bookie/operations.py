@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from quorumbook.auth.plugins import AUTH_DISABLED
 from quorumbook.bookie.access import open_ledger
 from quorumbook.bookie.adds import Adds
 from quorumbook.bookie.connection import Connection
@@ -41,8 +42,6 @@ from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.ledgers import LedgerHandle, lac_of_packet
 from quorumbook.storage.store import LedgerStorage
 
-#: What a bookie without authentication calls it; the peer's clients know the name.
-AUTH_DISABLED = "AuthDisabledPlugin"
 _TOTAL_SPACE, _FREE_SPACE = 1, 2
 _LAC_PACKET_BYTES_MIN = 16
 

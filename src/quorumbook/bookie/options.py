@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from quorumbook.env import TlsOptions
 from quorumbook.errors import ConfigError
 from quorumbook.ids import DEFAULT_BOOKIE_PORT, MAX_FRAME_SIZE_BYTES, BookieId
 from quorumbook.storage.options import StorageOptions
@@ -38,6 +39,20 @@ class BookieOptions:
     # Metrics and health over HTTP; None or 0: off.  -1 takes a free port.
     http_host: str = "127.0.0.1"
     http_port: int | None = None
+
+    # Who may come in.
+    #: None: TLS is not offered.
+    tls: TlsOptions | None = None
+    #: An authentication plug-in's name, or ``module:Class``; empty: everybody may come in.
+    auth_plugin: str = ""
+    #: What the plug-in is made with.
+    auth_settings: str = ""
+    #: Roles of which a principal must have one; empty: any will do.
+    authorized_roles: tuple[str, ...] = ()
+    #: A connection must have switched to TLS and authenticated after this time.
+    login_timeout_s: float = 10.0
+    #: The largest frame before that.
+    login_frame_size_bytes_max: int = 64 * 1024
 
     # Limits of one connection.
     frame_size_bytes_max: int = MAX_FRAME_SIZE_BYTES

@@ -15,6 +15,7 @@ import contextlib
 import errno
 
 from quorumbook.bookie import identity
+from quorumbook.bookie.admission import Admission
 from quorumbook.bookie.connection import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.gate import LedgerGate
@@ -69,7 +70,9 @@ class Bookie:
             on_space=self.disks.storage_has_space,
         )
         self._operations = Operations(env, options, self.storage, self.metrics, self.disks)
-        self.connections = Connections(env, options, self.metrics, self._operations)
+        self.connections = Connections(
+            env, options, self.metrics, self._operations, Admission(env, options, self.metrics)
+        )
         self._gate: LedgerGate | None = None
         self._registrar: Registrar | None = None
         self._server: asyncio.Server | None = None

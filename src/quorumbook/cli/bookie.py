@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.common import Call, Command, configure_logging
+from quorumbook.cli.common import Call, Command, configure_logging, tls_options
 from quorumbook.cli.output import FORMATS
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def bookie_options(settings: Settings) -> BookieOptions:
         journal_directory=storage.pop("journal_directory"),
         ledger_directories=storage.pop("ledger_directories"),
         storage=StorageOptions(**storage),
+        tls=tls_options(settings),
         http_host=settings.text("http.host"),
         http_port=_http_port(settings),
     )

@@ -24,6 +24,7 @@ from quorumbook.cli.output import FORMATS, TABLE, Output
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
     from quorumbook.config import Settings
+    from quorumbook.env import TlsOptions
 
 T = TypeVar("T")
 
@@ -138,7 +139,19 @@ def client_options(settings: Settings) -> dict[str, Any]:
         values.pop(name)
     values["max_ensemble_changes"] = values["max_ensemble_changes"] or None
     values["session_timeout_s"] = settings.number("metadata.session_timeout_s")
+    values["tls"] = tls_options(settings)
     return values
+
+
+def tls_options(settings: Settings) -> TlsOptions | None:
+    """Return the tls section as a bookie and a client take it; None if it is off."""
+    from quorumbook.env import TlsOptions
+
+    values: dict[str, Any] = settings.section("tls")
+    is_enabled = values.pop("enabled")
+    for name in ("key_format", "ca_format"):
+        values.pop(name)
+    return TlsOptions(**values) if is_enabled else None
 
 
 #: Options of the client section that belong to ``create_ledger``.

@@ -79,6 +79,7 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.CorruptStateError, FAILED, ""),
     (e.MetadataFormatError, FAILED, "check --metadata, or bring the file back from a copy"),
     (e.ReadOnlyBookieError, NOT_NOW, _BOOKIES),
+    (e.SecurityError, REFUSED, ""),
     (e.BookieUnavailableError, NOT_NOW, _BOOKIES),
     (e.ReadFailedError, NOT_NOW, _BOOKIES),
     (e.LedgerRecoveryError, NOT_NOW, _BOOKIES),

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from quorumbook.client.connection import Channel, ControlChannel
 from quorumbook.client.deferred import DeferredChannel
 from quorumbook.client.entry_reads import ReadChannel
+from quorumbook.client.handshake import Security
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.waiting import end, outcome_of
@@ -26,6 +27,7 @@ from quorumbook.errors import (
     ClientClosedError,
     MetadataError,
     NotEnoughBookiesError,
+    SecurityError,
 )
 from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.policy import RandomPlacement
@@ -66,12 +68,14 @@ class Bookies:
         options: ClientOptions,
         ticker: Ticker,
         placement: RandomPlacement | None = None,
+        security: Security | None = None,
     ) -> None:
         self._env = env
         self._registrations = registrations
         self._options = options
         self._ticker = ticker
         self._placement = placement or RandomPlacement()
+        self._security = security
         self._writable: frozenset[BookieId] = frozenset()
         self._read_only: frozenset[BookieId] = frozenset()
         self._is_stale = True
@@ -150,6 +154,7 @@ class Bookies:
                 self._options,
                 self._ticker,
                 self._on_connection,
+                self._security,
             )
         return channel
 
@@ -171,9 +176,10 @@ class Bookies:
 
         Raises:
             NotEnoughBookiesError: too few bookies are writable and can be reached.
+            SecurityError: so it is because they and we don't let each other in.
         """
         await self._fresh()
-        refused: set[BookieId] = set()
+        refused: dict[BookieId, BookieUnavailableError] = {}
         while True:
             place = self._placement.new_ensemble
             random = self._env.random
@@ -181,7 +187,14 @@ class Bookies:
                 healthy_only = {*refused, *self.quarantined}
                 chosen = place(size, self._writable, healthy_only, random)
             except NotEnoughBookiesError:
-                chosen = place(size, self._writable, refused, random)
+                try:
+                    chosen = place(size, self._writable, refused, random)
+                except NotEnoughBookiesError:
+                    for error in refused.values():
+                        if isinstance(error, SecurityError):
+                            # More bookies would be no remedy.
+                            raise error  # noqa: B904 - it is the cause
+                    raise
             newly_refused = await self.refusing(chosen)
             if not newly_refused:
                 return chosen
@@ -217,7 +230,7 @@ class Bookies:
                 if good:
                     break
                 raise
-            refused |= await self.refusing(chosen.values())
+            refused.update(await self.refusing(chosen.values()))
             good.update({i: b for i, b in chosen.items() if b not in refused})
         return good
 
@@ -239,16 +252,18 @@ class Bookies:
                 raise
             return place(failed, members, self._writable, refused, random)
 
-    async def refusing(self, bookie_ids: Iterable[BookieId]) -> set[BookieId]:
-        """Connect to bookies and return those that cannot be connected to."""
+    async def refusing(
+        self, bookie_ids: Iterable[BookieId]
+    ) -> dict[BookieId, BookieUnavailableError]:
+        """Connect to bookies; return those that cannot be connected to, and why."""
         wanted = list(bookie_ids)
         outcomes = await asyncio.gather(
             *(self.fast(bookie_id).connected() for bookie_id in wanted), return_exceptions=True
         )
-        refused: set[BookieId] = set()
+        refused: dict[BookieId, BookieUnavailableError] = {}
         for bookie_id, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, BookieUnavailableError):
-                refused.add(bookie_id)
+                refused[bookie_id] = outcome
             elif outcome is not None:
                 raise outcome
         return refused

@@ -13,6 +13,7 @@ from typing import Any
 from quorumbook.client.bookies import Bookies
 from quorumbook.client.context import Context
 from quorumbook.client.creation import Shape, create
+from quorumbook.client.handshake import security_of
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
@@ -78,6 +79,7 @@ class BookKeeper:
         self._metadata_uri = metadata_uri
         self._options = options or ClientOptions()
         self._env = env or Env()
+        self._security = security_of(self._options, self._env)
         self._store: MetadataStore | None = None
         self._registration: BookieRegistration | None = None
         self._ledgers: LedgerManager | None = None
@@ -113,7 +115,7 @@ class BookKeeper:
         self._ledgers = LedgerManager(store)
         self._ids = LedgerIdGenerator(store)
         ticker = Ticker(env, _tick_s(options))
-        bookies = Bookies(env, self._registration, options, ticker)
+        bookies = Bookies(env, self._registration, options, ticker, security=self._security)
         self._context = Context(env, bookies, self._ledgers, options, ticker, store.unwatch)
         return self
 

@@ -20,6 +20,7 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from quorumbook.client.handshake import Security, lost_error, open_stream
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.waiting import end, outcome_of
@@ -31,6 +32,7 @@ from quorumbook.errors import (
     ConnectionLostError,
     QuorumbookError,
     RequestTimeoutError,
+    SecurityError,
 )
 from quorumbook.ids import BookieId, EntryId, LedgerId
 from quorumbook.protocol import v2, v3
@@ -91,6 +93,9 @@ class _Stream(asyncio.Protocol):
 class Channel:
     """Connection state common to both protocols."""
 
+    #: The protocol that is spoken.
+    _version = 0
+
     def __init__(
         self,
         env: Env,
@@ -99,8 +104,10 @@ class Channel:
         options: ClientOptions,
         ticker: Ticker,
         on_health: OnHealth,
+        security: Security | None = None,
     ) -> None:
         self.bookie_id = bookie_id
+        self._security = security
         self._env = env
         self._resolve = resolve
         self._options = options
@@ -208,10 +215,7 @@ class Channel:
             return
         self._stream = None
         self._held, self._held_bytes = self._held and [], 0
-        error = ConnectionLostError(
-            f"the connection to bookie {self.bookie_id} broke" + (f": {cause}" if cause else ""),
-            bookie_id=self.bookie_id,
-        )
+        error = lost_error(self.bookie_id, cause)
         self._on_health(self.bookie_id, False)
         self._fail_all(error)
 
@@ -241,7 +245,12 @@ class Channel:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 host, port = await self._resolve(self.bookie_id)
                 is_resolved = True
-                _, protocol = await self._env.network.connect(host, port, lambda: _Stream(self))
+                stream = _Stream(self)
+                await open_stream(
+                    self._env, host, port, stream, self._security, self.bookie_id, self._version
+                )
+        except SecurityError as error:
+            failure = error
         except TimeoutError:
             failure = ConnectFailedError(
                 f"bookie {self.bookie_id} did not accept a connection within "
@@ -265,8 +274,7 @@ class Channel:
             is_its_fault = is_resolved or isinstance(failure.__cause__, ConnectFailedError)
             self._not_made(failure, is_its_fault=is_its_fault)
             return
-        assert isinstance(protocol, _Stream)
-        self._made(protocol)
+        self._made(stream)
 
     def _not_made(self, failure: QuorumbookError, *, is_its_fault: bool = True) -> None:
         self._failure = failure
@@ -325,6 +333,8 @@ class Channel:
 class FastChannel(Channel):
     """The v2 connection: adds and batch reads."""
 
+    _version = 2
+
     def __init__(
         self,
         env: Env,
@@ -333,8 +343,9 @@ class FastChannel(Channel):
         options: ClientOptions,
         ticker: Ticker,
         on_health: OnHealth,
+        security: Security | None = None,
     ) -> None:
-        super().__init__(env, bookie_id, resolve, options, ticker, on_health)
+        super().__init__(env, bookie_id, resolve, options, ticker, on_health, security)
         self._decoder = v2.AnswerDecoder()
         self._reads: dict[int, tuple[int, int, asyncio.Future[Any]]] = {}
         self._next_request_id = 1
@@ -413,6 +424,8 @@ class FastChannel(Channel):
 class ControlChannel(Channel):
     """The v3 connection: one request, one answer, matched by transaction id."""
 
+    _version = 3
+
     def __init__(
         self,
         env: Env,
@@ -421,8 +434,9 @@ class ControlChannel(Channel):
         options: ClientOptions,
         ticker: Ticker,
         on_health: OnHealth,
+        security: Security | None = None,
     ) -> None:
-        super().__init__(env, bookie_id, resolve, options, ticker, on_health)
+        super().__init__(env, bookie_id, resolve, options, ticker, on_health, security)
         self._decoder = v3.ResponseDecoder()
         self._waiting: dict[int, tuple[int, int, str, float, asyncio.Future[v3.V3Response]]] = {}
         self._next_txn_id = 1

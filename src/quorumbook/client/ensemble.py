@@ -22,6 +22,7 @@ from quorumbook.errors import (
     NotEnoughBookiesError,
     QuorumbookError,
     ReadOnlyBookieError,
+    SecurityError,
 )
 from quorumbook.ids import BookieId
 from quorumbook.ledger.append import AppendState
@@ -100,7 +101,8 @@ class EnsembleKeeper:
             await self._change(change)
         except NotEnoughBookiesError as error:
             _log.info("ledger %d: %s", state.metadata.ledger_id, error)
-            state.on_no_replacement()
+            refusals = [e for e in self._errors.values() if isinstance(e, SecurityError)]
+            state.on_no_replacement(refusals[0] if refusals else None)
         except QuorumbookError as error:
             state.on_ensemble_change_failed(error)
         except Exception as error:

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 from dataclasses import dataclass
 
+from quorumbook.env import TlsOptions
 from quorumbook.errors import ConfigError
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 
@@ -52,6 +53,9 @@ class ClientOptions:
         quarantine_s: How long a bookie that failed is not chosen for new ensembles.
         session_timeout_s: The metadata session's lease.
         max_frame_size_bytes: Largest frame to accept.
+        tls: Certificates and rules; None connects in the clear.
+        auth_plugin: An authentication plug-in's name, or ``module:Class``; empty uses none.
+        auth_settings: What the plug-in is made with.
     """
 
     connect_timeout_s: float = 5.0
@@ -81,6 +85,9 @@ class ClientOptions:
     quarantine_s: float = 30.0
     session_timeout_s: float = 10.0
     max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES
+    tls: TlsOptions | None = None
+    auth_plugin: str = ""
+    auth_settings: str = ""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -88,7 +95,7 @@ class ClientOptions:
             if field.name in _MAY_BE_ZERO:
                 if value < 0:
                     raise ConfigError(f"{field.name} must not be negative, not {value}")
-            elif not isinstance(value, bool) and value is not None and value <= 0:
+            elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
                 raise ConfigError(f"{field.name} must be above zero, not {value}")
 
     @classmethod

@@ -141,6 +141,8 @@ def check(settings: Settings) -> None:
             f"client.ack_quorum_size ({ack_quorum}) <= client.write_quorum_size ({write_quorum})"
             f" <= client.ensemble_size ({ensemble}) does not hold"
         )
+    if settings["tls.require"].value and not settings["tls.enabled"].value:
+        raise ConfigError("tls.require needs tls.enabled")
 
 
 def _read_file(settings: dict[str, Setting], path: str) -> None:

@@ -42,7 +42,7 @@ class Kind(Enum):
 class Option:
     """One option: its names, type, default, bounds, and one sentence for people."""
 
-    #: The table it stands in: ``metadata``, ``bookie``, ``storage``, ``client`` or ``http``.
+    #: The table it stands in, such as ``bookie``.
     section: str
     #: Our name within the section; a unit is its last word.
     name: str

@@ -143,6 +143,30 @@ _BOOKIE = (
         peer_key="forceReadOnlyBookie",
     ),
     Option(
+        "bookie", "auth_plugin", Kind.TEXT, "",
+        "How clients authenticate: shared-secret, certificate-role or module:Class; empty: not.",
+        peer_key="bookieAuthProviderFactoryClass",
+    ),
+    Option(
+        "bookie", "auth_settings", Kind.TEXT, "",
+        "What the plug-in is made with; for shared-secret a file of name:secret:role lines.",
+    ),
+    Option(
+        "bookie", "authorized_roles", Kind.LIST, (),
+        "Roles of which a client must have one; empty: any client that authenticates.",
+        peer_key="authorizedRoles",
+    ),
+    Option(
+        "bookie", "login_timeout_s", Kind.DURATION, 10.0,
+        "A connection must have switched to TLS and authenticated after this time.",
+        minimum=0.001,
+    ),
+    Option(
+        "bookie", "login_frame_size_bytes_max", Kind.SIZE, 64 * _KB,
+        "Largest frame of a connection that has not authenticated.",
+        minimum=4 * _KB, maximum=_GB,
+    ),
+    Option(
         "bookie", "stop_timeout_s", Kind.DURATION, 10.0,
         "How long a clean stop waits for requests under way.",
         minimum=0,
@@ -362,6 +386,80 @@ _CLIENT = (
         "Largest frame to accept.",
         minimum=4 * _KB, maximum=_GB,
     ),
+    Option(
+        "client", "auth_plugin", Kind.TEXT, "",
+        "How to authenticate at bookies: shared-secret or module:Class; empty: not.",
+        peer_key="clientAuthProviderFactoryClass",
+    ),
+    Option(
+        "client", "auth_settings", Kind.TEXT, "",
+        "What the plug-in is made with; for shared-secret a file with a name:secret line.",
+    ),
+)  # fmt: skip
+
+_TLS = (
+    Option(
+        "tls", "enabled", Kind.SWITCH, False,
+        "A bookie offers TLS on its port; a client insists on it.",
+    ),
+    Option(
+        "tls", "certificate_file", Kind.TEXT, "",
+        "Our certificate in PEM form, with its intermediate certificates behind it.",
+        peer_key="tlsCertificatePath",
+    ),
+    Option(
+        "tls", "key_file", Kind.TEXT, "",
+        "Its private key in PEM form.",
+        peer_key="tlsKeyStore",
+    ),
+    Option(
+        "tls", "key_format", Kind.TEXT, "PEM",
+        "The form of the key; other stores have to be converted.",
+        peer_key="tlsKeyStoreType", choices=("PEM",),
+    ),
+    Option(
+        "tls", "key_password_file", Kind.TEXT, "",
+        "A file with the password of the key, if it is encrypted.",
+        peer_key="tlsKeyStorePasswordPath",
+    ),
+    Option(
+        "tls", "ca_file", Kind.TEXT, "",
+        "Who may sign the other side's certificate, in PEM form; empty: whom the system trusts.",
+        peer_key="tlsTrustStore",
+    ),
+    Option(
+        "tls", "ca_format", Kind.TEXT, "PEM",
+        "The form of that file; other stores have to be converted.",
+        peer_key="tlsTrustStoreType", choices=("PEM",),
+    ),
+    Option(
+        "tls", "crl_file", Kind.TEXT, "",
+        "Lists of revoked certificates in PEM form; with it, every issuer needs its list there.",
+    ),
+    Option(
+        "tls", "client_authentication", Kind.SWITCH, False,
+        "A bookie demands a certificate of clients; a client shows its own.",
+        peer_key="tlsClientAuthentication",
+    ),
+    Option(
+        "tls", "require", Kind.SWITCH, False,
+        "A bookie carries out nothing for clients that have not switched to TLS.",
+    ),
+    Option(
+        "tls", "verify_host", Kind.SWITCH, True,
+        "A client checks that a bookie's certificate is made for the host it connects to.",
+        peer_key="tlsHostnameVerificationEnabled",
+    ),
+    Option(
+        "tls", "protocols", Kind.LIST, ("TLSv1.2", "TLSv1.3"),
+        "Versions of TLS that are spoken.",
+        peer_key="tlsEnabledProtocols",
+    ),
+    Option(
+        "tls", "reload_interval_s", Kind.DURATION, 10.0,
+        "How often, at most, the files are looked at for changes; 0 never does.",
+        peer_key="tlsCertFilesRefreshDurationSeconds", minimum=0,
+    ),
 )  # fmt: skip
 
 _HTTP = (
@@ -382,4 +480,4 @@ _HTTP = (
     ),
 )  # fmt: skip
 
-OPTIONS: tuple[Option, ...] = (*_METADATA, *_BOOKIE, *_STORAGE, *_CLIENT, *_HTTP)
+OPTIONS: tuple[Option, ...] = (*_METADATA, *_BOOKIE, *_STORAGE, *_CLIENT, *_TLS, *_HTTP)

@@ -29,6 +29,7 @@ from quorumbook.env.interfaces import (
     Worker,
 )
 from quorumbook.env.machine import RealClock, RealNetwork, RealThreads
+from quorumbook.env.tls import TlsContexts, TlsOptions, explain
 
 __all__ = [
     "Clock",
@@ -42,8 +43,11 @@ __all__ = [
     "RealNetwork",
     "RealThreads",
     "Threads",
+    "TlsContexts",
+    "TlsOptions",
     "UncachedFile",
     "Worker",
+    "explain",
     "logger",
     "run_job",
 ]

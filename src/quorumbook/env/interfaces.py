@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -159,4 +160,17 @@ class Network(Protocol):
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; errors are OSError."""
+        ...
+
+    def start_tls(
+        self,
+        transport: asyncio.Transport,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+        done: Callable[[Exception | None], None],
+    ) -> asyncio.Transport:
+        """Go on with TLS from the next byte on; returns the transport to use from now on."""
         ...

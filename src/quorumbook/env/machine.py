@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Callable
 
 from quorumbook.env.interfaces import T, Worker
+from quorumbook.env.tls_transport import TlsTransport
 
 
 class RealClock:
@@ -90,3 +92,25 @@ class RealNetwork:
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; errors are OSError."""
         return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+    def start_tls(
+        self,
+        transport: asyncio.Transport,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+        done: Callable[[Exception | None], None],
+    ) -> asyncio.Transport:
+        """Go on with TLS from the next byte on; returns the transport to use from now on."""
+        tls = TlsTransport(
+            transport,
+            protocol,
+            context,
+            server_side=server_side,
+            server_hostname=server_hostname,
+            done=done,
+        )
+        tls.begin()
+        return tls

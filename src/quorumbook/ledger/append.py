@@ -8,7 +8,7 @@
       .poll() -> list[Effect]                              after any of the calls above and below
       .on_ensemble_changed(metadata, replaced_indexes)     the compare-and-set went through
       .on_ensemble_change_failed(error)                    it did not; LedgerFencedError and others
-      .on_no_replacement()                                 no bookie is left to choose from
+      .on_no_replacement(cause=None)                       no bookie is left to choose from
       .on_bookie_back(bookie_index, bookie_id)             a failed member works again
       .retry_replacement()                                 a bookie appeared: try to replace again
       .on_forced(last_entry_id)                            deferred sync: all bookies have synced
@@ -56,6 +56,7 @@ from quorumbook.errors import (
     LocalProtocolError,
     NotEnoughBookiesError,
     QuorumbookError,
+    SecurityError,
     UnauthorizedError,
     WriteFailedError,
 )
@@ -400,10 +401,13 @@ class AppendState:
         else:
             self._fail(error)
 
-    def on_no_replacement(self) -> None:
-        """Go on with the bookies there are, if they are enough for every ack quorum."""
+    def on_no_replacement(self, cause: SecurityError | None = None) -> None:
+        """Go on with the bookies there are, if they are enough for every ack quorum.
+
+        ``cause`` says that bookies are there and we don't let each other in.
+        """
         self._change = None
-        self._go_on_degraded("no bookie is left to replace them")
+        self._go_on_degraded("no bookie is left to replace them", cause=cause)
 
     def on_bookie_back(self, bookie_index: int, bookie_id: BookieId) -> None:
         """Use a failed member again; it gets every pending entry it may have missed.
@@ -426,18 +430,19 @@ class AppendState:
         if self.error is None and self._failed and self._change is None:
             self._is_change_wanted = self._is_change_urgent = True
 
-    def _go_on_degraded(self, reason: str, *, is_partial: bool = False) -> None:
+    def _go_on_degraded(
+        self, reason: str, *, is_partial: bool = False, cause: SecurityError | None = None
+    ) -> None:
         if self.error is not None:
             return
         self._is_change_wanted = self._is_change_urgent = False
         if not self._is_viable() or (self._require_replacement and not is_partial):
             names = ", ".join(self._failed[index] for index in sorted(self._failed))
-            self._fail(
-                NotEnoughBookiesError(
-                    f"ledger {self.metadata.ledger_id} cannot go on without {names}: {reason}",
-                    ledger_id=self.metadata.ledger_id,
-                )
+            failure = NotEnoughBookiesError(
+                f"ledger {self.metadata.ledger_id} cannot go on without {names}: {reason}",
+                ledger_id=self.metadata.ledger_id,
             )
+            self._fail(cause or failure)
         elif not self._is_degraded:
             self._is_degraded = True
             self._effects.append(DegradedWarning(dict(self._failed)))

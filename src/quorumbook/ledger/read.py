@@ -43,6 +43,7 @@ from quorumbook.errors import (
     NoSuchLedgerError,
     QuorumbookError,
     ReadFailedError,
+    SecurityError,
     UnauthorizedError,
 )
 from quorumbook.ids import BookieId, EntryId, LedgerId
@@ -319,12 +320,16 @@ def worst_error(
             entry_id=entry_id,
         )
     told = [error for error in errors if not isinstance(error, NEGATIVE_ERRORS)]
-    specific = [error for error in told if not isinstance(error, BookieUnavailableError)]
+    specific = [
+        error
+        for error in told
+        if not isinstance(error, BookieUnavailableError) or isinstance(error, SecurityError)
+    ]
     cause = (specific or told or [QuorumbookError("nobody was asked")])[0]
     message = f"entry {entry_id} of ledger {ledger_id} cannot be read now: " + "; ".join(
         str(error) for error in errors
     )
-    if isinstance(cause, DigestMismatchError | UnauthorizedError):
+    if isinstance(cause, DigestMismatchError | UnauthorizedError | SecurityError):
         failure: QuorumbookError = type(cause)(message, ledger_id=ledger_id, entry_id=entry_id)
     else:
         failure = ReadFailedError(message, ledger_id=ledger_id, entry_id=entry_id, code=cause.code)

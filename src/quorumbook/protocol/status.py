@@ -67,7 +67,10 @@ _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
     Status.NO_ENTRY: (NoSuchEntryError, "the bookie does not hold the entry"),
     Status.BAD_REQUEST: (BadRequestError, "the bookie does not understand the request"),
     Status.IO_ERROR: (BookieIOError, "the bookie could not read or write"),
-    Status.UNAUTHORIZED: (UnauthorizedError, "wrong password, or not authenticated"),
+    Status.UNAUTHORIZED: (
+        UnauthorizedError,
+        "wrong password, or the bookie wants TLS or authentication",
+    ),
     Status.BAD_VERSION: (UnsupportedVersionError, "the bookie does not speak this version"),
     Status.FENCED: (LedgerFencedError, "another client has taken the ledger over"),
     Status.READ_ONLY: (ReadOnlyBookieError, "the bookie takes no new entries"),

@@ -308,6 +308,9 @@ class AuthAnswer(NamedTuple):
     plugin: str
     payload: bytes
 
+    def __repr__(self) -> str:
+        return f"AuthAnswer({self.plugin!r})"  # the payload is a secret
+
 
 Answer = AddAnswers | ReadAnswer | BatchReadAnswer | AuthAnswer
 

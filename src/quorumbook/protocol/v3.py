@@ -218,7 +218,8 @@ class V3Response:
         values = ", ".join(
             f"{name}={value!r}"
             for name in self.__slots__
-            if (value := getattr(self, name)) is not None
+            if name != "auth_payload"  # a secret
+            and (value := getattr(self, name)) is not None
         )
         return f"V3Response({values})"
 

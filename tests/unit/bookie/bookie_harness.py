@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from quorumbook.bookie.admission import Admission
 from quorumbook.bookie.connection import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.metrics import BookieMetrics
@@ -266,7 +267,13 @@ class Server:
             self.metrics,
             self.disks,  # type: ignore[arg-type]
         )
-        self.connections = Connections(self.env, options, self.metrics, self.operations)
+        self.connections = Connections(
+            self.env,
+            options,
+            self.metrics,
+            self.operations,
+            Admission(self.env, options, self.metrics),
+        )
         self.connections.is_serving = True
         self.port = 0
 

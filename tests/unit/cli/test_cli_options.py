@@ -11,6 +11,8 @@ from quorumbook.cli.bookie import bookie_options, in_directory
 from quorumbook.cli.common import client_options
 from quorumbook.client.options import ClientOptions
 from quorumbook.config import load
+from quorumbook.env import TlsOptions
+from quorumbook.errors import ConfigError
 from quorumbook.storage.options import StorageOptions
 
 
@@ -31,9 +33,28 @@ def test_every_field_of_a_bookie_and_its_storage_can_be_configured():
     settings = load(environment={})
     bookie = {field.name for field in dataclasses.fields(BookieOptions)}
     elsewhere = {"journal_directory", "ledger_directories", "storage", "http_host", "http_port"}
+    elsewhere.add("tls")
     assert set(settings.section("bookie")) == bookie - elsewhere
     storage = {field.name for field in dataclasses.fields(StorageOptions)}
     assert set(settings.section("storage")) == storage | {"journal_directory", "ledger_directories"}
+
+
+def test_tls_is_off_and_every_part_of_it_can_be_configured():
+    assert bookie_options(load(environment={})).tls is None
+    settings = load(environment={}, overrides=["tls.enabled=true"])
+    assert bookie_options(settings).tls == client_options(settings)["tls"] == TlsOptions()
+    fields = {field.name for field in dataclasses.fields(TlsOptions)}
+    assert set(settings.section("tls")) == fields | {"enabled", "key_format", "ca_format"}
+
+
+def test_requiring_tls_without_tls_is_a_contradiction():
+    with pytest.raises(ConfigError, match=r"tls\.require needs tls\.enabled"):
+        load(environment={}, overrides=["tls.require=true"])
+
+
+def test_stores_of_java_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"tls\.key_format: 'JKS'"):
+        load(environment={}, overrides=["tlsKeyStoreType=JKS"])
 
 
 def test_the_defaults_of_a_client_are_those_of_its_own_options():

@@ -1,0 +1,27 @@
+"""Who is at the other end: the interface of authentication plug-ins, and the built-in ones.
+
+Both sides of a connection need it, and bookie and client don't import each other; so it is a room
+of its own.  ``plugins.py`` has the interface, which is public, and finds a plug-in by its name;
+each other file is one plug-in.  When messages travel, what is refused meanwhile and for how long
+is the affair of ``bookie/admission.py`` and ``client/handshake.py``; encryption is of ``env``.
+"""
+
+from quorumbook.auth.plugins import (
+    BookiePlugin,
+    BookieSession,
+    ClientPlugin,
+    ClientSession,
+    Peer,
+    Principal,
+    Step,
+)
+
+__all__ = [
+    "BookiePlugin",
+    "BookieSession",
+    "ClientPlugin",
+    "ClientSession",
+    "Peer",
+    "Principal",
+    "Step",
+]

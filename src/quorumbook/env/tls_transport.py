@@ -1,0 +1,238 @@
+"""TLS on a connection that exists: a transport on top of a transport.
+
+``TlsTransport`` takes the place of the protocol below, in one step of the loop: what was received
+before is plain, every byte after it belongs to the handshake.  OpenSSL works on two buffers in
+memory, so nothing is awaited and no task stands between the bytes and the protocol above:
+
+    received bytes  ->  incoming buffer  ->  OpenSSL  ->  protocol.data_received, one piece a chunk
+    transport.write ->  OpenSSL  ->  outgoing buffer  ->  one write below
+
+Back-pressure is that of the transport below: its limits count what is encrypted and not sent yet,
+and its ``pause_writing`` and ``resume_writing`` go to the protocol above.  OpenSSL makes records of
+16 KB at most and the outgoing buffer is emptied every few of them, so a write of any size holds
+little beside itself.
+
+Certificates, and what a failed handshake means to people, are ``tls.py``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any
+
+#: Longest plain piece that is encrypted before what came of it is handed down.
+_PIECE_BYTES = 256 * 1024
+#: More than a record; OpenSSL returns one at a time.
+_READ_BYTES = 64 * 1024
+
+#: Told once how the handshake ended: None, or the ``ssl.SSLError`` or ``OSError`` that ended it.
+OnDone = Callable[[Exception | None], None]
+
+
+class TlsTransport(asyncio.Transport, asyncio.Protocol):
+    """One side of a TLS connection.
+
+    Args:
+        below: The connection.
+        protocol: Who gets what is decrypted.
+        context: Certificates and rules.
+        server_side: Which side this is.
+        server_hostname: On the client's side: the name or address the peer must prove to have.
+        done: Called when the handshake has ended; nothing may be written before.
+    """
+
+    def __init__(
+        self,
+        below: asyncio.Transport,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None,
+        done: OnDone,
+    ) -> None:
+        super().__init__()
+        self._below = below
+        self._protocol = protocol
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side, server_hostname=server_hostname
+        )
+        self._done: OnDone | None = done
+        self._error: Exception | None = None
+        self._is_closing = False
+
+    def begin(self) -> None:
+        """Begin the handshake."""
+        self._below.set_protocol(self)
+        self._shake()
+
+    # Called by the transport below
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt a chunk and hand it on in one piece."""
+        self._incoming.write(data)
+        if self._done is not None:
+            self._shake()
+            if self._done is not None or not self._incoming.pending:
+                return
+        self._read()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; frames tell themselves whether they are whole."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The transport below has too much to send."""
+        if self._done is None:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The transport below has sent most of it."""
+        if self._done is None:
+            self._protocol.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._is_closing = True
+        done, self._done = self._done, None
+        if done is not None:
+            done(self._error or exc or ConnectionResetError("it was closed in the handshake"))
+        self._protocol.connection_lost(self._error or exc)
+
+    # Called by the protocol above
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        if self._is_closing or not data:
+            return
+        tls, below, outgoing = self._tls, self._below, self._outgoing
+        view = memoryview(data)
+        try:
+            while view:
+                piece, view = view[:_PIECE_BYTES], view[_PIECE_BYTES:]
+                while piece:
+                    piece = piece[tls.write(piece) :]
+                below.write(outgoing.read())
+        except ssl.SSLError as error:
+            self._fail(error)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Encrypt and send several pieces; small ones must not become a record each."""
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        """Say so to the peer, send what is there, close."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._done is None:
+            # The peer's own farewell is not waited for.
+            with contextlib.suppress(ssl.SSLError):
+                self._tls.unwrap()
+            self._send()
+        self._below.close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._is_closing = True
+        self._below.abort()
+
+    def is_closing(self) -> bool:
+        """Tell whether it is closed, or about to be."""
+        return self._is_closing or self._below.is_closing()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Hand everything from now on to another protocol."""
+        assert isinstance(protocol, asyncio.Protocol)
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol above."""
+        return self._protocol
+
+    def pause_reading(self) -> None:
+        """Receive nothing."""
+        self._below.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receive again."""
+        self._below.resume_reading()
+
+    def is_reading(self) -> bool:
+        """Tell whether it receives."""
+        return self._below.is_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set when to pause writing; encrypted bytes count."""
+        self._below.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much is encrypted and not sent."""
+        return self._below.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what is known: ``ssl_object``, and all that the transport below knows."""
+        if name == "ssl_object":
+            return self._tls
+        return self._below.get_extra_info(name, default)
+
+    # Inside
+
+    def _shake(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+            return
+        except (ssl.SSLError, ValueError) as error:
+            self._fail(error)
+            return
+        self._send()
+        done, self._done = self._done, None
+        if done is not None:
+            done(None)
+
+    def _read(self) -> None:
+        pieces: list[bytes] = []
+        error: ssl.SSLError | None = None
+        is_over = False
+        try:
+            while True:
+                piece = self._tls.read(_READ_BYTES)
+                if not piece:
+                    is_over = True
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            is_over = True
+        except ssl.SSLError as failure:
+            error = failure
+        self._send()  # new keys are acknowledged
+        if pieces:
+            self._protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if error is not None:
+            self._fail(error)
+        elif is_over:
+            self.close()
+
+    def _send(self) -> None:
+        if self._outgoing.pending:
+            self._below.write(self._outgoing.read())
+
+    def _fail(self, error: Exception) -> None:
+        """Tell the peer why, if it can be told at once, and end the connection."""
+        if self._error is None:
+            self._error = error
+        self._is_closing = True
+        self._send()
+        if self._below.get_write_buffer_size():
+            self._below.abort()
+        else:
+            self._below.close()
