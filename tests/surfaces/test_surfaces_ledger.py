@@ -73,6 +73,23 @@ def test_a_ledger_is_created_by_one_process_and_written_by_exactly_one_other(quo
     assert shown["custom_metadata"] == {"topic": "a b"}
 
 
+def test_a_ledger_gets_the_id_it_is_given_once_and_its_last_entry_is_had_alone(quorumbook):
+    wide = 2**62 + 5
+    assert _write(quorumbook, b"a\n", b"b\n", words=("--ledger-id", str(wide))) == wide
+    assert quorumbook("ledger", "read", wide, "--last-entry").out == b"b\n"
+    taken = quorumbook("ledger", "create", "--ledger-id", wide, code=5)
+    assert str(wide) in taken.err
+    assert int(quorumbook("ledger", "create", "--ledger-id", wide + 1).text) == wide + 1
+    assert _write(quorumbook, b"c\n", words=(str(wide + 1), "--deferred-sync")) == wide + 1
+    assert quorumbook("ledger", "read", wide + 1).out == b"c\n"
+    empty = _write(quorumbook)
+    assert "no entry yet" in quorumbook("ledger", "read", empty, "--last-entry", code=3).err
+    both = quorumbook("ledger", "read", wide, "--last-entry", "--first", 1, code=2)
+    assert "--last-entry" in both.err
+    mixed = quorumbook("ledger", "write", wide, "--ledger-id", 7, stdin=b"", code=2)
+    assert "--ledger-id" in mixed.err
+
+
 def test_a_ledger_that_was_not_left_for_others_is_not_written_by_them(quorumbook):
     ledger_id = _write(quorumbook, b"a\n")
     refused = quorumbook("ledger", "write", ledger_id, stdin=b"b\n", code=5)

@@ -72,6 +72,7 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.UnauthorizedError, REFUSED, "give the ledger's password with --password"),
     (e.LedgerFencedError, REFUSED, "somebody opened the ledger with recovery; write a new one"),
     (e.LedgerClosedError, REFUSED, "`quorumbook ledger write` without an id makes a new one"),
+    (e.LedgerExistsError, REFUSED, "give another --ledger-id, or none to have one chosen"),
     (e.DirectoryLockedError, REFUSED, "stop it, or use another --data-dir"),
     (e.CookieError, REFUSED, ""),
     (e.CorruptJournalError, FAILED, _COPY_OR_NEW),

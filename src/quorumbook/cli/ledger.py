@@ -15,7 +15,13 @@ from quorumbook.cli.common import Call, Command
 from quorumbook.cli.errors import FAILED
 from quorumbook.cli.ledger_files import get, put
 from quorumbook.cli.ledger_metadata import ls, show
-from quorumbook.cli.ledger_options import custom_metadata, new_ledger, password_option
+from quorumbook.cli.ledger_options import (
+    custom_metadata,
+    deferred_sync_option,
+    ledger_id_option,
+    new_ledger,
+    password_option,
+)
 from quorumbook.cli.lines import groups_of_lines, refuse_unreadable
 from quorumbook.cli.output import JSON, RAW, TABLE
 from quorumbook.cli.progress import progress
@@ -40,11 +46,12 @@ for _command in (ls, show, put, get):
 
 
 @ledger.command(cls=Command, form=RAW)
+@ledger_id_option
 @new_ledger
 @click.pass_obj
-def create(call: Call, /, password: bytes, **shape: Any) -> None:
+def create(call: Call, /, ledger_id: int | None, password: bytes, **shape: Any) -> None:
     """Create an empty ledger for `ledger write ID`, and print its id."""
-    options = _new(call, shape)
+    options = {**_new(call, shape), "ledger_id": ledger_id}
 
     async def run() -> int:
         async with call.connect() as bk:
@@ -55,18 +62,33 @@ def create(call: Call, /, password: bytes, **shape: Any) -> None:
 
 @ledger.command(cls=Command, form=RAW)
 @click.argument("words", nargs=-1, metavar="[ID] [FILE]...")
+@ledger_id_option
+@deferred_sync_option
 @new_ledger
 @click.pass_obj
-def write(call: Call, /, words: Sequence[str], password: bytes, **shape: Any) -> None:
+def write(
+    call: Call,
+    /,
+    words: Sequence[str],
+    ledger_id: int | None,
+    deferred_sync: bool,
+    password: bytes,
+    **shape: Any,
+) -> None:
     """Append lines as entries, and print the ledger's id.
 
     Lines are read from files, or from standard input.
     Without ID a new ledger is made; with ID the one that `ledger create` made is written.
     The ledger is closed at the end.
     """
-    ledger_id, files = _id_and_files(words)
+    waiting_id, files = _id_and_files(words)
+    if waiting_id is not None and ledger_id is not None:
+        raise click.UsageError(
+            "--ledger-id is for a new ledger; ID alone names one that waits for its writer"
+        )
     refuse_unreadable(files)  # before there is a ledger for them
-    row = call.run(_write(call, ledger_id, files, password, shape))
+    options = {**_new(call, shape), "ledger_id": ledger_id}
+    row = call.run(_write(call, waiting_id, files, password, options, deferred_sync))
     call.output.record({"ledger_id": row["ledger_id"]} if call.output.form == RAW else row)
 
 
@@ -74,6 +96,7 @@ def write(call: Call, /, words: Sequence[str], password: bytes, **shape: Any) ->
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.option("--first", type=click.IntRange(min=0), default=0, help="First entry [default: 0].")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry [default: the last one].")
+@click.option("--last-entry", is_flag=True, help="Print the last entry alone.")
 @click.option(
     "--recover",
     is_flag=True,
@@ -82,18 +105,31 @@ def write(call: Call, /, words: Sequence[str], password: bytes, **shape: Any) ->
 @password_option
 @click.pass_obj
 def read(
-    call: Call, ledger_id: int, first: int, last: int | None, recover: bool, password: bytes
+    call: Call,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    last_entry: bool,
+    recover: bool,
+    password: bytes,
 ) -> None:
     """Print a ledger's entries, one in a line.
 
     Of a ledger that is being written, entries up to the last add confirmed are printed.
     """
+    if last_entry and (first or last is not None):
+        raise click.UsageError("give --last-entry, or --first and --last")
 
     async def run() -> None:
         async with (
             call.connect() as bk,
             await bk.open_ledger(ledger_id, password=password, recover=recover) as reader,
         ):
+            if last_entry:
+                printer = _Printer(call.output.form)
+                printer.show_one(await reader.read_last_entry())
+                printer.finish()
+                return
             end = _end(call, reader, first, last)
             await _print_entries(call, reader, first, end)
 
@@ -205,14 +241,18 @@ async def _write(
     ledger_id: int | None,
     files: Sequence[str],
     password: bytes,
-    shape: dict[str, Any],
+    options: dict[str, Any],
+    deferred_sync: bool,
 ) -> dict[str, object]:
-    options = _new(call, shape)
     async with call.connect() as bk:
         if ledger_id is None:
-            writer = await bk.create_ledger(password=password, **options)
+            writer = await bk.create_ledger(
+                password=password, deferred_sync=deferred_sync, **options
+            )
         else:
-            writer = await bk.claim_unwritten_ledger(ledger_id, password=password)
+            writer = await bk.claim_unwritten_ledger(
+                ledger_id, password=password, deferred_sync=deferred_sync
+            )
         try:
             async with writer:
                 is_typed = not files and sys.stdin.isatty()

@@ -61,6 +61,16 @@ def new_ledger(command: F) -> F:
     return password_option(command)
 
 
+ledger_id_option = click.option(
+    "--ledger-id", type=click.IntRange(0, 2**63 - 1), metavar="ID",
+    help="The id of the new ledger [default: a new one].",
+)  # fmt: skip
+deferred_sync_option = click.option(
+    "--deferred-sync", is_flag=True,
+    help="Have bookies acknowledge entries before they sync them; the close has them synced.",
+)  # fmt: skip
+
+
 def custom_metadata(pairs: Sequence[str]) -> dict[str, bytes]:
     """Turn ``KEY=VALUE`` texts into custom metadata."""
     found: dict[str, bytes] = {}

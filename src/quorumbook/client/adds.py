@@ -283,7 +283,7 @@ class AddDriver:
     def _fail_position(self, position: Position, error: QuorumbookError) -> None:
         position.forget()
         if not isinstance(error, LedgerFencedError | BookieUnavailableError):
-            self._context.bookies.report_failure(position.bookie_id)
+            self._context.bookies.report_failure(position.bookie_id, self._id)
         self.keeper.on_failure(position.index, error)
         self.state.on_failure(position.index, position.bookie_id, error)
         if self._options.delay_ensemble_change:
@@ -408,7 +408,7 @@ class AddDriver:
             ledger_id=self._id,
             bookie_id=position.bookie_id,
         )
-        self._context.bookies.report_failure(position.bookie_id)
+        self._context.bookies.report_failure(position.bookie_id, self._id)
         self._fail_position(position, error)
         position.channel.drop_if_silent(since_ns)
 

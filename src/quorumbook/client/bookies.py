@@ -2,9 +2,10 @@
 
 ``Bookies`` watches the registrations, chooses ensembles and replacements from them, and keeps
 the channels to every bookie it talked to.  A bookie that failed is in quarantine: it is not
-chosen for new ensembles while enough others are there, and reads ask it last.  A connection that
-works again ends a quarantine that a broken connection began; errors in answers and silence are
-forgotten only with time.
+chosen for new ensembles while enough others are there, and reads ask it last.  It ends early when
+the bookie is provably back: a connection that works ends what a broken connection began, a bookie
+that registers anew was started anew, and one that was silent or refused adds is asked to force a
+ledger, which only a journal that works can do.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ from quorumbook.errors import (
     ClientClosedError,
     MetadataError,
     NotEnoughBookiesError,
+    QuorumbookError,
     SecurityError,
 )
-from quorumbook.ids import BookieId
+from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.placement.policy import RandomPlacement
+from quorumbook.protocol import v3
+from quorumbook.protocol.status import Status
 
 _log = logger("client.bookies")
 _NS = 1_000_000_000
 C = TypeVar("C", bound=Channel)
+#: How long after it failed a bookie is first asked for a proof; twice as long after each failure.
+_FIRST_PROOF_S = 1.0
 
 
 class Registrations(Protocol):
@@ -84,6 +90,9 @@ class Bookies:
         self._control: dict[BookieId, ControlChannel] = {}
         self._deferred: dict[BookieId, DeferredChannel] = {}
         self._quarantine: dict[BookieId, _Quarantine] = {}
+        #: How often a bookie was silent or refused adds, and who asks it for a proof.
+        self._offences: dict[BookieId, int] = {}
+        self._proofs: dict[BookieId, asyncio.Task[None]] = {}
         #: Until when bookies are asked last, because they were silent or gave damaged entries.
         self._slow: dict[BookieId, int] = {}
         self._on_change: dict[Callable[[], None], None] = {}
@@ -277,17 +286,43 @@ class Bookies:
         self._on_change[callback] = None
         return lambda: self._on_change.pop(callback, None) and None
 
-    def report_failure(self, bookie_id: BookieId) -> None:
-        """Put a bookie that refused or did not answer an add into quarantine."""
+    def report_failure(self, bookie_id: BookieId, ledger_id: LedgerId | None = None) -> None:
+        """Put a bookie that refused or did not answer an add into quarantine.
+
+        Args:
+            bookie_id: Which.
+            ledger_id: A ledger by which it can prove that it is back.
+        """
         self._put_into_quarantine(bookie_id, is_connection=False)
+        if ledger_id is None or bookie_id in self._proofs or bookie_id not in self._quarantine:
+            return
+        self._offences[bookie_id] = self._offences.get(bookie_id, 0) + 1
+        task = asyncio.get_running_loop().create_task(self._ask_for_proof(bookie_id, ledger_id))
+        self._proofs[bookie_id] = task
+        task.add_done_callback(lambda _: self._proofs.pop(bookie_id, None))
+
+    async def _ask_for_proof(self, bookie_id: BookieId, ledger_id: LedgerId) -> None:
+        """End the quarantine as soon as the bookie syncs its journal."""
+        delay_s = _FIRST_PROOF_S * 2 ** min(self._offences[bookie_id] - 1, 10)
+        while self.is_suspect(bookie_id):
+            await asyncio.sleep(delay_s)
+            delay_s *= 2
+            try:
+                response = await self.control(bookie_id).request(
+                    "a force", lambda txn_id: v3.encode_force(txn_id, ledger_id)
+                )
+            except QuorumbookError:
+                continue
+            if response.status is Status.OK:
+                _log.info("bookie %s is back", bookie_id)
+                self._quarantine.pop(bookie_id, None)
 
     async def close(self) -> None:
         """Close every channel and stop watching."""
         self._is_closed = True
         self._on_change.clear()
         task, self._refreshing = self._refreshing, None
-        if task is not None:
-            await end([task])
+        await end([*self._proofs.values(), *([task] if task is not None else [])])
         channels: list[Channel] = [*self._fast.values(), *self._control.values()]
         for channel in [*channels, *self._deferred.values()]:
             await channel.close()
@@ -331,6 +366,9 @@ class Bookies:
             while self._is_stale and not self._is_closed:
                 self._is_stale = False
                 writable, read_only = await self._registrations.bookies(self._changed)
+                appeared = set(writable) - self._writable if self._writable else set()
+                for bookie_id in self._quarantine.keys() & appeared:
+                    del self._quarantine[bookie_id]
                 self._writable = frozenset(writable)
                 self._read_only = frozenset(read_only)
         except MetadataError as error:

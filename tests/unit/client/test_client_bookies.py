@@ -26,7 +26,7 @@ from quorumbook.errors import (
 )
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol import v3
-from quorumbook.protocol.requests import BookieInfo
+from quorumbook.protocol.requests import AddRun, BookieInfo, ForceLedger
 from quorumbook.protocol.status import Status
 
 # Choosing --------------------------------------------------------------------------------------
@@ -107,6 +107,36 @@ async def test_s91_a_quarantine_ends_with_time_or_with_a_connection_that_works()
         await until(lambda: not bookies.fast(victim.bookie_id).is_connected)
         await bookies.fast(victim.bookie_id).connected()
         assert bookies.is_suspect(victim.bookie_id)
+
+
+@pytest.mark.parametrize("proof", ["forces", "registers"])
+async def test_s91_a_quarantine_ends_early_when_the_bookie_is_provably_back(proof: str) -> None:
+    async with (
+        mock_cluster(4) as cluster,
+        cluster.connect(quarantine_s=1000.0, add_timeout_s=0.1, lac_delay_s=0) as bk,
+    ):
+        bookies = bk._context.bookies
+        ledger = await bk.create_ledger()
+        await ledger.append(b"x")
+        victim = cluster.members(ledger)[0]
+        victim.on_request = lambda request: (
+            SILENCE if isinstance(request, (AddRun, ForceLedger)) else None
+        )
+        while victim.bookie_id in ledger.metadata.ensemble:
+            await ledger.append(b"x")
+            await asyncio.sleep(0.01)
+        assert bookies.is_suspect(victim.bookie_id)
+        if proof == "registers":
+            await cluster.unregister(victim.bookie_id)
+            await until(lambda: victim.bookie_id not in bookies._writable)
+            assert bookies.is_suspect(victim.bookie_id)
+            await cluster.register(victim)
+        else:
+            await until(lambda: victim.count(ForceLedger))  # not answered: nothing is proven
+            assert bookies.is_suspect(victim.bookie_id)
+            victim.on_request = None
+        await until(lambda: not bookies.is_suspect(victim.bookie_id))
+        await ledger.close()
 
 
 # Connections -----------------------------------------------------------------------------------

@@ -247,3 +247,39 @@ async def test_writes_do_not_suffer_from_single_reads_on_their_connection() -> N
         await ledger.close()
         assert len(ledger.metadata.fragments) == 1
         assert all(b.count(AddRun) for b in cluster.bookies)
+
+
+# Metadata
+
+
+async def test_a_tail_learns_of_fragments_and_of_the_close_by_the_watch_alone() -> None:
+    async with (
+        mock_cluster(4) as cluster,
+        # Bookies say nothing for longer than this test has patience.
+        cluster.connect(long_poll_timeout_s=100.0, request_timeout_s=100.0, **QUIET) as bk,
+    ):
+        ledger = await bk.create_ledger()
+        await ledger.append(b"0")
+        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+            got: list[bytes] = []
+
+            async def tail() -> None:
+                async for entry in reader.tail():
+                    got.append(entry.payload)  # noqa: PERF401 - seen while it goes on
+
+            tailing = asyncio.create_task(tail())
+            await until(lambda: sum(b.count(Read) for b in cluster.bookies) >= 2)
+            for bookie in cluster.bookies:
+                bookie.on_request = lambda request: SILENCE if isinstance(request, Read) else None
+                bookie._polls.clear()
+            await cluster.members(ledger)[0].stop()
+            await ledger.append(b"1")
+            await until(lambda: len(reader.metadata.fragments) == 2)
+            assert reader.metadata.ensemble == ledger.metadata.ensemble
+            # What stands before the new fragment was confirmed when it was made.
+            await until(lambda: got == [b"0"])
+            await ledger.close()
+            async with asyncio.timeout(PATIENCE_S):
+                await tailing
+            assert got == [b"0", b"1"]
+            assert reader.is_closed
