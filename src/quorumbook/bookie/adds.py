@@ -18,6 +18,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import compress, groupby
+from operator import itemgetter
 from typing import TypeAlias
 
 from quorumbook.bookie.access import open_ledger
@@ -29,6 +31,7 @@ from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import AddRun
+from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
@@ -37,6 +40,8 @@ _log = logger("bookie.adds")
 
 #: Who wants an add, the add, and when it arrived.
 Pending: TypeAlias = tuple[Connection, AddRun, int]
+#: Adds that are alike in these came in one chunk.
+_ORIGIN = itemgetter(0, 2)
 
 
 class Adds:
@@ -92,9 +97,11 @@ class Adds:
 
     def _begin(self, pending: Sequence[Pending]) -> None:
         """Check, then append what may pass; the rest is refused or waits."""
-        items: list[tuple[LedgerHandle, AddRun]] = []
+        items: list[tuple[LedgerHandle, EntryRun]] = []
         taken: list[Pending] = []
         size = 0
+        total = sum([len(one[1].run.data) for one in pending])
+        is_free = not self._urgent and not self._normal and self._storage.has_room(total)
         for one in pending:
             add = one[1]
             checked = self._check(one)
@@ -103,14 +110,15 @@ class Adds:
             if not isinstance(checked, LedgerHandle):
                 self._finish([one], checked)
                 continue
-            urgent = add.is_recovery or add.is_high_priority
-            queue = self._urgent if urgent else self._normal
-            run_size = len(add.run.data)
-            if queue or not self._storage.has_room(size + run_size, reserve=urgent):
-                queue.append(one)
-                continue
-            size += run_size
-            items.append((checked, add))
+            if not is_free:
+                urgent = add.is_recovery or add.is_high_priority
+                queue = self._urgent if urgent else self._normal
+                run_size = len(add.run.data)
+                if queue or not self._storage.has_room(size + run_size, reserve=urgent):
+                    queue.append(one)
+                    continue
+                size += run_size
+            items.append((checked, add.run))
             taken.append(one)
         if items:
             self._append(items, taken)
@@ -141,39 +149,52 @@ class Adds:
             return Status.FENCED
         return handle
 
-    def _append(self, items: list[tuple[LedgerHandle, AddRun]], taken: Sequence[Pending]) -> None:
+    def _append(
+        self, items: Sequence[tuple[LedgerHandle, EntryRun]], taken: Sequence[Pending]
+    ) -> None:
+        deferred = [one[1].is_deferred_sync for one in taken]
+        if True not in deferred:
+            self._storage.append(items, self._answer_later(taken))
+            return
         for flag in (False, True):
-            group = [one for one in taken if one[1].is_deferred_sync is flag]
+            chosen = [is_deferred is flag for is_deferred in deferred]
+            group = list(compress(taken, chosen))
             if group:
-                self._storage.append(
-                    [(handle, add.run) for handle, add in items if add.is_deferred_sync is flag],
-                    self._answer_later(group),
-                    deferred_sync=flag,
-                )
+                part = list(compress(items, chosen))
+                self._storage.append(part, self._answer_later(group), deferred_sync=flag)
 
-    def _answer_later(self, group: list[Pending]) -> Callable[[BaseException | None], None]:
+    def _answer_later(self, group: Sequence[Pending]) -> Callable[[BaseException | None], None]:
         def done(error: BaseException | None) -> None:
             self._finish(group, Status.OK if error is None else status_for(error))
 
         return done
 
     def _finish(self, group: Sequence[Pending], status: Status) -> None:
-        """Answer adds, count them, and give their budget back."""
-        metrics = self._metrics
+        """Answer adds, count them, and give their budget back; all at once what came together."""
         now_ns = self._clock.now_ns()
-        encode = answers.add_answers
-        for connection, add, arrived_ns in group:
-            run = add.run
-            size = len(run.data)
-            if connection.is_open:
-                connection.answer(encode(add, status))
-            metrics.add.record(status is Status.OK, now_ns - arrived_ns, run.count, now_ns)
-            metrics.adds_in_progress -= run.count
-            if status is Status.OK:
-                metrics.write_bytes += size
-                if add.is_recovery:
-                    metrics.recovery_adds += run.count
-            connection.release_add(size)
+        for (connection, arrived_ns), adds in groupby(group, key=_ORIGIN):
+            self._finish_chunk(connection, [add for _, add, _ in adds], status, arrived_ns, now_ns)
+
+    def _finish_chunk(
+        self,
+        connection: Connection,
+        adds: Sequence[AddRun],
+        status: Status,
+        arrived_ns: int,
+        now_ns: int,
+    ) -> None:
+        metrics = self._metrics
+        count = sum([add.run.count for add in adds])
+        size = sum([len(add.run.data) for add in adds])
+        if connection.is_open:
+            encode = answers.add_answers
+            connection.answer(b"".join([encode(add, status) for add in adds]))
+        metrics.add.record(status is Status.OK, now_ns - arrived_ns, count, now_ns)
+        metrics.adds_in_progress -= count
+        if status is Status.OK:
+            metrics.write_bytes += size
+            metrics.recovery_adds += sum([add.run.count for add in adds if add.is_recovery])
+        connection.release_add(size)
 
     # Waiting for room
 
@@ -212,12 +233,12 @@ class Adds:
 
     def _readmit(self, released: list[Pending]) -> None:
         """Check again (a fence may have come) and append, past the queues."""
-        items: list[tuple[LedgerHandle, AddRun]] = []
+        items: list[tuple[LedgerHandle, EntryRun]] = []
         taken: list[Pending] = []
         for one in released:
             checked = self._check(one)
             if isinstance(checked, LedgerHandle):
-                items.append((checked, one[1]))
+                items.append((checked, one[1].run))
                 taken.append(one)
             elif checked is not None:
                 self._finish([one], checked)

@@ -367,6 +367,11 @@ class AddDriver:
         state = self.state
         if state.error is not None:
             return False
+        if not self._pending and not any(p.outstanding for p in self._positions):
+            # The usual end of an entry's time, once for each of thousands of ledgers.
+            self.on_channel_drained()
+            self.act()
+            return False
         limit_ns = now_ns - int(self._options.add_timeout_s * _NS)
         for position in self._positions:
             since_ns = position.silent_since_ns()
@@ -413,7 +418,7 @@ class AddDriver:
         position.channel.drop_if_silent(since_ns)
 
     def _clogged_bytes(self) -> int:
-        return max(position.channel.unsent_bytes for position in self._positions)
+        return max([position.channel.unsent_bytes for position in self._positions])
 
     def check(self) -> None:
         """Derive again what the accounts claim; for tests."""

@@ -293,11 +293,11 @@ class AppendState:
 
     def poll(self) -> list[Effect]:
         """Return what there is to do now; each effect is returned once."""
-        if self.error is None and self._change is None:
+        # A failure behind the last pending entry waits for the next push.
+        is_due = self._next > self._base or self._is_change_urgent
+        if is_due and self.error is None and self._change is None:
             self._advance()
-            # A failure behind the last pending entry waits for the next push.
-            is_due = self._is_change_urgent or self._next > self._base
-            if self._is_change_wanted and is_due:
+            if self._is_change_wanted and (self._next > self._base or self._is_change_urgent):
                 self._start_change()
         if not self._effects:
             return []
@@ -307,6 +307,8 @@ class AppendState:
     def _advance(self) -> None:
         """Confirm the entries at the front that have an ack quorum."""
         quorum = self._ack_quorum_size
+        if sum([bits & 1 for bits in self._acks]) < quorum:
+            return
         # at_least[k]: the entries with more than k acks; adding a position is a saturating count.
         at_least = [0] * quorum
         for bits in self._acks:

@@ -139,7 +139,12 @@ class EntryRun:
 
     def last_add_confirmed(self) -> EntryId:
         """Return the last add confirmed that the writer knew when it sent the newest entry."""
-        start, end = self.bounds(self.last_entry_id)
+        sizes = self.sizes
+        if isinstance(sizes, int):
+            start = (self.last_entry_id - self.first_entry_id) * (sizes + 4) + 4
+            end = start + sizes
+        else:
+            start, end = self.bounds(self.last_entry_id)
         if end - start < _LAC_OFFSET + 8:
             return -1
         lac: int = _LAC.unpack_from(self.data, start + _LAC_OFFSET)[0]

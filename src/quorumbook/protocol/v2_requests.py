@@ -152,6 +152,8 @@ def _cut_stretch(
 
 
 def _add_run(run: EntryRun, master_key: bytes, header: int) -> Request:
+    if header == _PLAIN_ADD and run.ledger_id >= 0 <= run.first_entry_id:
+        return AddRun(run, master_key)
     version, _, flags = split_packet_header(header)
     request = AddRun(
         run,
@@ -217,6 +219,7 @@ _ROW_ID_LIMIT = 2**62
 
 
 _PLAIN_READ = VERSION << 24 | READ << 16
+_PLAIN_ADD = VERSION << 24 | ADD << 16
 
 
 def decode_request(data: bytes, position: int, stop: int) -> Request:

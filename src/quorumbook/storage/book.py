@@ -50,12 +50,17 @@ class Book:
         self._caches = caches
         self._wall_ms = wall_ms
         self.table = LedgerTable(limit=handle_limit, loader=self._load)
+        #: No ledger above this one is in the index, or will be before ``create`` has made it.
+        self._highest_id = index.highest_ledger_id()
         #: Deleted ledgers that the index does not know of yet.
         self._deleted: set[LedgerId] = set()
         self._deleting: set[LedgerId] = set()
         self.limbo_start: str | None = None
 
     def _load(self, ledger_id: LedgerId) -> LedgerHandle | None:
+        if ledger_id > self._highest_id:
+            # Ids ascend, so the first add of a new ledger needs no look at the index.
+            return None
         if ledger_id in self._deleted or ledger_id in self._deleting:
             return None
         state = self._index.ledger_state(ledger_id)
@@ -76,6 +81,7 @@ class Book:
     def create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerHandle:
         """Make the handle of a new ledger."""
         handle = LedgerHandle(ledger_id, master_key)
+        self._highest_id = max(self._highest_id, ledger_id)
         self.table.add(handle)
         return handle
 
@@ -87,7 +93,11 @@ class Book:
             handle.key_needed = False
         return handle
 
-    def add(self, handle: LedgerHandle, run: EntryRun) -> bool:
+    def now_ms(self) -> int:
+        """Return wall time, for ``add``."""
+        return self._wall_ms()
+
+    def add(self, handle: LedgerHandle, run: EntryRun, now_ms: int) -> bool:
         """Make a run visible; tell whether the last add confirmed rose."""
         self._caches.active.add(run)
         if not handle.is_stored:
@@ -104,12 +114,12 @@ class Book:
         if lac <= known:
             return False
         handle.last_add_confirmed = lac
-        handle.lac_update_ms = self._wall_ms()
+        handle.lac_update_ms = now_ms
         return True
 
     def add_replayed(self, handle: LedgerHandle, run: EntryRun) -> None:
         """Make a run from the journal visible; it may join what came in several batches."""
-        self.add(handle, run)
+        self.add(handle, run, self._wall_ms())
         highest = highest_lac(run)
         if highest > handle.last_add_confirmed:
             handle.last_add_confirmed = highest

@@ -211,6 +211,11 @@ class IndexReader:
         """Return all ledgers, ascending."""
         return [row[0] for row in self._rows("SELECT id FROM ledger ORDER BY id")]
 
+    def highest_ledger_id(self) -> LedgerId:
+        """Return the highest ledger with a state, -1 if there is none."""
+        highest: LedgerId | None = self._rows("SELECT max(id) FROM ledger")[0][0]
+        return -1 if highest is None else highest
+
     def ledger_ids_without_state(self) -> list[LedgerId]:
         """Return ledgers that have runs but no state (after a rebuild)."""
         rows = self._rows(

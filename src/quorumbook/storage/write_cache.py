@@ -72,7 +72,12 @@ class WriteCache:
             return
         ledger.firsts.append(run.first_entry_id)
         ledger.runs.append(run)
-        self._count(run, 1)
+        size = len(run.data)
+        self.data_bytes += size
+        self.run_count += 1
+        self.size_bytes += size + RUN_OVERHEAD_BYTES
+        if not isinstance(run.sizes, int):
+            self.size_bytes += SIZE_OVERHEAD_BYTES * len(run.sizes)
 
     def _count(self, run: EntryRun, sign: int) -> None:
         self.size_bytes += sign * held_bytes(run)

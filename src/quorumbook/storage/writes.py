@@ -109,11 +109,12 @@ class Writes:
             return
         woken: list[LedgerHandle] = []
         try:
+            add, now_ms = self._book.add, self._book.now_ms()
             for handle, run in items:
                 if handle.is_deleted:
                     continue
                 self.entries_appended += run.count
-                if self._book.add(handle, run) and handle.has_waiters:
+                if add(handle, run, now_ms) and handle.has_waiters:
                     woken.append(handle)
         except BaseException as failure:
             # Journaled and not shown: the next checkpoint's mark would skip it.

@@ -121,7 +121,7 @@ async def test_a_checkpoint_hurries_when_the_next_cache_fills(tmp_path: Path) ->
 
     def fill(seconds: float) -> None:
         rests.append(seconds)
-        world.storage._book.add(world.handle(9), run_of(9, [len(rests)], b"x" * 10 * PIECE))
+        world.storage._book.add(world.handle(9), run_of(9, [len(rests)], b"x" * 10 * PIECE), 0)
 
     world.threads.on_sleep = fill
     world.storage._flusher._by_time()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from doubles.storage_world import World, run_of
 from quorumbook.storage.ledgers import LedgerHandle
 
 
@@ -53,3 +56,27 @@ def test_readers_are_woken_in_the_order_in_which_they_came() -> None:
     for callback in handle.take_woken():
         callback()
     assert order == [0, 1, 2, 3, 4]
+
+
+async def test_a_ledger_above_all_others_is_new_without_a_look_at_the_index(tmp_path: Path) -> None:
+    """Ids ascend, so this is the first add of nearly every ledger; below, the index is asked."""
+    world = World(tmp_path)
+    await world.start()
+    await world.append(run_of(5, [0]))
+    await world.storage.put_in_limbo([9])
+    await world.storage.stop()
+    await world.start()
+    looked: list[int] = []
+    index = world.storage._opened.loop_index
+    state = index.ledger_state
+    index.ledger_state = lambda ledger_id: looked.append(ledger_id) or state(ledger_id)  # type: ignore[method-assign,func-returns-value]
+    await world.append(run_of(10, [0]))
+    await world.append(run_of(12, [0]))
+    assert looked == []
+    await world.append(run_of(11, [0]))
+    handle = world.storage.handle(9)
+    assert handle is not None
+    assert handle.is_in_limbo
+    assert world.storage.handle(6) is None
+    assert looked == [11, 9, 6]
+    await world.storage.stop()

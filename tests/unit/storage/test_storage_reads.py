@@ -72,7 +72,7 @@ async def test_r09_absence_is_stated_only_where_it_is_proven(tmp_path: Path) -> 
 
 async def test_r09_an_index_that_fails_is_an_io_error(tmp_path: Path) -> None:
     world = await started(tmp_path)
-    await world.append(run_of(1, range(3)))
+    await world.append(run_of(1, range(3)), run_of(78, range(3)))
     await world.storage.flush()
     world.storage._read_index.close()
     assert isinstance((await world.read((1, 0)))[0], BookieIOError)
