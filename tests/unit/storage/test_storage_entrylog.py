@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from doubles.records import entry, run
-from doubles.sim_disk import SimDisk
+from doubles.sim_disk import SimDisk, SimFile
 from quorumbook.env import Env
 from quorumbook.errors import (
     CorruptEntryLogError,
@@ -100,6 +100,37 @@ def test_runs_come_back_from_where_they_were_put() -> None:
         (r.ledger_id, r.first_entry_id, r.last_entry_id, place.position)
         for place, r in zip(places, runs, strict=True)
     ]
+
+
+def test_a_flush_writes_whole_blocks_that_can_pass_the_cache_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over several flushes; what lies between the last border and the end goes by itself."""
+    disk, env = world("/a")
+    written: list[tuple[int, int]] = []
+    write = SimFile.write
+
+    def noted(file: SimFile, buffers: list[bytes], offset: int) -> None:
+        if file.path.endswith(".log"):
+            written.append((offset, sum(map(len, buffers))))
+        write(file, buffers, offset)
+
+    monkeypatch.setattr(SimFile, "write", noted)
+    logs = EntryLogs(env, ["/a"])
+    runs = [run(1, i, [bytes([i]) * (50_001 + i)]) for i in range(90)]
+    places = []
+    for number, r in enumerate(runs, start=1):
+        places.append(logs.append_run(r))
+        if number % 30 == 0:
+            logs.sync()
+    large = [(offset, size) for offset, size in written if size > 4096]
+    assert sum(size for _, size in large) > 0.99 * sum(len(r.data) for r in runs)
+    assert not [place for place in large if place[0] % 4096 or place[1] % 4096]
+    crashed = Env(disk=disk.crash())
+    reader = EntryLogReader(crashed, ["/a"])
+    for place, r in zip(places, runs, strict=True):
+        assert reader.read(*place, len(r.data)) == r.data
+    assert len(runs_of(crashed, "/a")) == 90
 
 
 def test_holes_of_a_striped_ledger_come_back() -> None:

@@ -42,6 +42,8 @@ DEFAULT_SIZE_BYTES = 1024 * 1024 * 1024
 SIZE_LIMIT_BYTES = 2**31 - 1
 #: One piece of a flush; the journal's syncs wait behind no more than this.
 WRITE_BUFFER_BYTES = 1024 * 1024
+#: Between borders of this size a write passes the system's cache by.
+_BLOCK_BYTES = 4096
 
 _log = logger("storage.entrylog")
 
@@ -100,11 +102,28 @@ class _Log:
     def end(self) -> int:
         return self.written + self.buffered
 
+    def write_piece(self) -> None:
+        """Write and sync what is buffered up to the last border of a block.
+
+        Piece by piece, so that a checkpoint does not hit the journal's disk with all of a write
+        cache at once; between borders, so that it passes the system's cache by.
+        """
+        data = b"".join(self.buffers)
+        start = -self.written % _BLOCK_BYTES
+        stop = start + (len(data) - start) // _BLOCK_BYTES * _BLOCK_BYTES
+        if start:
+            self.file.write([data[:start]], self.written)
+        self.file.write([data[start:stop]], self.written + start)
+        self.file.sync()
+        self.written += stop
+        self.buffers, self.buffered = [data[stop:]], len(data) - stop
+
     def write_out(self) -> None:
-        if self.buffers:
+        """Write and sync everything."""
+        if self.buffered >= WRITE_BUFFER_BYTES // 4:
+            self.write_piece()
+        if self.buffered:
             self.file.write(self.buffers, self.written)
-            # Piece by piece, so that a checkpoint does not hit the journal's disk with all of
-            # a write cache at once, and so that few pages of the system's cache are used.
             self.file.sync()
             self.written += self.buffered
             self.buffers, self.buffered = [], 0
@@ -190,7 +209,7 @@ class EntryLogs:
         self.bytes_written += size
         if log.buffered >= WRITE_BUFFER_BYTES:
             try:
-                log.write_out()
+                log.write_piece()
             except StorageError:
                 self._abandon()
                 raise
