@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
-from clusters import Cluster, ZooKeeper
-from peer_driver import Peer
-from peer_java import Java, Missing, find_java
-from sides import JavaSide, OwnSide, Side
 
+from interop.clusters import Cluster
+from interop.peer_driver import Peer
+from interop.peer_java import Java, Missing, find_java
+from interop.sides import JavaSide, OwnSide, Side
+from quorumbook.zookeeper_server import ZooKeeperServer
+
+_NUMBERS = itertools.count()
 #: How many bookies each kind of cluster has.
 KINDS = {"own": {"own": 3}, "java": {"java": 3}, "mixed": {"own": 3, "java": 3}}
 
@@ -34,18 +39,10 @@ def peer(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]
 
 
 @pytest.fixture(scope="session")
-def zookeeper_of_peer(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    zookeeper = ZooKeeper(java, tmp_path_factory.mktemp("zookeeper"))
-    zookeeper.start()
-    yield zookeeper
-    zookeeper.kill()
-
-
-@pytest.fixture(scope="session")
 def cluster_of(
     java: Java,
     peer: Peer,
-    zookeeper_of_peer: ZooKeeper,
+    zookeeper: ZooKeeperServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[str], Cluster]]:
     """Return the cluster of a kind: its bookies are ``own``, ``java`` or ``mixed``."""
@@ -54,13 +51,31 @@ def cluster_of(
     async def get(kind: str) -> Cluster:
         if kind not in running:
             directory = tmp_path_factory.mktemp(kind)
-            cluster = Cluster(java, peer, zookeeper_of_peer, kind, directory)
+            cluster = Cluster(java, peer, zookeeper.address, kind, directory)
             running[kind] = await cluster.start(**KINDS[kind])
         return running[kind]
 
     yield get
     for cluster in running.values():
         asyncio.run(cluster.stop())
+
+
+@pytest.fixture
+async def new_cluster(
+    java: Java, peer: Peer, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> AsyncIterator[Callable[[], Awaitable[Cluster]]]:
+    """Return what makes a cluster without bookies, for tests that kill some."""
+    made: list[Cluster] = []
+
+    async def make() -> Cluster:
+        name = f"cluster-{next(_NUMBERS)}"
+        cluster = Cluster(java, peer, zookeeper.address, name, tmp_path / name)
+        made.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in made:
+        await cluster.stop()
 
 
 @pytest.fixture(scope="session")

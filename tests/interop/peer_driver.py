@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from peer_java import Java
+from interop.peer_java import Java
 
 #: Small, quick to start, never beyond what a machine with many tests can spare.
 LEAN = ("-Xmx256m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -80,12 +80,8 @@ def find_java(sources: list[Path] = DRIVER) -> Java:
     Raises:
         Missing: a tool is missing, or Maven could not get the jars.
     """
-    reason = lacking()
-    if reason is not None:
-        raise Missing(reason)
-    BUILD.mkdir(parents=True, exist_ok=True)
+    jars = find_jars()
     with _alone():
-        jars = _jars()
         classes = BUILD / f"classes-{_digest(POM, *sources)}"
         if not classes.exists():
             building = BUILD / "building"

@@ -8,20 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Protocol
 
-from peer_driver import Peer, Seen, payload, seen
-
 import quorumbook
+from interop.peer_driver import Peer, PeerError, Seen, payload, seen
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.writer import LedgerWriter
+from quorumbook.errors import QuorumbookError
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol.digest import DigestType
 
 PASSWORD = "a password with ümlauts"
+SIDES = ("java-v2", "java-v3", "own")
+#: Whose bookies a cluster has.
+BOOKIES = ("own", "java", "mixed")
+
+
+def has_ours(writer: str, bookies: str, reader: str) -> bool:
+    """Say whether a combination is more than the peer among itself."""
+    return "own" in (writer, reader) or bookies != "java"
+
+
+#: Writer, bookies, reader.
+TRIPLES = [each for each in product(SIDES, BOOKIES, SIDES) if has_ours(*each)]
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,10 @@ class Ledger(Protocol):
 
     id: int
 
-    async def append(self, seed: str, sizes: Sequence[int]) -> None: ...
+    async def append(
+        self, seed: str, sizes: Sequence[int], entry_ids: Sequence[int] | None = None
+    ) -> None: ...
+    async def force(self) -> None: ...
     async def read(self, first: int, last: int) -> list[Seen]: ...
     async def read_unconfirmed(self, first: int, last: int) -> list[Seen]: ...
     async def read_last_add_confirmed(self) -> int: ...
@@ -70,7 +86,14 @@ class Side(Protocol):
 
     name: str
 
-    async def create(self, shape: Shape) -> Ledger: ...
+    async def create(
+        self,
+        shape: Shape,
+        *,
+        adv: bool = False,
+        deferred_sync: bool = False,
+        ledger_id: int | None = None,
+    ) -> Ledger: ...
     async def open(self, ledger_id: int, shape: Shape, *, recover: bool = True) -> Ledger: ...
     async def delete(self, ledger_id: int) -> None: ...
     async def list(self) -> list[int]: ...
@@ -105,6 +128,9 @@ class JavaLedger:
     async def read_last_add_confirmed(self, way: str = "read") -> int:
         lac: int = (await self.call("read_lac", way=way))["last_add_confirmed"]
         return lac
+
+    async def force(self) -> None:
+        await self.call("force")
 
     async def state(self) -> tuple[int, int]:
         """Return last add confirmed and length as the handle knows them."""
@@ -236,12 +262,24 @@ class OwnLedger:
             )
         return self._reader
 
-    async def append(self, seed: str, sizes: Sequence[int]) -> None:
-        first = self.writer.last_add_pushed + 1
-        futures = []
-        for i, size in enumerate(sizes):
-            futures.append(self.writer.append_nowait(payload(seed, first + i, size)))
+    async def append(
+        self, seed: str, sizes: Sequence[int], entry_ids: Sequence[int] | None = None
+    ) -> None:
+        writer = self.writer
+        if entry_ids is not None:
+            futures = [
+                writer.append_at_nowait(entry_id, payload(seed, entry_id, size))
+                for entry_id, size in zip(entry_ids, sizes, strict=True)
+            ]
+        else:
+            first = writer.last_add_pushed + 1
+            futures = [
+                writer.append_nowait(payload(seed, first + i, size)) for i, size in enumerate(sizes)
+            ]
         await asyncio.gather(*futures)
+
+    async def force(self) -> None:
+        await self.writer.force()
 
     async def read(self, first: int, last: int) -> list[Seen]:
         reader = await self.reader()
@@ -276,7 +314,14 @@ class OwnSide:
     async def connect(cls, uri: str, **options: Any) -> OwnSide:
         return cls(await quorumbook.connect(uri, **options))
 
-    async def create(self, shape: Shape, **options: Any) -> OwnLedger:
+    async def create(
+        self,
+        shape: Shape,
+        *,
+        adv: bool = False,
+        deferred_sync: bool = False,
+        ledger_id: int | None = None,
+    ) -> OwnLedger:
         writer = await self.bk.create_ledger(
             ensemble_size=shape.ensemble,
             write_quorum_size=shape.write,
@@ -284,7 +329,9 @@ class OwnSide:
             password=shape.password.encode(),
             digest_type=shape.digest,
             custom_metadata={key: value.encode() for key, value in shape.custom.items()},
-            **options,
+            writer_chosen_ids=adv,
+            deferred_sync=deferred_sync,
+            ledger_id=ledger_id,
         )
         return OwnLedger(self.bk, shape, writer)
 
@@ -321,3 +368,14 @@ class OwnSide:
 
     async def close(self) -> None:
         await self.bk.close()
+
+
+async def refusal(work: Awaitable[object]) -> int:
+    """Return the peer's number of the error that something must end with on either side."""
+    try:
+        await work
+    except (PeerError, QuorumbookError) as error:
+        if error.code is None:
+            raise
+        return error.code
+    raise AssertionError("it was not refused")

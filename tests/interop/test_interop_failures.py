@@ -1,0 +1,127 @@
+"""Writers and bookies of both sides that are killed, and old writers that go on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from interop.peer_driver import Peer, expected
+from interop.sides import BOOKIES, SIDES, TRIPLES, JavaSide, Shape, refusal
+from quorumbook.protocol.digest import DigestType
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+
+FENCED = -101
+CLOSED = -11
+
+
+async def go_on(ledger) -> None:
+    while True:
+        await ledger.append("late", [50])
+
+
+@pytest.mark.parametrize(("writer", "bookies", "other"), TRIPLES)
+async def test_a_writer_that_goes_on_while_the_other_side_recovers_is_fenced(
+    connect, cluster_of, writer, bookies, other
+):
+    cluster = await cluster_of(bookies)
+    writing, taking = await connect(writer, cluster.uri), await connect(other, cluster.uri)
+    shape = Shape(digest=DigestType.CRC32)
+    ledger = await writing.create(shape)
+    await ledger.append("late", [50] * 20)
+    going_on = asyncio.create_task(refusal(go_on(ledger)))
+    taken = await taking.open(ledger.id, shape)
+    # The peer says "closed" if a late answer told it of the fence between two adds.
+    assert await going_on in {FENCED, CLOSED}
+    confirmed = (await ledger.state())[0]
+    last, length = await taken.state()
+    # Nothing that was confirmed is lost; what was under way may be there or not.
+    assert last >= confirmed >= 19
+    assert length == 50 * (last + 1)
+    assert await taken.read(0, last) == expected("late", [50] * (last + 1))
+    await taken.close()
+
+
+async def recovered(connect, cluster, ledger_id: int, other: str, at_least: int) -> None:
+    """Take a ledger over whose writer is dead, and compare what is found."""
+    taking = await connect(other, cluster.uri)
+    taken = await taking.open(ledger_id, Shape())
+    last, length = await taken.state()
+    assert last >= at_least
+    assert length == 100 * (last + 1)
+    assert await taken.read(0, last) == expected("killed", [100] * (last + 1))
+    known = await taking.metadata(ledger_id)
+    assert (known.state, known.last_entry, known.length) == ("CLOSED", last, length)
+    await taken.close()
+
+
+@pytest.mark.parametrize("bookies", ["own", "mixed"])
+@pytest.mark.parametrize("other", SIDES)
+async def test_a_ledger_of_a_killed_java_writer_is_recovered_and_closed(
+    connect, cluster_of, java, tmp_path, bookies, other
+):
+    cluster = await cluster_of(bookies)
+    doomed = Peer(java, tmp_path)
+    try:
+        writing = await JavaSide.connect(doomed, cluster.uri)
+        ledger = await writing.create(Shape())
+        await ledger.append("killed", [100] * 200)
+        under_way = asyncio.create_task(ledger.append("killed", [100] * 5000))
+        await asyncio.sleep(0)
+    finally:
+        await asyncio.to_thread(doomed.kill)
+    await asyncio.wait([under_way])
+    assert under_way.exception() is not None
+    await recovered(connect, cluster, ledger.id, other, 199)
+
+
+@pytest.mark.parametrize("bookies", BOOKIES)
+@pytest.mark.parametrize("other", ["java-v2", "java-v3"])
+async def test_a_ledger_of_a_killed_writer_of_ours_is_recovered_and_closed(
+    connect, cluster_of, bookies, other
+):
+    cluster = await cluster_of(bookies)
+    doomed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "interop.doomed_writer", cluster.uri),
+        cwd=Path(__file__).parents[1],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        ledger_id = int(await doomed.stdout.readline())
+        confirmed = -1
+        while confirmed < 1000:
+            confirmed = int(await doomed.stdout.readline())
+    finally:
+        doomed.kill()
+        await doomed.communicate()
+    await recovered(connect, cluster, ledger_id, other, confirmed)
+
+
+@pytest.mark.parametrize("writer", SIDES)
+@pytest.mark.parametrize("victim", ["own", "java"])
+async def test_a_killed_bookie_of_either_kind_is_replaced(connect, new_cluster, writer, victim):
+    cluster = await new_cluster()
+    await cluster.start(own=1, java=1)
+    start = cluster.start_own() if victim == "own" else cluster.start_java(is_mortal=True)
+    doomed = await start
+    writing = await connect(writer, cluster.uri)
+    shape = Shape()
+    ledger = await writing.create(shape)
+    await ledger.append("change", [100] * 20)
+    await cluster.start(own=1, java=1)
+    while len((await writing.bookies())[0]) < 5:
+        await asyncio.sleep(0.05)
+    await cluster.kill(doomed)
+    await ledger.append("change", [100] * 20)
+    await ledger.close()
+    for name in SIDES:
+        reading = await connect(name, cluster.uri)
+        ensembles = (await reading.metadata(ledger.id)).ensembles
+        assert doomed in ensembles[0]
+        assert doomed not in ensembles[max(ensembles)]
+        other = await reading.open(ledger.id, shape)
+        assert await other.read(0, 39) == expected("change", [100] * 40)
+        await other.close()
