@@ -35,7 +35,7 @@ def start(work: Path) -> tuple[Systems, list[str]]:
         return systems, notes
     systems.peer = Peer(systems.java)
     systems.peer.start()
-    systems.mixed = Mixed(systems.java, own)
+    systems.mixed = Mixed(systems.java, work / "mixed")
     systems.mixed.start()
     return systems, notes
 

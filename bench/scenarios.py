@@ -125,6 +125,21 @@ def single(systems: Systems, quorum: tuple[int, int, int]) -> Callable[[Scenario
     return measure
 
 
+def ledgers(systems: Systems, in_flight: int) -> Callable[[Scenario], None]:
+    """Create and close ledgers, both sides in the same ZooKeeper."""
+    count = 1500 if in_flight == 1 else 10_000
+
+    def measure(scenario: Scenario) -> None:
+        if systems.peer is None or systems.mixed is None:
+            return
+        words = ("--count", str(count), "--in-flight", str(in_flight))
+        scenario.add("own", systems.mixed.load("ledgers", *words)["ledgers_per_s"])
+        load = {"mode": "ledgers", "count": count, "inflight": in_flight}
+        scenario.add("peer", systems.peer_load(systems.peer.uri, True, **load)["entries_per_s"])
+
+    return measure
+
+
 def scan(systems: Systems, name: str, v2: bool) -> Callable[[Scenario], None]:
     """Sequential reads right after the writes, from the caches."""
     count = 60_000
@@ -247,6 +262,15 @@ def appends(systems: Systems) -> Catalogue:
         rows[f"single-{name}"] = (
             Scenario(f"one add at a time {shape(quorum)}, p50", "ms", QUARTER),
             single(systems, quorum),
+        )
+    for in_flight, words, bound in ((1, "one at a time", 1.0), (100, "100 in flight", 0.6)):
+        rows[f"ledgers-{in_flight}"] = (
+            Scenario(
+                f"create and close ledgers in ZooKeeper, {words}",
+                "ledgers/s",
+                [Goal("own", "peer", bound)],
+            ),
+            ledgers(systems, in_flight),
         )
     for v2, wire in ((True, "v2"), (False, "v3")):
         rows[f"mixed-append-{wire}"] = (

@@ -89,14 +89,14 @@ def quorumbook(*words: str) -> list[str]:
 
 
 class Own:
-    """Quorumbook's bookies as processes over sqlite metadata."""
+    """Quorumbook's bookies as processes, over sqlite metadata if no other is given."""
 
     name = "own"
 
-    def __init__(self, directory: Path, bookies: int = 3) -> None:
+    def __init__(self, directory: Path, bookies: int = 3, uri: str | None = None) -> None:
         self.directory = directory
         self.processes = Processes(directory)
-        self.uri = f"sqlite:///{directory}/metadata.db"
+        self.uri = uri or f"sqlite:///{directory}/metadata.db"
         self.ports = [free_port() for _ in range(bookies)]
 
     def start(self) -> None:
@@ -313,33 +313,10 @@ class Peer:
         self.java.processes.stop_all()
 
 
-class Mixed:
-    """Quorumbook's bookies, registered under a second root of the peer's ZooKeeper."""
+class Mixed(Own):
+    """Quorumbook's bookies under a second root of the peer's ZooKeeper."""
 
     name = "mixed"
 
-    def __init__(self, java: Java, own: Own) -> None:
-        self.java = java
-        self.own = own
-        self.uri = java.uri.replace("/ledgers", "/mixed")
-
-    def start(self) -> None:
-        from kazoo.client import KazooClient
-
-        from quorumbook.metadata.service_info import BookieServiceInfo
-
-        self.zookeeper = KazooClient(f"127.0.0.1:{self.java.zookeeper_port}")
-        self.zookeeper.start()
-        for path in ("/mixed/available/readonly", "/mixed/cookies"):
-            self.zookeeper.ensure_path(path)
-        for name in ("LAYOUT", "INSTANCEID"):
-            data, _ = self.zookeeper.get(f"/ledgers/{name}")
-            self.zookeeper.create(f"/mixed/{name}", data)
-        for port in self.own.ports:
-            info = BookieServiceInfo.of_bookie("127.0.0.1", port)
-            self.zookeeper.create(
-                f"/mixed/available/127.0.0.1:{port}", info.encode(), ephemeral=True
-            )
-
-    def stop(self) -> None:
-        self.zookeeper.stop()
+    def __init__(self, java: Java, directory: Path) -> None:
+        super().__init__(directory, uri=java.uri.replace("/ledgers", "/mixed"))

@@ -1,4 +1,5 @@
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.Enumeration;
 import java.util.HashMap;
 import java.util.Map;
@@ -14,7 +15,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 /**
  * Loads a cluster through the peer's own client and prints one JSON object per round.
  *
- * <p>Arguments are key=value: uri, mode (append, single, scan, random), ensemble, write, ack,
+ * <p>Arguments are key=value: uri, mode (append, single, ledgers, scan, random), ensemble, write, ack,
  * size, count, inflight, v2 (true or false), rounds, ledger (for scan and random).
  */
 public class PeerLoad {
@@ -51,6 +52,7 @@ public class PeerLoad {
             switch (load.text("mode", "append")) {
                 case "append": load.append(client); break;
                 case "single": load.single(client); break;
+                case "ledgers": load.ledgers(client); break;
                 case "scan": load.scan(client); break;
                 default: load.random(client);
             }
@@ -104,6 +106,42 @@ public class PeerLoad {
         }
         report(count, System.nanoTime() - start, nanos, 0, ledger.getId());
         ledger.close();
+    }
+
+    private void ledgers(BookKeeper client) throws Exception {
+        int count = number("count", 3000);
+        Semaphore window = new Semaphore(number("inflight", 1));
+        CountDownLatch done = new CountDownLatch(count);
+        AtomicLong failed = new AtomicLong();
+        AtomicLong last = new AtomicLong();
+        long[] nanos = new long[count];
+        long start = System.nanoTime();
+        for (int i = 0; i < count; i++) {
+            window.acquire();
+            final int index = i;
+            final long sent = System.nanoTime();
+            client.asyncCreateLedger(
+                    number("ensemble", 3), number("write", 3), number("ack", 2), DIGEST, PASSWORD,
+                    (created, ledger, context) -> {
+                        if (created != 0) {
+                            failed.incrementAndGet();
+                            window.release();
+                            done.countDown();
+                            return;
+                        }
+                        last.set(ledger.getId());
+                        ledger.asyncClose((closed, handle, ignored) -> {
+                            nanos[index] = System.nanoTime() - sent;
+                            if (closed != 0) {
+                                failed.incrementAndGet();
+                            }
+                            window.release();
+                            done.countDown();
+                        }, null);
+                    }, null, Collections.emptyMap());
+        }
+        done.await();
+        report(count, System.nanoTime() - start, nanos, failed.get(), last.get());
     }
 
     private void scan(BookKeeper client) throws Exception {

@@ -63,6 +63,7 @@ class LocalCluster:
         processes: run each as a process of its own instead of in this one.
         data_dir: where the data goes; without it a temporary directory, removed at the end.
         storage: options of the bookies' storage, by the names of the section ``storage``.
+        metadata_uri: where to make the cluster; without it a SQLite file among the data.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class LocalCluster:
         processes: bool = False,
         data_dir: str | None = None,
         storage: dict[str, Any] | None = None,
+        metadata_uri: str | None = None,
     ) -> None:
+        self._given_uri = metadata_uri
         self._count = bookies
         self._has_processes = processes
         self._storage = storage or {}
@@ -159,7 +162,7 @@ class LocalCluster:
 
     async def _open(self) -> None:
         self.directory = self._given_directory or tempfile.mkdtemp(prefix="quorumbook-")
-        self.metadata_uri = f"sqlite:///{self.directory}/metadata.db"
+        self.metadata_uri = self._given_uri or f"sqlite:///{self.directory}/metadata.db"
         store = await open_store(self.metadata_uri, create=True)
         try:
             await init_cluster(store)

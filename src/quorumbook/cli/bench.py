@@ -80,6 +80,20 @@ def read(call: Call, /, **options: Any) -> None:
 
 
 @bench.command(cls=Command)
+@QUORUM_OPTIONS[0]
+@QUORUM_OPTIONS[1]
+@QUORUM_OPTIONS[2]
+@click.option("--count", type=click.IntRange(min=1), default=1000, show_default=True,
+              help="Number of ledgers.")  # fmt: skip
+@click.option("--in-flight", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Ledgers under way at a time.")  # fmt: skip
+@click.pass_obj
+def ledgers(call: Call, /, **options: Any) -> None:
+    """Create and close empty ledgers, which only the metadata store notices."""
+    call.output.record(call.run(_ledgers(call, **options)))
+
+
+@bench.command(cls=Command)
 @_options(count=10_000, in_flight=1000)
 @click.option("--rate", type=float, default=1000.0, show_default=True,
               help="Entries due each second.")  # fmt: skip
@@ -129,6 +143,43 @@ async def _write(
             took, latencies = await load.write_open(writers[0], payloads, count, in_flight, rate)
         await _in_parts(writers, lambda writer: writer.close())
         return load.summary(writers[0].id, count, count * entry_size, took, latencies)
+
+
+async def _ledgers(
+    call: Call,
+    *,
+    count: int,
+    in_flight: int,
+    ensemble_size: int | None,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+) -> dict[str, object]:
+    shape = call.new_ledger_options(ensemble_size, write_quorum, ack_quorum)
+    latencies = load.Latencies()
+    left = iter(range(count))
+    last = -1
+
+    async def one_after_the_other(bk: BookKeeper) -> None:
+        nonlocal last
+        for _ in left:
+            began = load.now()
+            async with await bk.create_ledger(**shape) as writer:
+                last = writer.id
+            latencies.add(load.now() - began)
+
+    async with call.connect() as bk:
+        # The session and the first look at the bookies are outside the measurement.
+        await (await bk.create_ledger(**shape)).close()
+        began = load.now()
+        await asyncio.gather(*(one_after_the_other(bk) for _ in range(in_flight)))
+        took = load.now() - began
+    return {
+        "ledger_id": last,
+        "ledgers": count,
+        "seconds": round(took, 4),
+        "ledgers_per_s": round(count / took, 1),
+        **latencies.percentiles_ms(),
+    }
 
 
 async def _create(bk: BookKeeper, count: int, shape: dict[str, Any]) -> list[LedgerWriter]:

@@ -168,7 +168,7 @@ class LedgerIdGenerator:
         self._store = store
         self._paths = TreePaths(store.ledgers_root)
         self._kind: LayoutKind | None = None
-        self._is_long = False
+        self._is_long: bool | None = None
         self._deletions: set[asyncio.Task[None]] = set()
 
     async def next_id(self) -> LedgerId:
@@ -190,7 +190,8 @@ class LedgerIdGenerator:
             return self._short(await self._sequence_number(f"{self._paths.root}/ID-"))
         if self._kind is LayoutKind.LEGACY_HIERARCHICAL:
             return self._short(await self._sequence_number(f"{self._paths.idgen}/ID-"))
-        if not self._is_long:
+        if self._is_long is None:
+            # Asked once: short ids stay unique also after others have gone on to long ones.
             self._is_long = await self._store.exists(self._paths.idgen_long) is not None
         if not self._is_long:
             number = await self._sequence_number(f"{self._paths.idgen}/ID-")

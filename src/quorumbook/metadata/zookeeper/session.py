@@ -32,7 +32,7 @@ from quorumbook.metadata.zookeeper.watches import WatchTable
 _log = logger("metadata.zookeeper")
 _RETRY_FIRST_S = 0.05
 _RETRY_LAST_S = 1.0
-_CONNECT_S_MIN = 0.5
+_CONNECT_S_MIN = 0.2
 _CLOSE_S = 1.0
 #: Bytes of paths in one request that leaves watches; servers refuse more than a megabyte.
 _WATCHES_SIZE_BYTES = 100_000
@@ -200,6 +200,8 @@ class Session:
                     return connection
         except TimeoutError:
             self._failure = f"{server[0]}:{server[1]} does not answer within {connect_s:.1f} s"
+        except ConnectionRefusedError:
+            self._failure = f"nobody listens at {server[0]}:{server[1]}"
         except OSError as error:
             self._failure = f"{server[0]}:{server[1]}: {error.strerror or error}"
         except (AnswerLost, RemoteProtocolError) as error:
