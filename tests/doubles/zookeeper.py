@@ -81,20 +81,21 @@ def fresh_root() -> str:
 async def end_session(store: ZooKeeperStore) -> None:
     """Close a session from elsewhere, as the server does when it hears nothing for too long."""
     session = store._session
-    host, port = session._servers[0]
-    session_id, password = session._living_id, session._password
+    servers = list(session._servers)
+    # Meanwhile its owner must not take it back.
+    session._servers[:] = [("127.0.0.1", 1)]
     while True:
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(*servers[0])
         try:
-            writer.write(jute.connect(0, 10_000, session_id, password))
+            writer.write(jute.connect(0, 10_000, session._living_id, session._password))
             writer.write(jute.request(1, jute.Op.CLOSE))
             size = int.from_bytes(await reader.readexactly(4), "big")
             answer = jute.connected(await reader.readexactly(size))
-            # The owner may have taken the session back in between.
             if answer.timeout_ms <= 0:
-                return
+                break
             await reader.read()
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
+    session._servers[:] = servers
