@@ -1,7 +1,6 @@
 """Drivers that the metadata contract suites run over.
 
-A driver that joins later (ZooKeeper, etcd) implements ``MetadataDriver`` and is added to
-``_DRIVERS``; its fixture skips with a reason when the server it needs is not there.
+A driver that joins later implements ``MetadataDriver`` and is added to ``_DRIVERS``; its fixture skips with a reason when the server it needs is not there.
 """
 
 from __future__ import annotations
@@ -9,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import AsyncIterator
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from doubles.etcd_server import EtcdServer
 from doubles.zookeeper import end_session, fresh_root
 from quorumbook.metadata.memory import forget_memory_tree, memory_tree
 from quorumbook.metadata.store import MetadataStore
@@ -118,27 +121,73 @@ class ZooKeeperDriver(MetadataDriver):
         pytest.skip("a ZooKeeper's counter cannot be set")
 
 
-_DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver}
+class EtcdDriver(MetadataDriver):
+    """A tree in one of the etcds that the tests of this process share."""
+
+    _idle: ClassVar[list[EtcdServer]] = []
+    _all: ClassVar[list[EtcdServer]] = []
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        if not self._idle:
+            server = EtcdServer(directory, "--unsafe-no-fsync")
+            self._all.append(server)
+            self._idle.append(server)
+        self.server = self._idle.pop()
+        self.uri = self.server.uri()
+
+    async def end_lease(self, store: MetadataStore) -> None:
+        self.server.call("lease/revoke", ID=store.session_id)
+
+    async def set_counter(self, path: str, count: int) -> None:
+        from quorumbook.metadata.etcd.rows import node_key
+
+        key = b64encode(node_key(path)).decode()
+        value = bytearray(b64decode(self.server.call("kv/range", key=key)["kvs"][0]["value"]))
+        struct.pack_into(">q", value, 9, count)
+        self.server.call("kv/put", key=key, value=b64encode(value).decode())
+
+    async def close(self) -> None:
+        await super().close()
+        self.server.call("kv/deleterange", key="AA==", range_end="AA==")
+        self._idle.append(self.server)
+
+    @classmethod
+    def stop_all(cls) -> None:
+        for server in cls._all:
+            server.kill()
 
 
-@pytest.fixture(params=[*sorted(_DRIVERS), "zookeeper"])
+@pytest.fixture(scope="session", autouse=True)
+def _servers() -> Iterator[None]:
+    yield
+    EtcdDriver.stop_all()
+
+
+_DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver, "etcd": EtcdDriver}
+_NAMES = [*sorted(_DRIVERS), "zookeeper"]
+
+
+def _make(request: pytest.FixtureRequest, directory: Path) -> MetadataDriver:
+    if request.param == "zookeeper":
+        return ZooKeeperDriver(request.getfixturevalue("zookeeper"))
+    return _DRIVERS[request.param](directory)
+
+
+@pytest.fixture(params=_NAMES)
 async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataDriver]:
     """One fresh tree on each driver in turn."""
-    made: MetadataDriver
-    if request.param == "zookeeper":
-        made = ZooKeeperDriver(request.getfixturevalue("zookeeper"))
-    else:
-        made = _DRIVERS[request.param](tmp_path)
+    made = _make(request, tmp_path)
     yield made
     await made.close()
 
 
-@pytest.fixture(params=sorted(_DRIVERS))
+@pytest.fixture(params=_NAMES)
 async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataDriver]:
     """A second fresh tree, on each driver in turn."""
     directory = tmp_path / "target"
     directory.mkdir()
-    made = _DRIVERS[request.param](directory)
+    made = _make(request, directory)
     yield made
     await made.close()
 

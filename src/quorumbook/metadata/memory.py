@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
-from quorumbook.env import Env, logger
+from quorumbook.env import Env
 from quorumbook.errors import (
     LocalProtocolError,
     SessionExpiredError,
@@ -32,10 +32,9 @@ from quorumbook.metadata.store import (
     Watch,
     split,
 )
-from quorumbook.metadata.tree import Row, Stamp, Tree, WatchKind, WatchTable
+from quorumbook.metadata.tree import Row, Stamp, Tree, WatchKind, WatchTable, run_callbacks
 
 T = TypeVar("T")
-_log = logger("metadata")
 MULTI_LIMIT = 10_000
 
 
@@ -376,11 +375,5 @@ class MemoryStore:
             self._loop.call_soon_threadsafe(callback, watches)
 
     def _call(self, callbacks: Sequence[Watch]) -> None:
-        if self._is_closed:
-            return
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                # One watcher's mistake must not keep the news from the others.
-                _log.exception("a metadata watch failed")
+        if not self._is_closed:
+            run_callbacks(callbacks)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from quorumbook.env import Env
 from quorumbook.errors import LocalProtocolError
-from quorumbook.metadata.sqlite_thread import Call, SqliteThread, run_callbacks
+from quorumbook.metadata.sqlite_thread import Call, SqliteThread
 from quorumbook.metadata.store import (
     ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
@@ -25,7 +25,7 @@ from quorumbook.metadata.store import (
     Set,
     Watch,
 )
-from quorumbook.metadata.tree import WatchKind
+from quorumbook.metadata.tree import WatchKind, run_callbacks
 
 T = TypeVar("T")
 MULTI_LIMIT = 10_000

@@ -41,7 +41,7 @@ from quorumbook.metadata.sqlite_file import (
 )
 from quorumbook.metadata.sqlite_rows import SqliteRows, SqliteSessions
 from quorumbook.metadata.store import Watch
-from quorumbook.metadata.tree import Tree, WatchKind, WatchTable
+from quorumbook.metadata.tree import Tree, WatchKind, WatchTable, run_callbacks
 
 _log = logger("metadata")
 _POLL_S = 0.05
@@ -109,7 +109,11 @@ class SqliteThread:
 
     def unwatch(self, watch: Watch) -> None:
         """Forget a watch; from the loop."""
-        self._mailbox.put(lambda: self._watches.remove(watch))
+
+        def remove() -> None:
+            self._watches.remove(watch)
+
+        self._mailbox.put(remove)
 
     def stop(self) -> None:
         """Finish what was handed in, then end the session, the thread and the connection."""
@@ -384,12 +388,3 @@ class SqliteThread:
         # A loop that is gone has nobody left to tell.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
-
-
-def run_callbacks(callbacks: Sequence[Callable[[], None]]) -> None:
-    """Run callbacks so that one watcher's mistake does not keep the news from the others."""
-    for callback in callbacks:
-        try:
-            callback()
-        except Exception:
-            _log.exception("a metadata watch failed")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from quorumbook.env import logger
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataVersionConflict,
@@ -32,6 +33,8 @@ from quorumbook.metadata.store import (
     check_path,
     split,
 )
+
+_log = logger("metadata")
 
 
 class Stamp(NamedTuple):
@@ -266,18 +269,27 @@ class WatchTable:
         # A watch that waits already keeps the older state: what changed since must reach it.
         self._by_path.setdefault(path, {}).setdefault((kind, watch), _state(kind, stamp))
 
-    def remove(self, watch: Watch) -> None:
-        """Forget a callback wherever it waits."""
+    def remove(self, watch: Watch) -> list[str]:
+        """Forget a callback wherever it waits; return where that was."""
+        found = []
         for path in list(self._by_path):
             waiting = self._by_path[path]
-            for key in [key for key in waiting if key[1] == watch]:
+            keys = [key for key in waiting if key[1] == watch]
+            for key in keys:
                 del waiting[key]
+            if keys:
+                found.append(path)
             if not waiting:
                 del self._by_path[path]
+        return found
 
     def clear(self) -> None:
         """Forget all watches."""
         self._by_path.clear()
+
+    def kinds(self, path: str) -> set[WatchKind]:
+        """Return what the watches that wait at a path are about."""
+        return {kind for kind, _ in self._by_path.get(path, ())}
 
     def take_changed(
         self, stamp_of: Callable[[str], Stamp | None], paths: Iterable[str] | None = None
@@ -295,3 +307,12 @@ class WatchTable:
             if not waiting:
                 del self._by_path[path]
         return list(changed)
+
+
+def run_callbacks(callbacks: Sequence[Callable[[], None]]) -> None:
+    """Run callbacks so that one watcher's mistake does not keep the news from the others."""
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            _log.exception("a metadata watch failed")

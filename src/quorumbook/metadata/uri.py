@@ -4,6 +4,7 @@
     sqlite:////var/lib/qb.db       a file, absolute
     memory://NAME                  in this process, shared by everybody who says NAME
     zk://HOST:PORT,HOST/ledgers    a ZooKeeper; more in ``zookeeper.address``
+    etcd://h1:2379,h2/ledgers      etcd's endpoints, and where in the tree the cluster is
 
 Only ``create=True`` (``quorumbook cluster init``, ``standalone``) makes a file.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from quorumbook.env import Env
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.cluster import check_layout
+from quorumbook.metadata.etcd.address import parse_address as parse_etcd_address
 from quorumbook.metadata.memory import MemoryStore, memory_tree
 from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.sqlite import SqliteStore
@@ -22,8 +24,7 @@ from quorumbook.metadata.store import DEFAULT_SESSION_TIMEOUT_S, MetadataStore
 from quorumbook.metadata.zookeeper.address import parse_address, parse_layout
 from quorumbook.metadata.zookeeper.store import ZooKeeperStore
 
-_KNOWN = "sqlite:///FILE, zk://HOST:PORT/PATH and memory://NAME"
-_LATER = {"etcd": "etcd"}
+_KNOWN = "sqlite:///FILE, zk://HOST:PORT/PATH, etcd://HOST:PORT/PATH and memory://NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class MetadataUri:
     """A URI taken apart."""
 
     text: str
-    #: "sqlite", "zk" or "memory".
+    #: "sqlite", "zk", "etcd" or "memory".
     scheme: str
-    #: The file, the name of the tree, or for ZooKeeper the whole URI.
+    #: The file, the name of the tree, or for ZooKeeper and etcd the whole URI.
     location: str
 
 
@@ -46,12 +47,6 @@ def parse_uri(uri: str) -> MetadataUri:
     scheme, separator, rest = uri.partition("://")
     if not separator:
         raise ConfigError(f"metadata URI {uri!r} names no store; known are {_KNOWN}")
-    driver = _LATER.get(scheme.partition("+")[0])
-    if driver is not None:
-        raise ConfigError(
-            f"metadata URI {uri!r}: {scheme}:// comes with the {driver} driver, which is not in "
-            f"this release; known are {_KNOWN}"
-        )
     if scheme.partition("+")[0] == "zk":
         return MetadataUri(uri, "zk", uri)
     if scheme == "memory":
@@ -67,6 +62,9 @@ def parse_uri(uri: str) -> MetadataUri:
         if rest.strip("/") == "" or rest.endswith("/"):
             raise ConfigError(f"metadata URI {uri!r} names no file")
         return MetadataUri(uri, scheme, rest[1:])
+    if scheme == "etcd":
+        parse_etcd_address(uri)
+        return MetadataUri(uri, scheme, uri)
     raise ConfigError(f"metadata URI {uri!r}: {scheme}:// is unknown; known are {_KNOWN}")
 
 
@@ -100,6 +98,8 @@ async def open_store(
         return MemoryStore(tree, env, uri=uri, session_timeout_s=session_timeout_s)
     if parsed.scheme == "zk":
         return await _open_zookeeper(uri, env, session_timeout_s)
+    if parsed.scheme == "etcd":
+        return await _open_etcd(uri, env, session_timeout_s)
     return await SqliteStore.open(
         parsed.location, env, uri=uri, create=create, session_timeout_s=session_timeout_s
     )
@@ -114,3 +114,17 @@ async def _open_zookeeper(uri: str, env: Env, session_timeout_s: float) -> Metad
         await store.close()
         raise
     return store
+
+
+async def _open_etcd(uri: str, env: Env, session_timeout_s: float) -> MetadataStore:
+    endpoints, root = parse_etcd_address(uri)
+    try:
+        # Only here: what it imports comes with an extra.
+        from quorumbook.metadata.etcd.store import EtcdStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"metadata URI {uri!r} needs grpcio: pip install 'quorumbook[etcd]'"
+        ) from error
+    return await EtcdStore.open(
+        endpoints, env, uri=uri, ledgers_root=root, session_timeout_s=session_timeout_s
+    )

@@ -12,6 +12,7 @@ The protobuf runtime does not insist on required fields when it parses; ``parse`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -134,28 +135,31 @@ _LABELS = {
 }
 
 
-def _add_fields(message: Any, lines: str) -> None:
+def _add_fields(message: Any, lines: str, enums: Mapping[str, object]) -> None:
     for line in filter(None, map(str.strip, lines.split(";"))):
         label, kind, name, number = line.split()
         field = message.field.add(name=name, number=int(number), label=_LABELS[label])
         if kind in _SCALARS:
             field.type = _SCALARS[kind]
         else:
-            field.type = _FIELD.TYPE_ENUM if kind in _ENUMS else _FIELD.TYPE_MESSAGE
+            field.type = _FIELD.TYPE_ENUM if kind in enums else _FIELD.TYPE_MESSAGE
             field.type_name = "." + kind
 
 
-def _build_pool() -> descriptor_pool.DescriptorPool:
+def build_pool(
+    table: Mapping[str, str], enums: Mapping[str, Mapping[str, int]]
+) -> descriptor_pool.DescriptorPool:
+    """Make a pool of its own out of a table of messages; an outer one comes before its inner."""
     file = descriptor_pb2.FileDescriptorProto(name="quorumbook.proto", syntax="proto2")
     messages: dict[str, Any] = {}
-    for full_name, lines in _MESSAGES.items():
+    for full_name, lines in table.items():
         outer, _, name = full_name.rpartition(".")
         parent = messages[outer].nested_type if outer else file.message_type
         message = messages[full_name] = parent.add(name=name)
-        _add_fields(message, lines)
+        _add_fields(message, lines, enums)
         # An entry of a map field is a message that only says so.
         message.options.map_entry = name == "PropertiesEntry"
-    for full_name, values in _ENUMS.items():
+    for full_name, values in enums.items():
         outer, _, name = full_name.rpartition(".")
         enum = (messages[outer] if outer else file).enum_type.add(name=name)
         for value_name, number in values.items():
@@ -165,7 +169,7 @@ def _build_pool() -> descriptor_pool.DescriptorPool:
     return pool
 
 
-_pool = _build_pool()
+_pool = build_pool(_MESSAGES, _ENUMS)
 _classes: dict[str, Any] = {}
 
 

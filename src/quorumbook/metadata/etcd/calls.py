@@ -1,0 +1,247 @@
+"""The operations of one etcd store, in the order they were asked for.
+
+Operations wait in a queue.  Those that wait together are a batch: one transaction reads every node
+they need, as of one revision (``rows.EtcdView``); each is carried out in memory, and one that
+fails leaves nothing behind and does not disturb the others; a second transaction writes what came
+of it, if nothing they looked at has changed and the session goes on, else the batch begins again.
+Nobody hears of a result before that.
+
+A commit whose answer is lost is sent again, and is not done twice: it also demands and changes the
+session's own key, which counts commits.  A repeated one that finds its own number there was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorumbook.env import Env, logger
+from quorumbook.errors import MetadataUnavailableError, SessionExpiredError
+from quorumbook.metadata.etcd.client import (
+    TXN,
+    CompactedError,
+    EtcdClient,
+    NoSuchLeaseError,
+    messages,
+)
+from quorumbook.metadata.etcd.rows import MULTI_LIMIT, EtcdTree, EtcdView, Need, session_key
+
+_log = logger("metadata")
+_READS_PER_TXN = 120
+#: etcd takes requests of 1.5 MiB.
+_BATCH_BYTES = 1_200_000
+_BACK_OFF_S = 0.002
+_SEQUENCE = struct.Struct(">q")
+
+
+@dataclass(slots=True)
+class Call:
+    """One operation on its way to etcd and back."""
+
+    needs: Sequence[Need]
+    work: Callable[[EtcdTree, EtcdView], Any]
+    future: asyncio.Future[Any]
+    is_write: bool = False
+    size_bytes: int = 0
+    #: Runs when the result is certain, in the order of the calls; takes it and its revision.
+    on_done: Callable[[Any, int], None] | None = None
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """Something else that has its place in the order of operations: a session's begin or end."""
+
+    work: Callable[[], Awaitable[Any]]
+    future: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class Session:
+    """The present session of a store."""
+
+    id: int = 0
+    is_living: bool = False
+    #: How many commits its key has counted.
+    commits: int = 0
+    on_over: Callable[[], None] = field(default=lambda: None)
+
+    def is_over(self) -> None:
+        """Take the news that it is over, and pass it on once."""
+        if self.is_living:
+            self.is_living = False
+            self.on_over()
+
+
+class EtcdCalls:
+    """Carries out operations."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        env: Env,
+        session: Session,
+        *,
+        patience_s: float,
+    ) -> None:
+        self._client = client
+        self._env = env
+        self._session = session
+        #: How long a request waits for an etcd that does not answer.
+        self.patience_s = patience_s
+        self._waiting: deque[Call | Step] = deque()
+        self._is_more = asyncio.Event()
+        self._task = asyncio.ensure_future(self._run())
+
+    def submit(self, item: Call | Step) -> None:
+        """Hand in an operation."""
+        self._waiting.append(item)
+        self._is_more.set()
+
+    async def stop(self) -> None:
+        """Stop at once; whoever still waits hears of it."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        for item in self._waiting:
+            if not item.future.done():
+                item.future.set_exception(MetadataUnavailableError("the store was closed"))
+
+    async def _run(self) -> None:
+        while True:
+            while not self._waiting:
+                self._is_more.clear()
+                await self._is_more.wait()
+            if isinstance(self._waiting[0], Step):
+                step = self._waiting.popleft()
+                assert isinstance(step, Step)
+                await self._take_step(step)
+            elif batch := self._batch():
+                await self._carry_out(batch)
+
+    async def _take_step(self, step: Step) -> None:
+        try:
+            result = await step.work()
+        except Exception as error:
+            if not step.future.done():
+                step.future.set_exception(error)
+        else:
+            if not step.future.done():
+                step.future.set_result(result)
+
+    def _batch(self) -> list[Call]:
+        """Return the next operations, as many as fit into one transaction."""
+        batch: list[Call] = []
+        needs = size = 0
+        while self._waiting and isinstance(call := self._waiting[0], Call):
+            needs += len(call.needs)
+            size += call.size_bytes
+            if batch and (needs > MULTI_LIMIT or size > _BATCH_BYTES):
+                break
+            self._waiting.popleft()
+            # What was cancelled before it was begun is not begun.
+            if not call.future.done():
+                batch.append(call)
+        return batch
+
+    async def _carry_out(self, batch: list[Call]) -> None:
+        view = None
+        try:
+            view = await self._transact(batch)
+        except Exception as error:
+            # Whatever it is, those who wait must hear of it and the queue must go on.
+            for call in batch:
+                call.error = error
+        for call in batch:
+            if call.future.done():
+                continue
+            if call.error is not None:
+                call.future.set_exception(call.error)
+                continue
+            if call.on_done is not None and view is not None:
+                call.on_done(call.result, view.revision)
+            call.future.set_result(call.result)
+
+    async def _transact(self, batch: list[Call]) -> EtcdView:
+        assumed: set[str] = set()
+        attempts = 0
+        while True:
+            needs = [need for call in batch for need in call.needs]
+            view = EtcdView([*needs, *map(Need, sorted(assumed))], self._session.id)
+            await self._fill(view)
+            if not view.session_revision:
+                self._session.is_over()
+            tree = EtcdTree(view)
+            for call in batch:
+                self._apply(call, tree, view)
+            assumed |= view.assumed
+            writes = view.writes()
+            if not writes:
+                return view
+            comparisons = view.comparisons()
+            if comparisons is None:
+                continue
+            if await self._commit(view, comparisons, writes):
+                return view
+            attempts += 1
+            # Others write the same nodes; the more of them, the longer the way aside.
+            await asyncio.sleep(self._env.random.random() * min(attempts, 20) * _BACK_OFF_S)
+
+    async def _fill(self, view: EtcdView) -> None:
+        """Read everything as of one revision, however many transactions that takes."""
+        while True:
+            requests = view.requests()
+            responses: list[Any] = []
+            revision = 0
+            with contextlib.suppress(CompactedError):
+                for start in range(0, len(requests), _READS_PER_TXN):
+                    part = requests[start : start + _READS_PER_TXN]
+                    for request in part:
+                        request.revision = revision
+                    txn = messages["TxnRequest"](
+                        success=[messages["RequestOp"](request_range=each) for each in part]
+                    )
+                    answer, _ = await self._client.call(TXN, txn, timeout_s=self.patience_s)
+                    revision = revision or answer.header.revision
+                    responses += [each.response_range for each in answer.responses]
+                view.fill(responses, revision)
+                return
+
+    def _apply(self, call: Call, tree: EtcdTree, view: EtcdView) -> None:
+        call.result = call.error = None
+        view.begin()
+        if call.is_write and not self._session.is_living:
+            call.error = SessionExpiredError(f"metadata session {self._session.id} is over")
+            return
+        try:
+            call.result = call.work(tree, view)
+        except Exception as error:
+            view.roll_back()
+            call.error = error
+
+    async def _commit(self, view: EtcdView, comparisons: list[Any], writes: list[Any]) -> bool:
+        session = self._session
+        session.commits += 1
+        number = _SEQUENCE.pack(session.commits)
+        own = messages["PutRequest"](key=session_key(session.id), value=number, lease=session.id)
+        txn = view.commit(comparisons, writes, own)
+        try:
+            answer, is_repeated = await self._client.call(TXN, txn, timeout_s=self.patience_s)
+        except NoSuchLeaseError:
+            # Of the owner of a node that goes at this moment, or our own; the next view tells.
+            return False
+        if answer.succeeded:
+            return True
+        kvs = answer.responses[0].response_range.kvs
+        if is_repeated and not kvs:
+            raise MetadataUnavailableError(
+                "etcd was away during a write, and the session ended meanwhile: it may have "
+                "happened or not"
+            )
+        return bool(is_repeated and kvs[0].value == number)
