@@ -149,7 +149,7 @@ class EtcdDriver(MetadataDriver):
 
     async def close(self) -> None:
         await super().close()
-        self.server.call("kv/deleterange", key="AA==", range_end="AA==")
+        self.server.wipe()
         self._idle.append(self.server)
 
     @classmethod

@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ class EtcdServer:
         )
         with urllib.request.urlopen(asked, timeout=10) as answer:
             return json.load(answer)
+
+    def wipe(self) -> None:
+        """Forget every key."""
+        self.call("kv/deleterange", key="AA==", range_end="AA==")
+
+    def put(self, key: str, value: str = "") -> None:
+        """Write a key as another program would."""
+        self.call("kv/put", key=b64encode(key.encode()).decode(), value=value)
+
+    def compact(self) -> None:
+        """Forget all revisions but the present one."""
+        revision = self.call("kv/range", key="YQ==")["header"]["revision"]
+        self.call("kv/compaction", revision=revision)
 
     def _launch(self) -> None:
         peer = f"http://127.0.0.1:{self._peer_port}"

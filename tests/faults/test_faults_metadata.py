@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.etcd_server import EtcdServer
 from quorumbook.metadata.cluster import init_cluster, read_instance_id, read_layout
 from quorumbook.metadata.store import Create
 from quorumbook.metadata.uri import open_store
@@ -70,9 +71,23 @@ async def start():
         await process.kill()
 
 
-@pytest.fixture
-def uri(tmp_path):
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory):
+    server = EtcdServer(tmp_path_factory.mktemp("etcd"), "--unsafe-no-fsync")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["sqlite"])
+def uri(request, tmp_path):
+    if request.param == "etcd":
+        server = request.getfixturevalue("etcd")
+        server.wipe()
+        return server.uri()
     return f"sqlite:///{tmp_path}/metadata.db"
+
+
+on_both = pytest.mark.parametrize("uri", ["sqlite", "etcd"], indirect=True)
 
 
 @pytest.fixture
@@ -129,6 +144,7 @@ async def test_a_process_killed_in_the_middle_of_writes_leaves_all_or_nothing(ur
         await store.close()
 
 
+@on_both
 async def test_writers_killed_beside_others_disturb_nobody(uri, store, start):
     await store.create("/counter", b"0")
     processes = [await start("count", uri, "150") for _ in range(3)]
@@ -195,6 +211,7 @@ async def test_a_cluster_whose_making_was_killed_can_be_made(tmp_path, start):
         await store.close()
 
 
+@on_both
 async def test_the_ephemeral_nodes_of_a_killed_process_go_when_its_lease_is_over(uri, store, start):
     process = await start("hold", uri, "1.0")
     session_id = int(await process.line())
@@ -204,6 +221,7 @@ async def test_the_ephemeral_nodes_of_a_killed_process_go_when_its_lease_is_over
     await store.create("/held", ephemeral=True)
 
 
+@on_both
 async def test_a_process_that_ends_in_good_order_takes_its_nodes_with_it(uri, store, start):
     process = await start("hold", uri, "1000")
     await process.line()
@@ -212,6 +230,7 @@ async def test_a_process_that_ends_in_good_order_takes_its_nodes_with_it(uri, st
     assert await store.exists("/held") is None
 
 
+@on_both
 async def test_r31_a_process_paused_beyond_its_lease_finds_its_session_over(uri, store, start):
     process = await start("hold", uri, "1.0")
     session_id = int(await process.line())
@@ -255,6 +274,7 @@ async def test_r31_a_renewal_under_way_when_the_process_was_paused_revives_nothi
         await process.kill()
 
 
+@on_both
 async def test_a_process_paused_for_less_than_its_lease_goes_on(uri, store, start):
     process = await start("hold", uri, "1000")
     session_id = int(await process.line())

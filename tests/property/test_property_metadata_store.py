@@ -8,9 +8,11 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from doubles.etcd_server import EtcdServer
 from quorumbook.errors import QuorumbookError
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.store import Check, Create, Delete, Set
@@ -195,3 +197,17 @@ def test_the_memory_store_does_what_the_model_does(steps):
 def test_the_sqlite_store_does_what_the_model_does(steps):
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(compare(f"sqlite:///{directory}/metadata.db", steps))
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory):
+    server = EtcdServer(tmp_path_factory.mktemp("etcd"), "--unsafe-no-fsync")
+    yield server
+    server.kill()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=steps)
+def test_the_etcd_store_does_what_the_model_does(etcd, steps):
+    etcd.wipe()
+    asyncio.run(compare(etcd.uri(), steps))

@@ -1,0 +1,301 @@
+"""The etcd driver where it differs from others: etcd goes away, forgets, and answers too late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from doubles.etcd_server import EtcdServer, free_port
+from quorumbook.env import Env
+from quorumbook.errors import (
+    LocalProtocolError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    MetadataVersionConflict,
+    NoSuchNodeError,
+    SessionExpiredError,
+)
+from quorumbook.metadata.store import Create, Delete, Set
+from quorumbook.metadata.uri import open_store
+
+grpc = pytest.importorskip("grpc", reason="pip install 'quorumbook[etcd]'")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    server = EtcdServer(tmp_path_factory.mktemp("etcd"), "--unsafe-no-fsync")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def etcd(shared):
+    shared.wipe()
+    return shared
+
+
+@pytest.fixture
+async def open_etcd(etcd):
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def open_one(uri=None, **options):
+            store = await open_store(uri or etcd.uri(), **options)
+            stack.push_async_callback(store.close)
+            return store
+
+        yield open_one
+
+
+@pytest.fixture
+async def store(open_etcd):
+    return await open_etcd()
+
+
+@pytest.fixture
+async def other(open_etcd):
+    return await open_etcd()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("quorumbook.metadata.etcd._PATIENCE_S", 0.3)
+
+
+async def rung(event):
+    await asyncio.wait_for(event.wait(), 30)
+
+
+class LostAnswers:
+    """Has the answers to some commits of a store get lost on their way back."""
+
+    def __init__(self, store, count=1, before=False):
+        self._attempt = store._client._attempt
+        self._before = before
+        self.count = count
+        store._client._attempt = self
+
+    async def __call__(self, method, request, timeout_s):
+        is_commit = bool(getattr(request, "compare", ()))
+        if is_commit and self.count and self._before:
+            self.count -= 1
+            raise Lost
+        answer = await self._attempt(method, request, timeout_s)
+        if is_commit and self.count:
+            self.count -= 1
+            await self.on_lost()
+            raise Lost
+        return answer
+
+    async def on_lost(self):
+        pass
+
+
+class Lost(grpc.RpcError):
+    def code(self):
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self):
+        return "the answer is lost"
+
+
+# Answers that are lost
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_write_whose_answer_is_lost_is_done_once_and_known_to_be_done(store, other, before):
+    for number in range(3):
+        LostAnswers(store, 2, before)
+        assert await store.create(f"/a{number}") == f"/a{number}"
+        LostAnswers(store, 2, before)
+        assert await store.set(f"/a{number}", b"1") == 1
+        assert await store.create("/s-", sequential=True) == f"/s-{number * 2 + 1:010d}"
+    assert (await other.get("/a0")).version == 1
+
+
+async def test_a_lost_answer_does_not_hide_that_somebody_else_was_first(store, other):
+    await store.create("/a")
+    lost = LostAnswers(store, 1, before=True)
+    changed = []
+    inner = store._client._attempt
+
+    async def overtaken(method, request, timeout_s):
+        if getattr(request, "compare", ()) and not changed:
+            changed.append(await other.set("/a", b"other"))
+        return await inner(method, request, timeout_s)
+
+    store._client._attempt = overtaken
+    with pytest.raises(MetadataVersionConflict):
+        await store.set("/a", b"own", 0)
+    assert lost.count == 0
+    assert (await store.get("/a")).data == b"other"
+
+
+async def test_a_write_is_in_doubt_if_the_session_ends_with_its_answer(etcd, store, other):
+    class Revoked(LostAnswers):
+        async def on_lost(self):
+            etcd.call("lease/revoke", ID=store.session_id)
+
+    Revoked(store)
+    with pytest.raises(MetadataUnavailableError, match="may have happened or not"):
+        await store.create("/a")
+    assert await other.exists("/a") is not None
+    with pytest.raises(SessionExpiredError):
+        await store.create("/b")
+
+
+async def test_an_etcd_that_does_not_answer_is_said_in_one_line(impatient):
+    port = free_port()
+    with pytest.raises(MetadataUnavailableError, match=f"etcd at 127.0.0.1:{port} does not answer"):
+        await open_store(f"etcd://127.0.0.1:{port}/ledgers")
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_dead_endpoint_is_passed_over(etcd, open_etcd, first):
+    endpoints = [etcd.endpoint, f"127.0.0.1:{free_port()}"]
+    uri = f"etcd://{','.join(reversed(endpoints) if first else endpoints)}/ledgers"
+    store = await open_etcd(uri)
+    await store.create("/a")
+    event = asyncio.Event()
+    await store.get("/a", event.set)
+    await store.set("/a", b"1")
+    await rung(event)
+
+
+# Limits
+
+
+async def test_the_largest_multi_fits_whatever_it_touches(store):
+    for start in range(0, 200, 100):
+        await store.multi([Create(f"/p{start + number:03d}") for number in range(100)])
+    made = await store.multi(
+        [Create(f"/p{number:03d}/s-", sequential=True) for number in range(100)]
+    )
+    assert made[99] == "/p099/s-0000000000"
+    await store.multi([Create(f"/p{number:03d}/c", b"x" * 9000) for number in range(100)])
+    await store.multi([Set(f"/p{number:03d}/c", b"y") for number in range(100)])
+    await store.multi([Delete(f"/p{number:03d}/c", 1) for number in range(100)])
+    assert await store.children("/p007") == ["s-0000000000"]
+
+
+async def test_a_multi_of_more_bytes_than_etcd_takes_is_refused(store):
+    with pytest.raises(LocalProtocolError, match="too large"):
+        await store.multi([Create(f"/{name}", b"x" * 900_000) for name in "ab"])
+    await asyncio.gather(*(store.create(f"/{name}", b"x" * 900_000) for name in "abcd"))
+
+
+# What etcd holds
+
+
+async def test_a_cluster_of_the_peers_own_driver_is_refused(etcd, open_etcd):
+    for name in ("layout", "instanceid"):
+        etcd.wipe()
+        etcd.put(f"/ledgers/{name}")
+        with pytest.raises(MetadataFormatError, match="the peer's etcd driver has a cluster"):
+            await open_store(etcd.uri())
+        await open_etcd(etcd.uri("/elsewhere"))
+
+
+async def test_a_foreign_value_in_a_nodes_place_is_said_to_be_one(etcd, store):
+    etcd.put("quorumbook/1/node/001/a", "Zm9yZWlnbg==")
+    with pytest.raises(MetadataFormatError, match="metadata node /a"):
+        await store.get("/a")
+
+
+async def test_a_session_leaves_nothing_behind(etcd, open_etcd):
+    store = await open_etcd()
+    await store.create("/e", ephemeral=True)
+    assert {"ID": str(store.session_id)} in etcd.call("lease/leases")["leases"]
+    await store.close()
+    kept = etcd.call("kv/range", key="AA==", range_end="AA==", keys_only=True)
+    assert [each["key"] for each in kept["kvs"]] == ["cXVvcnVtYm9vay8xL25vZGUvMDAwLw=="]
+    assert {"ID": str(store.session_id)} not in etcd.call("lease/leases").get("leases", [])
+
+
+# Watches
+
+
+async def test_a_watch_whose_revision_etcd_has_forgotten_tells_to_look(etcd):
+    from quorumbook.metadata.etcd_client import EtcdClient
+    from quorumbook.metadata.etcd_watch import EtcdWatcher
+
+    told = asyncio.Queue()
+    client = EtcdClient([etcd.endpoint])
+    for _ in range(5):
+        etcd.put("quorumbook/1/node/001/a")
+    etcd.compact()
+    watcher = EtcdWatcher(client, told.put_nowait, told.put_nowait)
+    watcher.want("/a", 1, with_children=True)
+    watcher.follow_session(7, 1)
+    found = [list(await asyncio.wait_for(told.get(), 30)) for _ in range(3)]
+    assert sorted(found) == [[], ["/a"], ["/a"]]
+    # And goes on from there.
+    etcd.put("quorumbook/1/node/001/a")
+    assert await asyncio.wait_for(told.get(), 30) == ["/a"]
+    await watcher.stop()
+    await client.close()
+
+
+async def test_etcd_watches_no_more_than_somebody_waits_for(store, other):
+    await store.create("/a")
+    events = [asyncio.Event() for _ in range(3)]
+    await store.get("/a", events[0].set)
+    await store.children("/a", events[1].set)
+    await store.exists("/b", events[2].set)
+    assert len(store._watcher._spots) == 4
+    await other.set("/a", b"")
+    await rung(events[0])
+    assert len(store._watcher._spots) == 4
+    await other.create("/a/c")
+    await rung(events[1])
+    store.unwatch(events[2].set)
+    assert len(store._watcher._spots) == 1
+
+
+async def test_many_stores_count_one_sequence(open_etcd, store):
+    await store.create("/q")
+    stores = [await open_etcd() for _ in range(4)]
+    made = await asyncio.gather(
+        *(each.create("/q/n-", sequential=True) for each in stores for _ in range(25))
+    )
+    assert sorted(made) == [f"/q/n-{number:010d}" for number in range(100)]
+
+
+async def test_a_session_is_at_least_as_long_as_etcd_allows(open_etcd):
+    store = await open_etcd(session_timeout_s=0.1)
+    assert store.session_timeout_s >= 1
+    told = asyncio.Event()
+    store.on_session_expired(told.set)
+    beats = asyncio.Queue()
+    keep_alive = store._client.keep_alive
+
+    async def kept_alive(lease, *, timeout_s):
+        beats.put_nowait(await keep_alive(lease, timeout_s=timeout_s))
+        return True
+
+    store._client.keep_alive = kept_alive
+    # Nine thirds of the second asked for are beyond the two that etcd grants.
+    assert [await asyncio.wait_for(beats.get(), 30) for _ in range(9)] == [True] * 9
+    await store.create("/alive", ephemeral=True)
+    assert not told.is_set()
+
+
+async def test_a_node_of_a_deleted_and_renewed_session_stays_away(etcd, store):
+    await store.create("/e", ephemeral=True)
+    etcd.call("lease/revoke", ID=store.session_id)
+    await store.renew_session()
+    with pytest.raises(NoSuchNodeError):
+        await store.get("/e")
+
+
+async def test_the_extra_is_named_when_it_is_missing(monkeypatch):
+    import sys
+
+    from quorumbook.errors import ConfigError
+
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    for name in [name for name in sys.modules if name.startswith("quorumbook.metadata.etcd")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigError, match=r"pip install 'quorumbook\[etcd\]'"):
+        await open_store("etcd://127.0.0.1:2379/ledgers", Env())
