@@ -1,6 +1,7 @@
 """Drivers that the metadata contract suites run over.
 
-A driver that joins later implements ``MetadataDriver`` and is added to ``_DRIVERS``; its fixture skips with a reason when the server it needs is not there.
+A driver that joins later implements ``MetadataDriver`` and is added to ``_DRIVERS``; its fixture
+skips with a reason when the server it needs is not there.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from quorumbook.errors import MetadataMoveError, NoSuchNodeError, SessionExpired
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.cluster import Layout, init_cluster, read_instance_id, read_layout
 from quorumbook.metadata.dump import DumpReader
-from quorumbook.metadata.ids import MAX_STEPS, LedgerIdGenerator
+from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import LayoutKind, TreePaths
+from quorumbook.metadata.store import Create, Delete
 from quorumbook.metadata.transfer import copy_metadata, dump_metadata, restore_metadata
 
 PATHS = TreePaths("/ledgers")
@@ -104,25 +105,48 @@ async def test_ids_go_on_where_they_were_in_every_layout(store, target, kind):
     assert expected <= found <= expected + 5
 
 
-@pytest.mark.parametrize("used", [0, 7, MAX_STEPS + 1])
-async def test_long_ids_go_on_beyond_the_old_ones(driver, store, target, used):
+async def use_up(store, parent, count):
+    """Have a node's counter stand at a number."""
+    await create_with_parents(store, parent)
+    for _ in range(count):
+        await store.multi([Create(f"{parent}/x"), Delete(f"{parent}/x")])
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Counters are left behind sooner."""
+    monkeypatch.setattr("quorumbook.metadata.ids.MAX_STEPS", 10)
+
+
+@pytest.mark.parametrize("used", [0, 7, 11])
+async def test_long_ids_go_on_beyond_the_old_ones(store, target, hurried, used):
     await init_cluster(store)
     await create_with_parents(store, PATHS.idgen)
-    await create_with_parents(store, PATHS.high_order_bits(3))
-    await driver.set_counter(PATHS.high_order_bits(3), used)
+    await use_up(store, PATHS.high_order_bits(3), used)
     copied = await target.open()
     await copy_metadata(store, copied)
-    expected = (4 << 32) if used > MAX_STEPS else (3 << 32 | used)
+    expected = (4 << 32) if used == 11 else (3 << 32 | used)
     assert await next_id(copied) == expected >= await next_id(store)
 
 
-async def test_ids_too_many_to_be_counted_again_go_on_as_long_ones(driver, store, target):
+async def test_ids_too_many_to_be_counted_again_go_on_as_long_ones(store, target, hurried):
     await init_cluster(store)
-    await create_with_parents(store, PATHS.idgen)
-    await driver.set_counter(PATHS.idgen, 2**31 - 2)
+    await use_up(store, PATHS.idgen, 11)
     copied = await target.open()
     await copy_metadata(store, copied)
     assert await next_id(copied) == 1 << 32
+
+
+async def test_a_target_that_names_another_layout_is_refused(store, target):
+    await make_cluster(store)
+    other = await target.open()
+
+    class Named(Overtaken):
+        uri = "zk+flat://127.0.0.1:2181/ledgers"
+
+    with pytest.raises(MetadataMoveError, match="names another layout than the source has"):
+        await copy_metadata(store, Named(other, ()))
+    assert await other.exists("/ledgers") is None
 
 
 async def test_a_target_that_is_not_empty_is_refused_and_left_alone(store, target):

@@ -84,7 +84,7 @@ async def test_every_write_that_was_answered_outlives_crashes_and_none_is_done_t
 async def test_an_etcd_that_is_away_for_longer_than_patience_ends_no_session(
     etcd, open_etcd, monkeypatch
 ):
-    monkeypatch.setattr("quorumbook.metadata.etcd._PATIENCE_S", 0.5)
+    monkeypatch.setattr("quorumbook.metadata.etcd.store._PATIENCE_S", 0.5)
     store = await open_etcd(session_timeout_s=30)
     told = asyncio.Event()
     store.on_session_expired(told.set)
@@ -99,7 +99,7 @@ async def test_an_etcd_that_is_away_for_longer_than_patience_ends_no_session(
 
 
 async def test_an_etcd_that_hangs_is_not_waited_for_without_end(etcd, open_etcd, monkeypatch):
-    monkeypatch.setattr("quorumbook.metadata.etcd._PATIENCE_S", 0.5)
+    monkeypatch.setattr("quorumbook.metadata.etcd.store._PATIENCE_S", 0.5)
     store = await open_etcd(session_timeout_s=30)
     await store.create("/a")
     etcd.pause()

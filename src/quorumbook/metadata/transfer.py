@@ -40,6 +40,7 @@ from quorumbook.metadata.ids import IdCounters, raise_id_counters, read_id_count
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import READ_ONLY_NAME, TreePaths, is_kept_apart
 from quorumbook.metadata.store import Create, Delete, MetadataStore, Node, Set, split
+from quorumbook.metadata.uri import named_layout
 
 #: Takes what is being done and how much of it was done since the last call.
 Report: TypeAlias = Callable[[str, int], None]
@@ -204,6 +205,12 @@ async def restore_metadata(
     """
     leap = leap or source.header.is_online
     kind = Layout.decode(source.header.layout).kind
+    wanted = named_layout(target.uri)
+    if wanted not in (None, kind):
+        raise MetadataMoveError(
+            f"{target.uri} names another layout than the source has, which is {kind.value}; a move "
+            "keeps the layout"
+        )
     await _claim(target)
     try:
         summary = await _write(source.records(), target, report)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 
 import pytest
 
 from doubles.etcd_server import EtcdServer, free_port
-from quorumbook.env import Env
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataFormatError,
@@ -60,7 +61,7 @@ async def other(open_etcd):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("quorumbook.metadata.etcd._PATIENCE_S", 0.3)
+    monkeypatch.setattr("quorumbook.metadata.etcd.store._PATIENCE_S", 0.3)
 
 
 async def rung(event):
@@ -217,8 +218,8 @@ async def test_a_session_leaves_nothing_behind(etcd, open_etcd):
 
 
 async def test_a_watch_whose_revision_etcd_has_forgotten_tells_to_look(etcd):
-    from quorumbook.metadata.etcd_client import EtcdClient
-    from quorumbook.metadata.etcd_watch import EtcdWatcher
+    from quorumbook.metadata.etcd.client import EtcdClient
+    from quorumbook.metadata.etcd.watch import EtcdWatcher
 
     told = asyncio.Queue()
     client = EtcdClient([etcd.endpoint])
@@ -289,13 +290,13 @@ async def test_a_node_of_a_deleted_and_renewed_session_stays_away(etcd, store):
         await store.get("/e")
 
 
-async def test_the_extra_is_named_when_it_is_missing(monkeypatch):
-    import sys
-
-    from quorumbook.errors import ConfigError
-
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    for name in [name for name in sys.modules if name.startswith("quorumbook.metadata.etcd")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ConfigError, match=r"pip install 'quorumbook\[etcd\]'"):
-        await open_store("etcd://127.0.0.1:2379/ledgers", Env())
+def test_the_extra_is_named_when_it_is_missing():
+    code = (
+        "import asyncio, sys\n"
+        "sys.modules['grpc'] = None\n"
+        "from quorumbook.metadata.uri import open_store\n"
+        "asyncio.run(open_store('etcd://127.0.0.1:2379/ledgers'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ConfigError" in done.stderr
+    assert "pip install 'quorumbook[etcd]'" in done.stderr

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from quorumbook.errors import LedgerIdOverflowError
+from quorumbook.errors import LedgerIdOverflowError, LocalProtocolError
 from quorumbook.metadata.cluster import Layout, init_cluster
-from quorumbook.metadata.ids import LedgerIdGenerator
+from quorumbook.metadata.ids import IdCounters, LedgerIdGenerator, created_count
 from quorumbook.metadata.paths import LayoutKind
+from quorumbook.metadata.store import Node
 
 
 @pytest.fixture
@@ -121,3 +122,22 @@ async def test_ids_are_given_in_a_new_session_when_the_old_one_is_over(cluster, 
     assert await take(generator, 1) == [0]
     clock.advance(100)
     assert await take(generator, 1) == [1]
+
+
+@pytest.mark.parametrize("created", [0, 5, 2**30 - 1, 2**30, 2**31 - 2])
+@pytest.mark.parametrize("deleted", [0, 5])
+def test_a_counter_is_read_from_a_child_version_of_32_bits(created, deleted):
+    both = created + min(deleted, created)
+    wrapped = (both + 2**31) % 2**32 - 2**31
+    for child_version in {both, wrapped}:
+        node = Node(b"", 0, child_version, 1, 0, 0, 0, created - min(deleted, created))
+        assert created_count(node) == created
+
+
+def test_a_layout_of_short_ids_cannot_leap_and_ends_where_they_end():
+    for kind in (LayoutKind.FLAT, LayoutKind.LEGACY_HIERARCHICAL):
+        assert IdCounters(7, None).steps(kind, leap=False) == 7
+        with pytest.raises(LocalProtocolError, match="cannot leap"):
+            IdCounters(7, None).steps(kind, leap=True)
+        with pytest.raises(LedgerIdOverflowError):
+            IdCounters(2**31, None).steps(kind, leap=False)

@@ -1,10 +1,11 @@
-"""Metadata URIs: what is known, what comes later, and what each mistake is told."""
+"""Metadata URIs: what is known, and what each mistake is told."""
 
 from __future__ import annotations
 
 import pytest
 
 from quorumbook.errors import ConfigError
+from quorumbook.metadata.etcd.address import parse_address
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.uri import MetadataUri, open_store, parse_uri
 
@@ -25,16 +26,17 @@ def test_a_known_uri_is_taken_apart(uri, scheme, location):
 
 
 @pytest.mark.parametrize(
-    ("uri", "driver"),
+    ("uri", "endpoints", "root"),
     [
-        ("etcd://h1:2379/", "etcd"),
+        ("etcd://h1:2379,h2:99/ledgers", ("h1:2379", "h2:99"), "/ledgers"),
+        ("etcd://h1,h2/a/b", ("h1:2379", "h2:2379"), "/a/b"),
+        ("etcd://[::1]:4/a", ("[::1]:4",), "/a"),
+        ("etcd://[::1]/a", ("[::1]:2379",), "/a"),
     ],
 )
-async def test_a_driver_that_is_not_in_this_release_is_named(uri, driver):
-    with pytest.raises(ConfigError, match=f"comes with the {driver} driver") as caught:
-        await open_store(uri)
-    assert "not in this release" in str(caught.value)
-    assert "sqlite:///FILE" in str(caught.value)
+def test_an_etcd_uri_names_endpoints_and_a_place_in_the_tree(uri, endpoints, root):
+    assert parse_uri(uri).scheme == "etcd"
+    assert parse_address(uri) == (endpoints, root)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +52,26 @@ async def test_a_driver_that_is_not_in_this_release_is_named(uri, driver):
     ],
 )
 def test_an_unknown_scheme_is_told_the_known_ones(uri):
-    with pytest.raises(ConfigError, match="sqlite:///FILE, zk://HOST:PORT/PATH and memory://NAME"):
+    with pytest.raises(
+        ConfigError,
+        match="sqlite:///FILE, zk://HOST:PORT/PATH, etcd://HOST:PORT/PATH and memory://NAME",
+    ):
         parse_uri(uri)
 
 
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
+        ("etcd://", "HOST:PORT"),
+        ("etcd:///ledgers", "HOST:PORT"),
+        ("etcd://h1,/ledgers", "HOST:PORT"),
+        ("etcd://h1:0/ledgers", "HOST:PORT"),
+        ("etcd://h1:x/ledgers", "HOST:PORT"),
+        ("etcd://user:word@h1/ledgers", "HOST:PORT"),
+        ("etcd://h1", "ends like /ledgers"),
+        ("etcd://h1/", "ends like /ledgers"),
+        ("etcd://h1//a", "ends like /ledgers"),
+        ("etcd://h1/a?b=c", "ends like /ledgers"),
         ("sqlite://", "sqlite:///"),
         ("sqlite://data/metadata.db", "sqlite:///data/metadata.db"),
         ("sqlite:///", "names no file"),

@@ -1,4 +1,6 @@
-"""A metadata store in etcd: ``address`` (URIs), ``store`` (the store and its session), ``calls``
-(operations in their order, as transactions), ``rows`` (keys, values, and what a transaction
-compares), ``watch`` (news), ``client`` (the wire; the only module that knows grpcio).
+"""A metadata store in etcd.
+
+``address`` takes URIs apart, ``store`` is the store and its session, ``calls`` carries operations
+out in their order, ``rows`` has keys, values and what a transaction compares, ``watch`` the news,
+``client`` the wire; it alone knows grpcio.
 """
