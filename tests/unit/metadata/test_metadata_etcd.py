@@ -146,6 +146,23 @@ async def test_a_write_is_in_doubt_if_the_session_ends_with_its_answer(etcd, sto
         await store.create("/b")
 
 
+async def test_a_session_that_ends_between_the_read_and_the_write_writes_nothing(
+    etcd, store, other
+):
+    attempt = store._client._attempt
+
+    async def revoked(method, request, timeout_s):
+        if getattr(request, "compare", ()):
+            store._client._attempt = attempt
+            etcd.call("lease/revoke", ID=store.session_id)
+        return await attempt(method, request, timeout_s)
+
+    store._client._attempt = revoked
+    with pytest.raises(SessionExpiredError):
+        await store.create("/a")
+    assert await other.exists("/a") is None
+
+
 async def test_an_etcd_that_does_not_answer_is_said_in_one_line(impatient):
     port = free_port()
     with pytest.raises(MetadataUnavailableError, match=f"etcd at 127.0.0.1:{port} does not answer"):

@@ -3,8 +3,8 @@
 For each watched path etcd watches its key and, if its children are of interest, deletions among
 their keys (their creation changes the node's own key).  The news is only that something happened
 there; the store looks and compares (``tree.WatchTable``).  A watch begins behind the revision of
-the read it came with.  When the stream breaks, and after every reconnection, or when etcd has
-forgotten the revision, the store is told to look at everything: it cannot miss a change.
+the read it came with, also on a stream that replaces a broken one, so no change is missed; where
+etcd has forgotten that revision, the store is told to look.
 """
 
 from __future__ import annotations
@@ -118,16 +118,12 @@ class EtcdWatcher:
             self._outbox.put_nowait(request)
 
     async def _run(self) -> None:
-        is_first = True
         while True:
             try:
                 async with self._client.stream(WATCH) as stream:
                     self._outbox = asyncio.Queue()
                     for spot in self._spots.values():
                         self._send(messages["WatchRequest"](create_request=spot.request))
-                    if not is_first:
-                        self._look_everywhere()
-                    is_first = False
                     writer = asyncio.ensure_future(self._write(stream, self._outbox))
                     try:
                         await self._read(stream)
@@ -178,6 +174,3 @@ class EtcdWatcher:
             is_of_children = bool(request.range_end)
             self._numbers[spot.path, is_of_children] = number
             self._on_changed([spot.path])
-
-    def _look_everywhere(self) -> None:
-        self._on_changed({spot.path for spot in self._spots.values() if spot.path is not None})
