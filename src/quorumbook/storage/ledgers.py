@@ -43,6 +43,7 @@ class LedgerHandle:
     __slots__ = (
         "__weakref__",
         "_waiters",
+        "deferred_in_flight",
         "explicit_lac",
         "explicit_lac_id",
         "fence_waiters",
@@ -83,6 +84,8 @@ class LedgerHandle:
         self.is_dirty = False
         #: Records handed to the journal and not answered yet.
         self.in_flight = 0
+        #: Of these, adds that are answered when they are written.
+        self.deferred_in_flight = 0
         #: Fences that wait for the first one to be durable; None while none is on its way.
         self.fence_waiters: list[Callable[[BaseException | None], None]] | None = None
         self.lac_floor: EntryId = INVALID_ENTRY_ID

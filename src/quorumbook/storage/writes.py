@@ -59,7 +59,7 @@ class Writes:
         for handle, run in items:
             if handle.key_needed:
                 self._put_key(handle, buffers)
-            if deferred_sync and handle.in_flight:
+            if deferred_sync and handle.in_flight > handle.deferred_in_flight:
                 # Shown before the sync it would overtake what was enqueued before it.
                 deferred_sync = False
             buffers.append(run.data)
@@ -70,16 +70,23 @@ class Writes:
         if not deferred_sync:
             self._journal.enqueue(buffers, lambda error: self._appended(items, size, done, error))
             return
+        for handle, _ in items:
+            handle.deferred_in_flight += 1
         written = False
+
+        def shown(error: BaseException | None) -> None:
+            for handle, _ in items:
+                handle.deferred_in_flight -= 1
+            self._appended(items, size, done, error)
 
         def on_written() -> None:
             nonlocal written
             written = True
-            self._appended(items, size, done, None)
+            shown(None)
 
         def on_durable(error: BaseException | None) -> None:
             if not written:
-                self._appended(items, size, done, error)
+                shown(error)
 
         self._journal.enqueue(buffers, on_durable, on_written=on_written)
 

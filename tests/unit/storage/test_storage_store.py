@@ -79,6 +79,22 @@ async def test_deferred_entries_are_shown_when_written_and_forced_by_force(tmp_p
     assert isinstance(forced[0], StorageError)
 
 
+async def test_deferred_entries_in_a_row_wait_for_no_sync_of_their_own(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    await world.append(run_of(1, [0]))
+    journal = world.threads.workers["journal"]
+    journal.auto = False
+    row = [world.append(run_of(1, [entry_id]), deferred_sync=True) for entry_id in (1, 2, 3)]
+    journal.run_next()  # the first of them; the others came while it was under way
+    await until(lambda: row[0].done() and journal.jobs)
+    world.disk.faults.fail("sync", ".txn")
+    journal.run_next()
+    await until(lambda: world.fatal)
+    for future in row:
+        assert future.exception() is None
+    assert world.cached_entry(1, 3) is not None
+
+
 async def test_a_deferred_entry_never_overtakes_an_older_version(tmp_path: Path) -> None:
     world = await started(tmp_path)
     world.threads.workers["journal"].auto = False
