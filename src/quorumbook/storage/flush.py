@@ -13,7 +13,7 @@ and the end of the last durable group.  If a step fails, the same checkpoint is 
 from that step on; its entries stay readable in their cache meanwhile.  A checkpoint without
 entries still brings states and mark along (S37).
 
-Entries are written in pieces, each synced (``entrylog/writer.py``).  Between two of them some of
+Entries are written in pieces (``entrylog/writer.py``).  Between two of them some of
 the space of retired journals is given back, and ``rest`` is called: whoever set it keeps the pace.
 
 ``Checkpointer.run`` blocks and belongs to the flush worker; ``flusher`` decides when to flush.

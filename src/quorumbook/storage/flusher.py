@@ -28,8 +28,8 @@ from quorumbook.storage.marks import LogMark
 from quorumbook.storage.options import StorageOptions
 
 _ATTEMPTS = 5
-#: A rest; with pieces of 1 MB it bounds how long a checkpoint takes that nothing hurries.
-_REST_S = 0.02
+#: A rest; with pieces of 256 KB it bounds how long a checkpoint takes that nothing hurries.
+_REST_S = 0.005
 #: So many times faster than the next write cache fills a checkpoint goes on.
 _LEAD = 2
 _log = logger("storage.flush")

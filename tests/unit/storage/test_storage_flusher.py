@@ -15,7 +15,7 @@ from doubles.storage_world import SMALL, World, run_of, until
 from quorumbook.errors import DiskFullError
 from quorumbook.storage.marks import LogMark
 
-#: A checkpoint rests after so many bytes.
+#: More than one piece of a checkpoint, which rests behind each.
 PIECE = 1024 * 1024
 
 

@@ -40,8 +40,10 @@ from quorumbook.storage.entrylog.format import (
 DEFAULT_SIZE_BYTES = 1024 * 1024 * 1024
 #: The peer keeps positions as 31-bit numbers.
 SIZE_LIMIT_BYTES = 2**31 - 1
-#: One piece of a flush; the journal's syncs wait behind no more than this.
-WRITE_BUFFER_BYTES = 1024 * 1024
+#: One piece of a flush; the journal's writes wait behind no more than this.
+WRITE_BUFFER_BYTES = 256 * 1024
+#: Pieces are synced together when they come to this.
+_SYNC_BYTES = 1024 * 1024
 #: Between borders of this size a write passes the system's cache by.
 _BLOCK_BYTES = 4096
 
@@ -94,6 +96,8 @@ class _Log:
     written: int = HEADER_SIZE
     buffers: list[bytes] = field(default_factory=list)
     buffered: int = 0
+    #: Written since the last sync.
+    unsynced: int = 0
     ledgers: dict[LedgerId, int] = field(default_factory=dict)
     #: Something may point to what lies before this; 0 while the log is new.
     synced: int = 0
@@ -103,7 +107,7 @@ class _Log:
         return self.written + self.buffered
 
     def write_piece(self) -> None:
-        """Write and sync what is buffered up to the last border of a block.
+        """Write what is buffered up to the last border of a block, and sync now and then.
 
         Piece by piece, so that a checkpoint does not hit the journal's disk with all of a write
         cache at once; between borders, so that it passes the system's cache by.
@@ -114,17 +118,19 @@ class _Log:
         if start:
             self.file.write([data[:start]], self.written)
         self.file.write([data[start:stop]], self.written + start)
-        self.file.sync()
         self.written += stop
+        self.unsynced += stop
+        if self.unsynced >= _SYNC_BYTES:
+            self.file.sync()
+            self.unsynced = 0
         self.buffers, self.buffered = [data[stop:]], len(data) - stop
 
     def write_out(self) -> None:
-        """Write and sync everything."""
+        """Write everything; a sync follows."""
         if self.buffered >= WRITE_BUFFER_BYTES // 4:
             self.write_piece()
         if self.buffered:
             self.file.write(self.buffers, self.written)
-            self.file.sync()
             self.written += self.buffered
             self.buffers, self.buffered = [], 0
 
@@ -238,6 +244,7 @@ class EntryLogs:
         self.syncs += 1
         if self._log is not None:
             self._log.synced = self._log.written
+            self._log.unsynced = 0
         for log in self._finished:
             log.file.close()
         self._finished.clear()
