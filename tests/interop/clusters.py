@@ -134,6 +134,14 @@ class Cluster:
         finally:
             await self._peer.call("stop_recovery", name=name)
 
+    def pid(self, name: str) -> int:
+        """Return the process id of a bookie; of the peer's only if it is mortal."""
+        if name in self.java:
+            return self.java[name].pid
+        process = self.own[name]._process
+        assert process is not None
+        return process.pid
+
     async def kill(self, name: str) -> None:
         """End a bookie's process as a crash would."""
         if name in self.own:

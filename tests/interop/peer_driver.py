@@ -68,6 +68,11 @@ class Peer:
         self._reader = threading.Thread(target=self._read, name="peer", daemon=True)
         self._reader.start()
 
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
     def send(self, op: str, **arguments: Any) -> Future[dict[str, Any]]:
         """Send a request; the future has the answer or raises ``PeerError``."""
         future: Future[dict[str, Any]] = Future()
