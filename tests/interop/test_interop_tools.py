@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 
 import pytest
 
 from interop.peer_driver import expected
-from interop.sides import SIDES, Shape
+from interop.sides import SIDES, OwnSide, Shape
+from quorumbook.testing import LocalCluster, _Process
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -100,3 +102,40 @@ async def test_the_peers_auto_recovery_copies_ledgers_between_our_bookies(connec
             other = await reading.open(ledger.id, shape)
             assert await other.read(0, 49) == expected("copied", [100] * 50)
             await other.close()
+
+
+async def test_a_cluster_that_moved_from_sqlite_to_zookeeper_is_the_peers_too(
+    connect, zookeeper, tmp_path
+):
+    uri = f"zk+hierarchical://{zookeeper.address}/moved"
+    async with LocalCluster(3, processes=True, data_dir=str(tmp_path)) as before:
+        async with before.connect() as bk:
+            shape = Shape(custom={"application": "moving"})
+            closed, left_open = await OwnSide(bk).create(shape), await OwnSide(bk).create(shape)
+            for ledger in (closed, left_open):
+                await ledger.append("moved", [100] * 20)
+            await closed.close()
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "quorumbook", "metadata", "copy", before.metadata_uri, uri
+    )
+    assert await done.wait() == 0
+    bookies = [_Process(uri, str(tmp_path / f"bookie-{number}"), {}) for number in (1, 2, 3)]
+    for bookie, name in zip(bookies, before.bookie_ids, strict=True):
+        bookie._port = int(name.partition(":")[2])
+    try:
+        await asyncio.gather(*(bookie.start() for bookie in bookies))
+        assert [bookie.bookie_id for bookie in bookies] == before.bookie_ids
+        peers = await connect("java-v3", uri)
+        assert await peers.list() == [closed.id, left_open.id]
+        for ledger in (closed, left_open):
+            other = await peers.open(ledger.id, shape)
+            assert await other.read(0, 19) == expected("moved", [100] * 20)
+            assert (await peers.metadata(ledger.id)).custom == shape.custom
+            await other.close()
+        new = await peers.create(shape)
+        assert new.id > left_open.id
+        await new.append("moved", [100])
+        await new.close()
+    finally:
+        for bookie in bookies:
+            await bookie.stop()
