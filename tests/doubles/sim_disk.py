@@ -172,6 +172,9 @@ class SimFile:
         with self._disk.guard:
             return bytes(self._node.data[offset : offset + size_bytes])
 
+    def read_cached(self, offset: int, size_bytes: int) -> bytes | None:
+        return self.read(offset, size_bytes) if self._disk.reads_without_waiting else None
+
     def sync(self) -> None:
         assert self.is_open
         assert not self._sync_failed, "a file was synced again after a failed sync"
@@ -208,6 +211,9 @@ class SimFile:
 
 class SimDisk:
     """A disk in memory.  ``capacity_bytes`` bounds the sum of all file lengths."""
+
+    #: Whether the operating system has everything in memory, or nothing.
+    reads_without_waiting = False
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self.faults = Faults()
@@ -387,6 +393,10 @@ class _FaultyFile:
     def read(self, offset: int, size_bytes: int) -> bytes:
         self._faults.run("read", self.path)
         return self._file.read(offset, size_bytes)
+
+    def read_cached(self, offset: int, size_bytes: int) -> bytes | None:
+        self._faults.run("read", self.path)
+        return self._file.read_cached(offset, size_bytes)
 
     def sync(self) -> None:
         self._faults.run("sync", self.path)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from doubles.records import lac_packet
+from doubles.sim_disk import SimDisk
 from doubles.storage_world import KEY, World, run_of
 from quorumbook.storage import flush
 
@@ -172,17 +173,38 @@ class KeepingMachine(StorageMachine):
 
     @initialize()
     def open(self) -> None:
-        self.patch = mock.patch.object(flush, "_KEPT_SIZE_BYTES", 1)
+        self.patch = self.patched()
         self.patch.start()
         super().open()
+
+    def patched(self) -> Any:
+        return mock.patch.object(flush, "_KEPT_SIZE_BYTES", 1)
 
     def teardown(self) -> None:
         super().teardown()
         self.patch.stop()
 
 
-KeepingMachine.TestCase.settings = StorageMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
-)
+class PeekingMachine(KeepingMachine):
+    """The same with single reads that need no worker, wherever a row is known."""
+
+    def patched(self) -> Any:
+        return mock.patch.object(SimDisk, "reads_without_waiting", True)
+
+    @rule(entry_ids=st.lists(st.integers(0, 22)))
+    def read_at_random(self, entry_ids: list[int]) -> None:
+        async def read() -> None:
+            for entry_id in entry_ids:
+                (found,) = await self.world.read((1, entry_id))
+                wanted = self.expected.get((1, entry_id))
+                assert found == wanted or (wanted is None and isinstance(found, BaseException))
+
+        self.go(read())
+
+
+PeekingMachine.TestCase.settings = KeepingMachine.TestCase.settings = (
+    StorageMachine.TestCase.settings
+) = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 TestStorage = StorageMachine.TestCase
 TestKeepingStorage = KeepingMachine.TestCase
+TestPeekingStorage = PeekingMachine.TestCase

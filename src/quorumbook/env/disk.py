@@ -24,6 +24,8 @@ _ALIGNED_BUFFER_BYTES = 1024 * 1024 + 2 * _PAGE_BYTES
 _scratch = threading.local()
 #: Smaller reads profit from the page cache.
 _DIRECT_READ_BYTES = 64 * 1024
+#: Reads only what is in memory; None where the system cannot do that.
+_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 @contextlib.contextmanager
@@ -66,6 +68,16 @@ class RealFile:
         """Read up to ``size_bytes``; fewer only at the end of the file."""
         with _storage_errors(self.path):
             return os.pread(self._fd, size_bytes, offset)
+
+    def read_cached(self, offset: int, size_bytes: int) -> bytes | None:
+        """Read like ``read`` if that does not wait for the disk, else return None."""
+        if _NO_WAIT is None:
+            return None
+        buffer = bytearray(size_bytes)
+        try:
+            return bytes(buffer[: os.preadv(self._fd, [buffer], offset, _NO_WAIT)])
+        except OSError:  # not in memory, or the file system cannot tell
+            return None
 
     def sync(self) -> None:
         """Make content and length durable."""

@@ -36,6 +36,10 @@ class File(Protocol):
         """Read up to ``size_bytes``; fewer only at the end of the file."""
         ...
 
+    def read_cached(self, offset: int, size_bytes: int) -> bytes | None:
+        """Read like ``read`` if that does not wait for the disk, else return None."""
+        ...
+
     def sync(self) -> None:
         """Make content and length durable; after an error the file must not be synced again."""
         ...

@@ -41,6 +41,8 @@ class ReadStatistics:
     """Counters since the start."""
 
     cache_hits: int = 0
+    #: Single entries that the operating system had in memory.
+    page_cache_reads: int = 0
     disk_reads: int = 0
     run_reads: int = 0
     read_ahead_runs: int = 0
@@ -53,6 +55,8 @@ class Loaded:
 
     results: list[bytes | BaseException] = field(default_factory=list)
     runs: list[EntryRun] = field(default_factory=list)
+    #: Rows by which single entries were found.
+    rows: list[StoredRun] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     error: BaseException | None = None
 
@@ -110,7 +114,9 @@ class Loader:
                     body = run.entry(entry_id)
                     assert body is not None
                     return body, run
-            return self._load_single(row, entry_id), None
+            body = self._load_single(row, entry_id)
+            loaded.rows.append(row)
+            return body, None
 
         return self._with_row(ledger_id, entry_id, load)
 
@@ -135,7 +141,7 @@ class Loader:
         position = row.position_of(entry_id)
         data = self._read_log(row.entry_log_id, position, size + 4)
         self._statistics.disk_reads += 1
-        if len(data) != size + 4 or _head(data, 0) != (size, row.ledger_id, entry_id):
+        if len(data) != size + 4 or entry_head(data, 0) != (size, row.ledger_id, entry_id):
             raise MismatchError(
                 f"entry {entry_id} of ledger {row.ledger_id} is not where the index says: "
                 f"entry log {row.entry_log_id:x}, byte {position}"
@@ -210,7 +216,8 @@ class Loader:
         loaded.damages.append(Damage(ledger_id, first, last, str(error)))
 
 
-def _head(data: bytes, position: int) -> tuple[int, LedgerId, EntryId]:
+def entry_head(data: bytes, position: int) -> tuple[int, LedgerId, EntryId]:
+    """Return the size, the ledger and the entry id that stand at a position, or none of sense."""
     if len(data) - position < _ENTRY_HEAD.size:
         return (-1, -1, -1)
     size, ledger_id, entry_id = _ENTRY_HEAD.unpack_from(data, position)
@@ -223,6 +230,6 @@ def _is_framed(run: EntryRun) -> bool:
         start, end = run.bounds(entry_id)
         if end > len(run.data):
             return False
-        if _head(run.data, start - 4) != (end - start, run.ledger_id, entry_id):
+        if entry_head(run.data, start - 4) != (end - start, run.ledger_id, entry_id):
             return False
     return True

@@ -1,6 +1,7 @@
 """Reading entries: caches on the event loop, then one job on the read worker.
 
-    single read     write caches, read cache, one index look-up, one read of that entry
+    single read     write caches, read cache, what the operating system has in memory
+                    (``peeking``), one index look-up, one read of that entry
     adjacent read   the same, but the whole run is read and kept: read-ahead starts at the second
                     request in a row
     batch read      slices of whole runs, as they are; nothing touches a single entry
@@ -39,6 +40,7 @@ from quorumbook.storage.index import IndexReader
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.loading import STRIDE, Loaded, Loader, LogReader, ReadStatistics
 from quorumbook.storage.options import MIB, Damage
+from quorumbook.storage.peeking import Peeks
 
 BatchDone: TypeAlias = Callable[[list[bytes], int, BaseException | None], None]
 #: Gives a run that has the entry, and up to which id its entries are the newest.
@@ -55,6 +57,7 @@ class Reads:
         worker: Runs the jobs, one after the other.
         index: A connection of that worker's own.
         read_log: Reads bytes of an entry log.
+        peeks: Reads what needs no worker.
         caches: Where entries are found in memory.
         handle: Gives the handle of a ledger.
         on_damage: Told about entries that cannot be given back.
@@ -67,6 +70,7 @@ class Reads:
         index: IndexReader,
         read_log: LogReader,
         *,
+        peeks: Peeks,
         caches: Caches,
         handle: Callable[[LedgerId], LedgerHandle | None],
         on_damage: Callable[[Damage], None],
@@ -76,6 +80,7 @@ class Reads:
         self._worker = worker
         self._index = index
         self._loader = Loader(index, read_log, self.statistics)
+        self._peeks = peeks
         self._caches = caches
         self._handle = handle
         self._on_damage = on_damage
@@ -85,7 +90,12 @@ class Reads:
         #: Ledgers being read ahead: from which entry, and who waits for it.
         self._ahead_in_flight: dict[LedgerId, tuple[EntryId, list[Callable[[], None]]]] = {}
         #: Changes when replaced entries left the cache: older jobs' runs are not kept.
-        self.generation = 0
+        self._generation = 0
+
+    def forget_places(self) -> None:
+        """Entries lie elsewhere, or nowhere, from now on; the write caches know of none of them."""
+        self._generation += 1
+        self._peeks.forget()
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryRun | None:
         """Return the newest run in memory that has the entry."""
@@ -126,14 +136,21 @@ class Reads:
             found = self._from_memory(ledger_id, entry_id)
             if isinstance(found, LedgerHandle):
                 wanted = found.last_entry_id if entry_id == INVALID_ENTRY_ID else entry_id
-                missing.append((place, ledger_id, wanted, self._is_adjacent(found, wanted)))
-                found = BookieIOError("not read")
+                is_adjacent = self._is_adjacent(found, wanted)
+                peeked = None if is_adjacent else self._peeks.entry(ledger_id, wanted)
+                if peeked is None:
+                    missing.append((place, ledger_id, wanted, is_adjacent))
+                    found = BookieIOError("not read")
+                else:
+                    self.statistics.page_cache_reads += 1
+                    found = peeked
+            else:
+                self.statistics.cache_hits += 1
             results.append(found)
-        self.statistics.cache_hits += len(results) - len(missing)
         if not missing:
             done(results)
             return
-        generation = self.generation
+        generation = self._generation
 
         def finish(answer: Loaded | BaseException) -> None:
             loaded = self._take(answer, generation)
@@ -179,7 +196,7 @@ class Reads:
         if max_count == 1:
             self._read_batch_of_one(ledger_id, first_entry_id, done)
             return
-        generation = self.generation
+        generation = self._generation
 
         def finish(answer: Loaded | BaseException) -> None:
             loaded = self._take(answer, generation)
@@ -300,9 +317,10 @@ class Reads:
         for damage in answer.damages:
             self.statistics.damaged += 1
             self._on_damage(damage)
-        if generation == self.generation:
+        if generation == self._generation:
             for run in answer.runs:
                 self._caches.read.put(run)
+            self._peeks.keep(answer.rows)
         return answer
 
     def _awaits_ahead(self, wanted: tuple[LedgerId, EntryId], again: Callable[[], None]) -> bool:
@@ -334,7 +352,7 @@ class Reads:
         handle.next_read_entry_id = max(handle.next_read_entry_id, entry_id)
         waiting: list[Callable[[], None]] = []
         in_flight[ledger_id] = (entry_id, waiting)
-        generation = self.generation
+        generation = self._generation
 
         def finish(answer: Loaded | BaseException) -> None:
             del in_flight[ledger_id]

@@ -34,11 +34,14 @@ from quorumbook.storage.index import IndexReader
 from quorumbook.storage.journal.group_commit import Journal
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
+from quorumbook.storage.peeking import Peeks
 from quorumbook.storage.reads import BatchDone, Reads
 from quorumbook.storage.startup import Opened, open_storage
 from quorumbook.storage.writes import Done, Writes
 
 _DAMAGE_LIMIT = 10_000
+#: Entry logs that the loop holds open beside the read worker.
+_PEEKED_FILES = 64
 _log = logger("storage")
 
 
@@ -96,6 +99,7 @@ class LedgerStorage:
         self._reads: Reads
         self._read_index: IndexReader
         self._log_reader: EntryLogReader
+        self._peek_reader: EntryLogReader
 
     # Life cycle
 
@@ -149,10 +153,14 @@ class LedgerStorage:
         self._read_worker = self._env.threads.start_worker("storage-read")
         self._read_index = IndexReader(self.directories.index_path)
         self._log_reader = EntryLogReader(self._env, self.directories.ledgers)
+        self._peek_reader = EntryLogReader(
+            self._env, self.directories.ledgers, open_files_max=_PEEKED_FILES, uncached=False
+        )
         self._reads = Reads(
             self._read_worker,
             self._read_index,
             self._log_reader.read,
+            peeks=Peeks(self._peek_reader),
             caches=self._caches,
             handle=self.handle,
             on_damage=self._note_damage,
@@ -192,6 +200,7 @@ class LedgerStorage:
 
     def _close_files(self) -> None:
         self._log_reader.close()
+        self._peek_reader.close()
         for index in (self._read_index, self._opened.loop_index, self._opened.index):
             index.close()
         self.directories.release()
@@ -293,7 +302,7 @@ class LedgerStorage:
     def _settled(self, replaced: bool, had_been_full: bool) -> None:
         """A checkpoint went through."""
         if replaced:
-            self._reads.generation += 1
+            self._reads.forget_places()
         if had_been_full and self._on_space is not None:
             self._on_space()
         self._flusher.is_room_wanted = False
@@ -392,7 +401,7 @@ class LedgerStorage:
         """Forget ledgers for good (the metadata store positively said that they are gone)."""
         for handle in self._book.delete(ledger_ids):
             self._writes.wake(handle)
-        self._reads.generation += 1
+        self._reads.forget_places()
         await self._flusher.flush()
 
     async def flush(self) -> None:

@@ -28,3 +28,14 @@ def test_r21_a_new_directory_is_durable_with_all_parents_that_were_made_for_it(
     synced.clear()
     disk.make_directory(f"{tmp_path}/a/b/current")
     assert synced == []
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="Linux can read without waiting")
+def test_a_read_that_does_not_wait_gives_what_lies_there_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(range(256)) * 64)
+    file = RealDisk().open(str(tmp_path / "f"), read_only=True)
+    file.read(0, 16_384)
+    assert file.read_cached(250, 10) in (bytes([*range(250, 256), 0, 1, 2, 3]), None)
+    assert file.read_cached(16_380, 10) in (bytes([252, 253, 254, 255]), None)
+    file.close()
+    assert file.read_cached(0, 1) is None

@@ -20,11 +20,17 @@ class EntryLogReader:
     """Open entry logs, the least recently used closed first."""
 
     def __init__(
-        self, env: Env, directories: Sequence[str], *, open_files_max: int = DEFAULT_OPEN_FILES
+        self,
+        env: Env,
+        directories: Sequence[str],
+        *,
+        open_files_max: int = DEFAULT_OPEN_FILES,
+        uncached: bool = True,
     ) -> None:
         self._disk = env.disk
         self._directories = list(directories)
         self._open_files_max = max(open_files_max, 1)
+        self._uncached = uncached
         self._files: OrderedDict[int, File] = OrderedDict()
 
     @property
@@ -40,17 +46,25 @@ class EntryLogReader:
                 look the entry up once more.
             ShortReadError: The log ends before.
         """
-        file = self._files.get(entry_log_id)
-        if file is None:
-            file = self._open(entry_log_id)
-        else:
-            self._files.move_to_end(entry_log_id)
+        file = self._file(entry_log_id)
         data = file.read(position, size_bytes)
         if len(data) != size_bytes:
             raise ShortReadError(
                 f"{size_bytes} bytes must be here, {len(data)} are", path=file.path, offset=position
             )
         return data
+
+    def peek(self, entry_log_id: int, position: int, size_bytes: int) -> bytes | None:
+        """Return exactly these bytes if the operating system has them in memory."""
+        data = self._file(entry_log_id).read_cached(position, size_bytes)
+        return data if data is not None and len(data) == size_bytes else None
+
+    def _file(self, entry_log_id: int) -> File:
+        file = self._files.get(entry_log_id)
+        if file is None:
+            return self._open(entry_log_id)
+        self._files.move_to_end(entry_log_id)
+        return file
 
     def size_bytes(self, entry_log_id: int) -> int:
         """Return a log's length."""
@@ -81,6 +95,6 @@ class EntryLogReader:
             )
         while len(self._files) >= self._open_files_max:
             self._files.popitem(last=False)[1].close()
-        file = self._disk.open(path, read_only=True, uncached=True)
+        file = self._disk.open(path, read_only=True, uncached=self._uncached)
         self._files[entry_log_id] = file
         return file
