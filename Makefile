@@ -9,9 +9,10 @@ ONLY ?=
 TESTS ?= tests
 WORKERS ?= auto
 CYCLES ?= 500
+ENTRIES ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench torture clean
+.PHONY: help setup demo test check format bench torture soak clean
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -53,6 +54,11 @@ torture: setup  ## Kill bookies under load and account for every entry (ten minu
 	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && mkdir -p docs/reports \
 		&& $(BIN)/python tests/faults/kill_cycles.py --cycles $(CYCLES) \
 			--data-dir "$$directory" --report docs/reports/torture.md
+
+soak: setup  ## Write and read ENTRIES=1000000 over TLS 1.2 and 1.3, and compare every byte.
+	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && for v in TLSv1.2 TLSv1.3; do \
+		rm -rf "$$directory"/*; $(BIN)/python tests/security/tls_soak.py --entries $(ENTRIES) \
+			--version $$v --directory "$$directory" || exit 1; done
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
