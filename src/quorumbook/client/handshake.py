@@ -33,11 +33,14 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import BookieId
 from quorumbook.protocol import v2, v3
+from quorumbook.protocol.frames import LENGTH_SIZE_BYTES
 from quorumbook.protocol.requests import Operation
 from quorumbook.protocol.status import Status
 
 _log = logger("client.handshake")
 _FRAME_SIZE_BYTES_MAX = 64 * 1024
+#: The header of a v3 answer; a v2 answer begins with its version, 2.
+_FIRST_BYTE_OF_V3 = 0x0A
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,7 @@ class _Handshake(asyncio.Protocol):
         self._security = security
         self._bookie_id = bookie_id
         self._version = version
-        self._v3 = v3.ResponseDecoder(_FRAME_SIZE_BYTES_MAX)
-        self._v2 = v2.AnswerDecoder(_FRAME_SIZE_BYTES_MAX)
-        self._is_v2_next = False
+        self._bytes = b""
         self._answers: list[v3.V3Response | v2.Answer] = []
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -135,9 +136,19 @@ class _Handshake(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Decode answers for whoever waits for one."""
+        """Decode answers for whoever waits for one; each frame tells its protocol itself."""
+        self._bytes += data
         try:
-            self._answers += self._v2.feed(data) if self._is_v2_next else self._v3.feed(data)
+            while len(self._bytes) >= LENGTH_SIZE_BYTES:
+                stop = LENGTH_SIZE_BYTES + int.from_bytes(self._bytes[:LENGTH_SIZE_BYTES], "big")
+                if not LENGTH_SIZE_BYTES < stop <= _FRAME_SIZE_BYTES_MAX:
+                    raise RemoteProtocolError("it sent something that is no short frame")
+                if len(self._bytes) < stop:
+                    break
+                one, self._bytes = self._bytes[:stop], self._bytes[stop:]
+                is_v3 = one[LENGTH_SIZE_BYTES] == _FIRST_BYTE_OF_V3
+                decoder = v3.ResponseDecoder() if is_v3 else v2.AnswerDecoder()
+                self._answers += decoder.feed(one)
         except QuorumbookError as error:
             self._error = error
         self._wake()
@@ -185,7 +196,7 @@ class _Handshake(asyncio.Protocol):
         response = await self._ask_v3(v3.encode_start_tls, Operation.START_TLS)
         if response.status is not Status.OK:
             raise self._refused("offers no TLS", "set tls.enabled and its certificate there")
-        if self._answers or self._v3.pending_bytes:
+        if self._answers or self._bytes:
             raise self._refused("sent bytes in the clear behind its answer", "look who is between")
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
@@ -215,9 +226,8 @@ class _Handshake(asyncio.Protocol):
 
     async def _exchange(self, name: str, message: bytes) -> bytes:
         if self._version == 2:
-            self._is_v2_next = True
             self._transport.write(v2.encode_auth(name, message))
-            answer = await self._next_answer("authentication")
+            answer = await self._next_answer(Operation.AUTH)
             if not isinstance(answer, v2.AuthAnswer):
                 raise self._refused("answered something else than AUTH", "look at its log")
             theirs, payload = answer.plugin, answer.payload
@@ -255,21 +265,24 @@ class _Handshake(asyncio.Protocol):
     async def _ask_v3(self, encode: Callable[[int], bytes], operation: Operation) -> v3.V3Response:
         self._transaction_id += 1
         self._transport.write(encode(self._transaction_id))
-        answer = await self._next_answer(operation.name)
+        answer = await self._next_answer(operation)
         if not isinstance(answer, v3.V3Response):
             raise RemoteProtocolError(f"no answer to {operation.name}")
-        if answer.operation is Operation.START_TLS and operation is not Operation.START_TLS:
-            # The peer's bookie tells so that the role in our certificate does not let us in.
-            raise self._refused("does not let our certificate in", "issue one with a role it lists")
         return answer
 
-    async def _next_answer(self, what: str) -> v3.V3Response | v2.Answer:
+    async def _next_answer(self, asked: Operation) -> v3.V3Response | v2.Answer:
         while not self._answers:
             if self._error is not None:
                 raise self._failed(self._error, "") from self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        return self._answers.pop(0)
+        answer = self._answers.pop(0)
+        is_of_tls = isinstance(answer, v3.V3Response) and answer.operation is Operation.START_TLS
+        if is_of_tls and asked is not Operation.START_TLS:
+            # The peer's bookie says so behind the handshake that nobody has authenticated yet,
+            # which is true of who does so by messages, and final for who shows a certificate.
+            return await self._next_answer(asked)
+        return answer
 
     def _failed(self, error: Exception, host: str) -> SecurityError:
         if isinstance(error, ssl.SSLError):
