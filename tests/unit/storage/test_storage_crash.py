@@ -451,6 +451,29 @@ async def test_r22_index_and_copies_lost_demand_a_limbo_start(tmp_path: Path) ->
     assert world.handle(1).accepts_key(b"0" * 20), "its key is not"
 
 
+async def test_r22_a_copy_that_is_written_as_a_whole_keeps_the_demand_for_a_limbo_start(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    await world.start()
+    await world.append(run_of(1, range(20)))
+    await world.storage.stop()
+    Path(world.index_path).unlink()
+    copies = [f"{directory}/current/ledger-states" for directory in world.directories]
+    for copy in copies:
+        world.disk.unlink(copy)
+    assert (await world.start()).needs_limbo_start
+    await world.storage.stop()
+    for copy in copies:
+        world.disk.put(copy, b"QBSTgarbage" * 9)
+    await world.start()
+    await world.fence(2)
+    await world.storage.stop()
+    Path(world.index_path).unlink()
+    report = await world.start()
+    assert report.needs_limbo_start, "nothing but the new copies could know it"
+
+
 async def test_r09_damage_found_while_rebuilding_demands_a_limbo_start(tmp_path: Path) -> None:
     world = World(tmp_path)
     await world.start()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 from quorumbook.errors import DiskFullError, StorageError
-from quorumbook.storage.index import DamagedIndexError, _index_errors
+from quorumbook.storage.index import DamagedIndexError, Index, _index_errors
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,11 @@ def test_s55_a_full_disk_and_damage_are_told_apart_from_other_errors(
     with pytest.raises(StorageError) as raised, _index_errors("/index"):
         raise error
     assert type(raised.value) is meant
+
+
+def test_r21_a_commit_of_the_index_is_synced(tmp_path: Path) -> None:
+    """lastMark moves on behind a commit: what the index forgot would be in no journal."""
+    index = Index(str(tmp_path / "index.db"), create=True, pause=lambda: None)
+    for name, wanted in (("journal_mode", "wal"), ("synchronous", 2)):
+        assert index._connection.execute(f"PRAGMA {name}").fetchone() == (wanted,)
+    index.close()
