@@ -340,7 +340,7 @@ _CLIENT = (
     Option(
         "client", "reorder_pending_reads", Kind.INTEGER, 0,
         "Ask a bookie later that has so many more reads under way than the idlest; 0 never.",
-        peer_key="reorderThresholdPendingRequests", minimum=0,
+        peer_key="readReorderThresholdPendingRequests", minimum=0,
     ),
     Option(
         "client", "sticky_reads", Kind.SWITCH, False,

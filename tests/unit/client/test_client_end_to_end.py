@@ -140,3 +140,22 @@ def test_the_blocking_twin_works_against_real_bookies() -> None:
             assert futures[-1].result() == 999
         with bk.open_ledger(ledger.id) as reader:
             assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(1000)]
+
+
+async def test_s36_an_explicit_last_add_confirmed_is_seen_by_others_and_survives_restarts() -> None:
+    async with LocalCluster(bookies=3) as cluster:
+        async with cluster.connect() as bk, cluster.connect() as other:
+            ledger = await bk.create_ledger()
+            await ledger.append(b"the last line typed")
+            reader = await other.open_ledger(ledger.id, recover=False)
+            async with asyncio.timeout(PATIENCE_S):
+                while await reader.read_last_add_confirmed() < 0:
+                    await asyncio.sleep(0.005)  # no entry comes after it: the writer says so
+            await reader.close()
+            await ledger.abort()
+        for bookie_id in cluster.bookie_ids:
+            await cluster.restart(bookie_id)
+        async with cluster.connect() as bk:
+            async with await bk.open_ledger(ledger.id, recover=False) as reader:
+                assert reader.last_add_confirmed == 0
+                assert (await reader.read_last_entry()).payload == b"the last line typed"
