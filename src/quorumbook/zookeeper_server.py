@@ -25,6 +25,8 @@ from typing import NamedTuple
 from quorumbook.errors import ConfigError, MetadataUnavailableError
 
 _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+#: Lets the server say why it fails; it runs without.
+_LOGGER_JAR = "slf4j-simple"
 _DEBIAN_JAR = "/usr/share/java/zookeeper.jar"
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _VERSION = re.compile(r"-(\d[\w.]*)\.jar$")
@@ -111,12 +113,13 @@ def _in_maven() -> str:
 def _together(pattern: str) -> str:
     """Return a class path of the newest of each jar, or nothing if one is missing."""
     jars = []
-    for name in _JARS:
+    for name in (*_JARS, _LOGGER_JAR):
         found = glob.glob(pattern.format(name=name), recursive=True)
         found = [jar for jar in found if _VERSION.search(jar)]
-        if not found:
+        if found:
+            jars.append(max(found, key=_version))
+        elif name != _LOGGER_JAR:
             return ""
-        jars.append(max(found, key=_version))
     return os.pathsep.join(jars)
 
 
@@ -179,7 +182,8 @@ class ZooKeeperServer:
         if self.members:
             with open(os.path.join(self.data_dir, "myid"), "w", encoding="utf-8") as file:
                 file.write(str(self.index + 1))
-        command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-cp", classpath, _MAIN, config]
+        options = ["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        command = [java, *options, "-cp", classpath, _MAIN, config]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the words are ours
                 ["/bin/sh", "-c", _RUN, "zookeeper", *command],
@@ -243,9 +247,10 @@ class ZooKeeperServer:
     def last_word(self) -> str:
         """Return the line of its log that most likely says why it ended."""
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
-            lines = [line.strip() for line in log if line.strip()]
-        causes = [line for line in lines if re.search(r"Exception|Error", line)]
-        return (causes or lines or ["it said nothing"])[-1][:300]
+            lines = [line.strip() for line in log]
+        causes = [line for line in lines if re.search(r"(Exception|Error): \S", line)]
+        silence = f"it does not say why; look into {self.data_dir}"
+        return (causes or [silence])[-1][:300]
 
     def _end(self, number: int) -> None:
         process, self._process = self._process, None

@@ -138,7 +138,9 @@ async def count_up(store):
     return done
 
 
-async def test_a_paused_process_loses_its_session_and_is_told_before_it_writes(zookeeper):
+async def test_r31_a_paused_process_loses_its_zookeeper_session_and_is_told_before_it_writes(
+    zookeeper,
+):
     root = fresh_root()
     plain = await open_store(f"zk://{zookeeper.address}/ledgers")
     await plain.create(root)
@@ -239,7 +241,9 @@ async def test_adds_go_on_while_zookeeper_is_away_and_everything_is_there_afterw
         await store.close()
 
 
-async def test_bookies_whose_sessions_were_ended_come_back_under_their_ids(cluster, opened):
+async def test_r31_bookies_whose_zookeeper_sessions_were_ended_come_back_under_their_ids(
+    cluster, opened
+):
     ids = frozenset(cluster.bookie_ids)
     store = await open_store(cluster.metadata_uri)
     before = {each: await store.get(f"/ledgers/available/{each}") for each in ids}

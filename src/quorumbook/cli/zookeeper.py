@@ -80,7 +80,7 @@ def _ensemble(servers: str | None, number: int | None) -> tuple[list[Member], in
 
 
 async def _serve(call: Call, server: ZooKeeperServer) -> None:
-    from quorumbook.errors import MetadataUnavailableError
+    from quorumbook.cli.supervisor import ChildFailedError
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ async def _serve(call: Call, server: ZooKeeperServer) -> None:
     try:
         while not stop.is_set():
             if server.poll() is not None:
-                raise MetadataUnavailableError(f"ZooKeeper ended: {server.last_word()}")
+                raise ChildFailedError(f"ZooKeeper ended: {server.last_word()}")
             # One of an ensemble waits for the others for as long as it takes.
             if not is_announced and await asyncio.to_thread(lambda: bool(server.mode())):
                 call.output.record({"metadata": f"zk://{server.address}/ledgers"})
