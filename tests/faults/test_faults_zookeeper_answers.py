@@ -287,3 +287,9 @@ async def test_what_is_no_zookeeper_is_named(answer, says):
 async def test_a_server_that_is_not_there_is_named():
     with pytest.raises(MetadataUnavailableError, match=r"nobody listens at 127\.0\.0\.1:1"):
         await open_store("zk://127.0.0.1:1/ledgers", session_timeout_s=0.5)
+
+
+async def test_a_request_in_the_very_step_in_which_the_connection_ends_waits_for_the_next(store):
+    for operation in (store.children("/"), store.create("/a"), store.renew_session()):
+        store._session._connection.end("on purpose")
+        await asyncio.wait_for(operation, 20)

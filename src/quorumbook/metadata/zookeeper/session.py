@@ -97,13 +97,16 @@ class Session:
             MetadataUnauthorizedError: the servers refuse our credentials.
             LocalProtocolError: the session was closed.
         """
-        while self._connection is None or self._waiting:
+        while True:
+            connection = self._living()
+            if connection is not None and not self._waiting:
+                return connection
             self._check_open()
             if self._refusal is not None:
                 raise self._refusal
             turn: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(turn)
-            if self._connection is not None:
+            if connection is not None:
                 turn.set_result(None)
             try:
                 async with asyncio.timeout_at(deadline):
@@ -112,9 +115,14 @@ class Session:
                 raise MetadataUnavailableError(self.complaint()) from error
             finally:
                 self._waiting.remove(turn)
-            if self._connection is not None:
-                return self._connection
-        return self._connection
+            connection = self._living()
+            if connection is not None:
+                return connection
+
+    def _living(self) -> Connection | None:
+        """Return the connection unless it has ended, which the task may not have noticed yet."""
+        connection = self._connection
+        return None if connection is None or connection.lost.done() else connection
 
     def complaint(self) -> str:
         """Say in a few words why there is no connection."""
