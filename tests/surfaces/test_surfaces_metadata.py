@@ -6,13 +6,15 @@ import contextlib
 import json
 import os
 import signal
-import sqlite3
 import stat
 import time
 
 import pytest
 
+from doubles.etcd_server import EtcdServer, free_port
 from doubles.moved_cluster import move_cluster
+from doubles.zookeeper import fresh_root
+from quorumbook.errors import MetadataError
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.ids import LedgerIdGenerator
@@ -55,7 +57,24 @@ async def make_ledgers(uri, count):
         await store.close()
 
 
-async def test_a_cluster_that_moved_has_its_ledgers_and_goes_on(tmp_path):
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory):
+    server = EtcdServer(tmp_path_factory.mktemp("etcd"), "--unsafe-no-fsync")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["sqlite", "zookeeper", "etcd"])
+def elsewhere(request, tmp_path):
+    """The URI of an empty store, on each driver that outlives a process."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/to.db"
+    server = request.getfixturevalue(request.param)
+    root = f"{fresh_root()}/ledgers"
+    return server.uri(root) if request.param == "etcd" else f"zk://{server.address}{root}"
+
+
+async def test_a_cluster_that_moved_has_its_ledgers_and_goes_on(elsewhere):
     async with LocalCluster(bookies=3, processes=True) as cluster:
         payloads = [b"%d" % number * 100 for number in range(500)]
         async with cluster.connect() as bk:
@@ -65,7 +84,7 @@ async def test_a_cluster_that_moved_has_its_ledgers_and_goes_on(tmp_path):
             unclosed = await bk.create_ledger()
             await unclosed.append(b"acknowledged")
             await unclosed.abort()
-        await move_cluster(cluster, f"sqlite:///{tmp_path}/moved.db")
+        await move_cluster(cluster, elsewhere)
         async with cluster.connect() as bk:
             async with await bk.open_ledger(ledger.id) as reader:
                 assert [entry.payload async for entry in reader.read()] == payloads
@@ -74,6 +93,45 @@ async def test_a_cluster_that_moved_has_its_ledgers_and_goes_on(tmp_path):
             async with await bk.create_ledger() as new:
                 await new.append(b"new")
             assert new.id > unclosed.id > ledger.id
+
+
+def test_a_standalone_cluster_goes_to_zookeeper_with_its_entries(quorumbook, zookeeper, tmp_path):
+    """From one host to a cluster, as the documents say it."""
+    zk = f"zk://{zookeeper.address}{fresh_root()}/ledgers"
+    words = ("standalone", "--bookies", "3", "--data-dir", "data", "--port", free_port())
+    with quorumbook.running(*words, "-o", "json") as process:
+        started = json.loads(read_object(process.stdout))
+        local = started["metadata"]
+        ledger_id = quorumbook(
+            "ledger", "write", "--metadata", local, stdin=b"one\ntwo\n"
+        ).text.strip()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    quorumbook("metadata", "copy", local, zk)
+    with contextlib.ExitStack() as stack:
+        for number, bookie_id in enumerate(started["bookies"], 1):
+            bookie = stack.enter_context(
+                quorumbook.running(
+                    "bookie", "run", "--metadata", zk, "--port", bookie_id.rpartition(":")[2],
+                    "--data-dir", f"{tmp_path}/data/bookie-{number}", "-o", "jsonl",
+                )
+            )  # fmt: skip
+            line = bookie.stdout.readline()
+            assert line, bookie.stderr.read()
+            assert json.loads(line)["bookie_id"] == bookie_id
+        assert quorumbook("ledger", "read", ledger_id, "--metadata", zk).out == b"one\ntwo\n"
+        newer = quorumbook("ledger", "write", "--metadata", zk, stdin=b"three\n").text
+        assert int(newer) > int(ledger_id)
+
+
+def read_object(file):
+    """Return the lines of the JSON object that a process prints when it is ready."""
+    text = b""
+    while not text.rstrip().endswith(b"\n}"):
+        line = file.readline()
+        assert line
+        text += line
+    return text
 
 
 def test_the_commands_move_a_cluster_and_refuse_one_in_use(quorumbook, cluster, tmp_path):
@@ -135,8 +193,10 @@ def test_a_bad_dump_is_refused_in_one_line_and_makes_nothing(quorumbook, tmp_pat
 
 @pytest.mark.faults
 @pytest.mark.parametrize("part", [0.1, 0.4, 0.8])
-async def test_a_copy_that_was_killed_is_done_by_saying_it_again(quorumbook, tmp_path, part):
-    source, target = (f"sqlite:///{tmp_path}/{name}.db" for name in ("from", "to"))
+async def test_a_copy_that_was_killed_is_done_by_saying_it_again(
+    quorumbook, tmp_path, elsewhere, part
+):
+    source, target = f"sqlite:///{tmp_path}/from.db", elsewhere
     await make_ledgers(source, 1500)
     words = ("metadata", "copy", source, target, "--set", "metadata.session_timeout_s=0.5")
     with quorumbook.running(*words) as process:
@@ -144,7 +204,7 @@ async def test_a_copy_that_was_killed_is_done_by_saying_it_again(quorumbook, tmp
         count = -1
         while count < part * 1500 and process.poll() is None:
             assert time.monotonic() < deadline
-            count = await nodes_of(f"{tmp_path}/to.db")
+            count = await ledgers_of(target)
         process.send_signal(signal.SIGKILL)
         process.wait()
     # A machine that was busy elsewhere may have let it end before the kill.
@@ -152,8 +212,12 @@ async def test_a_copy_that_was_killed_is_done_by_saying_it_again(quorumbook, tmp
     assert (await summary_of(target)).is_same(await summary_of(source))
 
 
-async def nodes_of(path):
-    with contextlib.suppress(sqlite3.Error):
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            return connection.execute("SELECT count(*) FROM node").fetchone()[0]
+async def ledgers_of(uri):
+    """Return how many of the ledgers with the lowest ids have arrived."""
+    with contextlib.suppress(MetadataError):
+        store = await open_store(uri)
+        try:
+            return len(await store.children(f"{store.ledgers_root}/00/0000"))
+        finally:
+            await store.close()
     return -1

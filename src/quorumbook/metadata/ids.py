@@ -36,7 +36,8 @@ _KEPT_HIGH_BITS = 3
 _MAX_HIGH_BITS = 2**31 - 1
 #: So often a counter is raised by one rather than left behind; a minute, on a slow store.
 MAX_STEPS = 1_000_000
-_STEPS_AT_ONCE = 500
+#: The peer's store keeps its last 500 requests in memory.
+_STEPS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)

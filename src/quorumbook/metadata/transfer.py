@@ -46,9 +46,9 @@ from quorumbook.metadata.uri import named_layout
 Report: TypeAlias = Callable[[str, int], None]
 
 _WINDOW = 64
-_BATCH_OPERATIONS = 500
-#: The peer's store takes a request of 1 MB.
-_BATCH_BYTES = 500_000
+#: The peer's store takes a request of 1 MB, but keeps its last 500 requests in memory.
+_BATCH_OPERATIONS = 100
+_BATCH_BYTES = 100_000
 _LEDGER_NAME = re.compile(r"L\d{4,}")
 
 
