@@ -398,6 +398,10 @@ class DirectoryLockedError(StorageError):
     """Another bookie runs on this directory."""
 
 
+class ForeignDirectoryError(StorageError):
+    """The directories are kept by a bookie of the peer, or a take-over was not finished."""
+
+
 class CookieError(StorageError):
     """The bookie's identity does not fit."""
 

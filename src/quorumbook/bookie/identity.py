@@ -67,8 +67,8 @@ class Mentions:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What lies in the directories."""
+class Found:
+    """What lies in the directories of a bookie."""
 
     cookies: dict[str, Cookie | None]
     #: Directories that hold nothing of a bookie.
@@ -95,18 +95,24 @@ async def claim(
     """
     wanted = Cookie(
         bookie_id=bookie_id,
-        journal_directories=(options.journal_directory,),
+        journal_directories=(options.journal_directory, *options.further_journal_directories),
         ledger_directories=options.ledger_directories,
         instance_id=instance_id,
+        index_directories=options.index_directories or None,
     )
     cookies = CookieStore(store)
-    held = places.Directories(env, options.journal_directory, options.ledger_directories)
+    held = places.Directories(
+        env,
+        options.journal_directory,
+        options.ledger_directories,
+        others=options.other_directories,
+    )
     worker = env.threads.start_worker("bookie-identity")
     try:
         # Nobody else may stamp or start while this is decided.
         await run_job(worker, held.prepare)
         stored = await cookies.read(bookie_id)
-        found = await run_job(worker, lambda: _look(env, held.all))
+        found = await run_job(worker, lambda: look(env, held.all))
         if stored is None:
             check_cookies(wanted, None, found.cookies, is_empty=len(found.empty) == len(held.all))
             await run_job(worker, lambda: _write_past(env, options, Past.UNCHECKED))
@@ -125,7 +131,7 @@ async def claim(
         worker.stop()
 
 
-def check_expansion(wanted: Cookie, stored: Cookie, found: _Found, *, is_allowed: bool) -> None:
+def check_expansion(wanted: Cookie, stored: Cookie, found: Found, *, is_allowed: bool) -> None:
     """Allow ledger directories beside those that the bookie had, if they are new and empty.
 
     Raises:
@@ -217,8 +223,13 @@ def _is_expansion(wanted: Cookie, stored: Cookie) -> bool:
 # On the worker
 
 
-def _look(env: Env, directories: list[str]) -> _Found:
-    found = _Found({}, set())
+def look(env: Env, directories: list[str]) -> Found:
+    """Read the cookies; blocks.
+
+    Raises:
+        CookieMismatchError: One cannot be read.
+    """
+    found = Found({}, set())
     for directory in directories:
         data = places.read_cookie_file(env, directory)
         try:

@@ -23,6 +23,10 @@ class BookieOptions:
     # Where the data is.
     journal_directory: str
     ledger_directories: tuple[str, ...]
+    #: What a bookie that was the peer's has besides, by its cookie: journal directories beside
+    #: the first, and index directories.  Nothing is written there.
+    further_journal_directories: tuple[str, ...] = ()
+    index_directories: tuple[str, ...] = ()
     #: Journal and cache sizes, flush interval and so on.
     storage: StorageOptions = field(default_factory=StorageOptions)
 
@@ -96,6 +100,11 @@ class BookieOptions:
 
     #: How long a clean stop waits for requests under way.
     stop_timeout_s: float = 10.0
+
+    @property
+    def other_directories(self) -> tuple[str, ...]:
+        """The directories that are its own and not used."""
+        return (*self.further_journal_directories, *self.index_directories)
 
     def __post_init__(self) -> None:
         """Refuse values that contradict each other."""

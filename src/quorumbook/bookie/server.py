@@ -64,6 +64,7 @@ class Bookie:
             env,
             journal_directory=options.journal_directory,
             ledger_directories=options.ledger_directories,
+            other_directories=options.other_directories,
             options=options.storage,
             on_fatal=self._fatal,
             on_full=self.disks.storage_full,

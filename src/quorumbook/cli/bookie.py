@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumbook.cli.adoption import adopt, give_back
 from quorumbook.cli.common import Call, Command, configure_logging, tls_options
 from quorumbook.cli.output import FORMATS
 
@@ -24,7 +25,11 @@ def bookie() -> None:
     """Run bookies and list them."""
 
 
-@bookie.command(cls=Command, forms=FORMATS)
+bookie.add_command(adopt)
+bookie.add_command(give_back)
+
+
+@bookie.command(cls=Command, forms=FORMATS, has_peer_file=True)
 @click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 is a free port.")
 @click.option("--data-dir", metavar="DIR", help="Where journal and ledgers are kept.")
 @click.option("--advertised-address", metavar="A", help="What clients connect to.")
@@ -38,6 +43,7 @@ def run(
     stop_with_parent: bool,
 ) -> None:
     """Run a bookie until Ctrl-C or SIGTERM."""
+    call.show_warnings()
     settings = call.settings
     if port is not None:
         settings = settings.replaced("bookie.port", port, "--port")
@@ -69,6 +75,7 @@ def bookie_options(settings: Settings) -> BookieOptions:
 
     values: dict[str, Any] = settings.section("bookie")
     storage: dict[str, Any] = settings.section("storage")
+    storage.pop("peer_storage")  # for whoever adopts and gives back
     return BookieOptions(
         **{
             **values,
@@ -76,7 +83,9 @@ def bookie_options(settings: Settings) -> BookieOptions:
             "bookie_id": values["bookie_id"] or None,
         },
         journal_directory=storage.pop("journal_directory"),
+        further_journal_directories=storage.pop("further_journal_directories"),
         ledger_directories=storage.pop("ledger_directories"),
+        index_directories=storage.pop("index_directories"),
         storage=StorageOptions(**storage),
         tls=tls_options(settings),
         http_host=settings.text("http.host"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OWN = ("metadata", "config_file", "overrides", "is_verbose", "output_form")
+_OWN = ("metadata", "config_file", "peer_file", "overrides", "is_verbose", "output_form")
 
 
 class Call:
@@ -40,11 +40,13 @@ class Call:
         config_file: str | None,
         overrides: Sequence[str],
         is_verbose: bool,
+        peer_file: str | None = None,
         metadata: str | None = None,
         output_form: str = TABLE,
     ) -> None:
         self._metadata = metadata
         self._config_file = config_file
+        self._peer_file = peer_file
         self._overrides = overrides
         self.is_verbose = is_verbose
         self.output = Output(output_form)
@@ -54,7 +56,9 @@ class Call:
         """Every option's value; read when first asked for."""
         from quorumbook.config import load
 
-        settings = load(file=self._config_file, overrides=self._overrides)
+        settings = load(
+            file=self._config_file, peer_file=self._peer_file, overrides=self._overrides
+        )
         if self._metadata is not None:
             settings = settings.replaced("metadata.uri", self._metadata, "--metadata")
         return settings
@@ -121,6 +125,11 @@ class Call:
             words += ["--set", override]
         return [*words, "-v"] if self.is_verbose else words
 
+    def show_warnings(self) -> None:
+        """Tell people what of the peer's file has no effect."""
+        for warning in self.settings.warnings:
+            self.note(f"warning: {warning}")
+
     def note(self, text: str) -> None:
         """Tell people something beside the result."""
         print(text, file=sys.stderr, flush=True)
@@ -185,6 +194,7 @@ class Command(click.Command):
         forms: Sequence[str] = FORMATS,
         form: str = TABLE,
         has_metadata: bool = True,
+        has_peer_file: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
@@ -193,6 +203,13 @@ class Command(click.Command):
                 click.Option(
                     ["--metadata"], metavar="URI",
                     help="Where the cluster's metadata is (also QUORUMBOOK_METADATA).",
+                )
+            )  # fmt: skip
+        if has_peer_file:
+            self.params.append(
+                click.Option(
+                    ["--conf", "peer_file"], metavar="FILE",
+                    help="Read a Java bookie's bk_server.conf as well.",
                 )
             )  # fmt: skip
         self.params += [

@@ -12,13 +12,14 @@ def config() -> None:
     """Show every option and where its value comes from."""
 
 
-@config.command(cls=Command)
+@config.command(cls=Command, has_peer_file=True)
 @click.option("--changed", is_flag=True, help="Only options that somebody set.")
 @click.option("--explain", is_flag=True, help="Say what each option is for.")
 @click.argument("pattern", default="")
 @click.pass_obj
 def show(call: Call, changed: bool, explain: bool, pattern: str) -> None:
     """Show the options whose name contains PATTERN."""
+    call.show_warnings()
     columns = ["option", "value", "source"]
     if explain:
         columns += ["peer_key", "help"]

@@ -75,6 +75,7 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.LedgerExistsError, REFUSED, "give another --ledger-id, or none to have one chosen"),
     (e.DirectoryLockedError, REFUSED, "stop it, or use another --data-dir"),
     (e.CookieError, REFUSED, ""),
+    (e.ForeignDirectoryError, REFUSED, ""),
     (e.CorruptJournalError, FAILED, _COPY_OR_NEW),
     (e.CorruptEntryLogError, FAILED, _COPY_OR_NEW),
     (e.CorruptStateError, FAILED, ""),

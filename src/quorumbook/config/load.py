@@ -1,8 +1,9 @@
-"""Where the values come from: defaults, a TOML file, the environment, ``--set``.
+"""Where the values come from: defaults, files, the environment, ``--set``.
 
 Later sources win over earlier ones:
 
     default               schema.py
+    file of the peer      ``--conf FILE``: a Java ``bk_server.conf``; see ``peer_conf``
     file                  ``--config FILE``, or ``quorumbook.toml`` in the working directory
     environment           ``QUORUMBOOK_<SECTION>_<NAME>``; ``QUORUMBOOK_METADATA`` is short for
                           ``QUORUMBOOK_METADATA_URI``
@@ -22,6 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from quorumbook.config.options import Option, Value
+from quorumbook.config.peer_conf import PeerConf
+from quorumbook.config.properties import Properties
 from quorumbook.config.schema import OPTIONS
 from quorumbook.errors import ConfigError
 
@@ -54,8 +57,10 @@ class Setting:
 class Settings:
     """Every option with its value."""
 
-    def __init__(self, settings: Mapping[str, Setting]) -> None:
+    def __init__(self, settings: Mapping[str, Setting], warnings: Iterable[str] = ()) -> None:
         self._settings = dict(settings)
+        #: What in the peer's file has no effect, for whoever starts something with these values.
+        self.warnings = tuple(warnings)
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._settings.values())
@@ -91,12 +96,13 @@ class Settings:
         """Return a copy in which one option has another value, as a command's own option asks."""
         option = _BY_KEY[key]
         setting = Setting(option, option.parse(raw, source=source), source)
-        return Settings({**self._settings, key: setting})
+        return Settings({**self._settings, key: setting}, self.warnings)
 
 
 def load(
     *,
     file: str | None = None,
+    peer_file: str | None = None,
     environment: Mapping[str, str] | None = None,
     overrides: Iterable[str] = (),
 ) -> Settings:
@@ -104,6 +110,7 @@ def load(
 
     Args:
         file: a TOML file that must exist; without it ``quorumbook.toml`` is read if it is there.
+        peer_file: a configuration file of the peer.
         environment: the variables; without it those of the process.
         overrides: texts of the form ``KEY=VALUE``.
 
@@ -113,6 +120,9 @@ def load(
     """
     variables = os.environ if environment is None else environment
     settings = {option.key: Setting(option, option.default, "default") for option in OPTIONS}
+    warnings: list[str] = []
+    if peer_file is not None:
+        _read_peer_file(settings, PeerConf(Properties(peer_file, variables)), warnings)
     path = file or variables.get(FILE_VARIABLE)
     if path is not None or os.path.exists(DEFAULT_FILE):
         _read_file(settings, path or DEFAULT_FILE)
@@ -122,7 +132,7 @@ def load(
         if not equals:
             raise ConfigError(f"--set {override}: write KEY=VALUE, such as bookie.port=3182")
         _store(settings, key.strip(), raw, source="--set")
-    result = Settings(settings)
+    result = Settings(settings, warnings)
     check(result)
     return result
 
@@ -166,6 +176,18 @@ def _read_file(settings: dict[str, Setting], path: str) -> None:
             # The peer's keys are unique, so they need no section of their own.
             full = key if key in _BY_PEER_KEY else f"{name}.{key}"
             _store(settings, full, raw, source=source)
+
+
+def _read_peer_file(settings: dict[str, Setting], conf: PeerConf, warnings: list[str]) -> None:
+    for key in conf.direct:
+        option = _BY_PEER_KEY[key]
+        raw = conf.raw(key, option)
+        value = option.parse(raw, source=conf.source(key), is_peer_unit=True)
+        settings[option.key] = Setting(option, value, conf.source(key))
+    for name, (raw, source) in conf.derived().items():
+        option = _BY_KEY[name]
+        settings[name] = Setting(option, option.parse(raw, source=source), source)
+    warnings += conf.warnings()
 
 
 def _read_environment(settings: dict[str, Setting], variables: Mapping[str, str]) -> None:

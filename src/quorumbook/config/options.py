@@ -70,7 +70,7 @@ class Option:
     def bounds(self) -> str:
         """Say in words what values are allowed; "" if all are."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            return "one of " + ", ".join(choice or "empty" for choice in self.choices)
         if self.minimum is not None and self.maximum is not None:
             return f"{self.minimum:.12g} to {self.maximum:.12g}"
         if self.minimum is not None:

@@ -180,6 +180,21 @@ _STORAGE = (
         peer_key="journalDirectories",
     ),
     Option(
+        "storage", "further_journal_directories", Kind.LIST, (),
+        "Journal directories beside the first, of a bookie that was the peer's; nothing is "
+        "written there.",
+    ),
+    Option(
+        "storage", "index_directories", Kind.LIST, (),
+        "Where a bookie that was the peer's kept its index, if not in the ledger directories.",
+        peer_key="indexDirectories",
+    ),
+    Option(
+        "storage", "peer_storage", Kind.TEXT, "",
+        "The peer's storage that directories come from and go back to; empty finds out.",
+        choices=("", "sorted", "db"),
+    ),
+    Option(
         "storage", "ledger_directories", Kind.LIST, ("quorumbook-data/bookie/ledgers",),
         "Where entry logs are; the index is in the first one.",
         peer_key="ledgerDirectories",

@@ -107,6 +107,9 @@ _MESSAGES: dict[str, str] = {
     "UnderreplicatedLedgerFormat": "* string replica 1; o int64 ctime 2",
     "CookieFormat": "r string bookieHost 1; r string journalDir 2; r string ledgerDirs 3;"
     "o string instanceId 4; o string indexDirs 5",
+    # A ledger in the RocksDB index of the peer's DbLedgerStorage.
+    "LedgerData": "r bool exists 1; r bool fenced 2; r bytes masterKey 3; o bytes explicitLac 4;"
+    "o bool limbo 5",
     "LockDataFormat": "o string bookieId 1",
     "AuditorVoteFormat": "o string bookieId 1",
     "CheckAllLedgersFormat": "o int64 checkAllLedgersCTime 1",
@@ -121,6 +124,7 @@ _MESSAGES: dict[str, str] = {
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
+    "bool": _FIELD.TYPE_BOOL,
     "int32": _FIELD.TYPE_INT32,
     "int64": _FIELD.TYPE_INT64,
     "uint32": _FIELD.TYPE_UINT32,

@@ -14,10 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quorumbook.env import DiskUsage, Env
+from quorumbook.errors import ForeignDirectoryError
 
 CURRENT = "current"
 COOKIE_NAME = "VERSION"
 LOCK_NAME = "quorumbook.lock"
+#: Notes in the first ledger directory: it is on its way from the peer to us, or back.
+ADOPTING_NAME = "quorumbook.adopting"
+GIVING_BACK_NAME = "quorumbook.giving-back"
 INDEX_NAME = "index.sqlite"
 
 
@@ -58,6 +62,9 @@ class Directories:
         journal: Where the journals lie (``.../current``).
         ledgers: Where the entry logs lie, one for each ledger directory.
         index_path: The index file.
+
+    ``others`` belong to the bookie by its cookie, and nothing is written to them: further journal
+    directories and index directories of a bookie that was the peer's.
     """
 
     def __init__(
@@ -66,8 +73,10 @@ class Directories:
         journal_directory: str,
         ledger_directories: Sequence[str],
         index_path: str | None = None,
+        others: Sequence[str] = (),
     ) -> None:
         self._disk = env.disk
+        self._others = [_normal(directory) for directory in others]
         self._journal = _normal(journal_directory)
         self._ledgers = [_normal(directory) for directory in ledger_directories]
         self.journal = current(journal_directory)
@@ -78,22 +87,37 @@ class Directories:
     @property
     def all(self) -> list[str]:
         """Every configured directory once."""
-        return list(dict.fromkeys([self._journal, *self._ledgers]))
+        return list(dict.fromkeys([self._journal, *self._ledgers, *self._others]))
 
-    def prepare(self) -> None:
+    def prepare(self, *, is_moving: bool = False) -> None:
         """Make what is missing and take the locks; blocks.
+
+        Args:
+            is_moving: The directories are on their way from the peer to us, or back.
 
         Raises:
             DirectoryLockedError: Another bookie runs on one of them; none stays locked.
+            ForeignDirectoryError: They were left half way between the peer and us.
         """
         try:
             for directory in self.all:
                 self._disk.make_directory(current(directory))
                 self._disk.sync_directory(directory)
                 self._releases.append(self._disk.lock(f"{directory}/{LOCK_NAME}"))
+            if not is_moving:
+                self._demand_settled()
         except BaseException:
             self.release()
             raise
+
+    def _demand_settled(self) -> None:
+        for name, command in ((ADOPTING_NAME, "adopt"), (GIVING_BACK_NAME, "give-back")):
+            path = f"{self.ledgers[0]}/{name}"
+            if self._disk.exists(path):
+                raise ForeignDirectoryError(
+                    f"`quorumbook bookie {command}` was not finished; run it again with --apply",
+                    path=path,
+                )
 
     def release(self) -> None:
         """Give the locks back."""
@@ -102,5 +126,6 @@ class Directories:
             release()
 
     def usage(self) -> dict[str, DiskUsage]:
-        """Return the space of every directory; blocks."""
-        return {directory: self._disk.usage(directory) for directory in self.all}
+        """Return the space of every directory that is written to; blocks."""
+        used = dict.fromkeys([self._journal, *self._ledgers])
+        return {directory: self._disk.usage(directory) for directory in used}

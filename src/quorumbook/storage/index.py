@@ -40,6 +40,8 @@ from quorumbook.storage.state_file import LedgerState
 from quorumbook.storage.stored_run import StoredRun
 
 SCHEMA_VERSION = 1
+#: Behind the path of an index that is not whole yet.
+BUILDING_SUFFIX = ".building"
 _APPLICATION_ID = 0x51424958  # "QBIX"
 #: A commit of many rows is written in slices, between which other threads get the interpreter.
 _SLICE_ROWS = 1000
@@ -135,6 +137,11 @@ class IndexReader:
         self._path = path
         with _index_errors(path):
             self._connection = _connect(path, cache_size_kib)
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._path
 
     def close(self) -> None:
         """Close the connection."""
@@ -239,6 +246,15 @@ class IndexReader:
             "WHERE NOT EXISTS (SELECT 1 FROM run WHERE entry_log = entry_log.id)"
         )
         return [row[0] for row in rows]
+
+    def end_of_entry_log(self, entry_log_id: int) -> int:
+        """Return where the last run of an entry log ends, 0 if it has none."""
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM run WHERE entry_log = ? "  # noqa: S608
+            "ORDER BY position DESC LIMIT 1",
+            entry_log_id,
+        )
+        return _row_to_run(rows[0]).position + _row_to_run(rows[0]).size_bytes if rows else 0
 
     def meta(self, key: str) -> str | None:
         """Return a remembered text."""

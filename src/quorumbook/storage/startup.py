@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from google_crc32c import value as crc32c
 
 from quorumbook.env import Env, logger
-from quorumbook.errors import DiskFullError, StorageError
+from quorumbook.errors import DiskFullError, ForeignDirectoryError, StorageError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.adoption.peer_index import index_parts
 from quorumbook.storage.book import Book
 from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import Directories
+from quorumbook.storage.directories import Directories, current
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
 from quorumbook.storage.flush import (
@@ -40,6 +41,7 @@ from quorumbook.storage.flush import (
     encode_index_mark,
 )
 from quorumbook.storage.index import (
+    BUILDING_SUFFIX,
     DamagedIndexError,
     Index,
     IndexReader,
@@ -116,6 +118,7 @@ class _Opening:
 
     def run(self) -> Opened:
         env, directories = self._env, self._directories
+        self._demand_no_peer()
         marks = LastMarks(env, directories.ledgers)
         marks.load()
         copies = StateCopies(env, directories.ledgers)
@@ -152,6 +155,17 @@ class _Opening:
         return opened
 
     # The index
+
+    def _demand_no_peer(self) -> None:
+        """Refuse directories in which the peer keeps an index: ours would know nothing of it."""
+        for directory in map(current, self._directories.all):
+            parts = index_parts(self._env, directory)
+            if parts:
+                raise ForeignDirectoryError(
+                    "a bookie of the peer keeps its index here; stop it, and `quorumbook bookie "
+                    "adopt` takes the directories over",
+                    path=f"{directory}/{parts[0]}",
+                )
 
     def _open_index(
         self, marks: LastMarks, contents: list[StateFileContent | StorageError | None]
@@ -211,7 +225,7 @@ class _Opening:
     def _rebuild(self, contents: list[StateFileContent | StorageError | None]) -> Index:
         self._report.is_index_rebuilt = True
         path = self._directories.index_path
-        building = f"{path}.building"
+        building = f"{path}{BUILDING_SUFFIX}"
         remove_index(building)
         states = _merged_states(contents)
         if states is None:
@@ -361,6 +375,24 @@ class _Replay:
             opened.pending = None
         except DiskFullError as error:
             _log.error("the replay cannot be flushed: %s", error)
+
+
+def replay_further(
+    env: Env, opened: Opened, options: StorageOptions, directory: str, mark: LogMark
+) -> LogMark:
+    """Take over one more journal directory, which the peer wrote; return where it ends.
+
+    Raises:
+        CorruptJournalError: It is damaged.
+    """
+    visitor = _Replay(opened, options.write_cache_size_bytes, opened.mark)
+    found = replay(env, directory, mark, visitor)
+    if found.damaged_tail:
+        path, offset = found.damage[0]
+        reason = f"the end of the journal is damaged ({path} at byte {offset})"
+        opened.book.limbo_start = opened.book.limbo_start or reason
+    visitor.flush(opened.mark)
+    return found.end
 
 
 def _merged_states(

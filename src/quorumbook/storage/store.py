@@ -61,6 +61,7 @@ class LedgerStorage:
         on_space: The flush that had failed went through.
         on_damage: Entries cannot be given back; also collected in ``damaged``.
         index_path: Another place for the index file.
+        other_directories: Locked as well, and not used.
     """
 
     def __init__(
@@ -75,10 +76,13 @@ class LedgerStorage:
         on_space: Callable[[], None] | None = None,
         on_damage: Callable[[Damage], None] | None = None,
         index_path: str | None = None,
+        other_directories: Sequence[str] = (),
     ) -> None:
         self._env = env
         self.options = options or StorageOptions()
-        self.directories = Directories(env, journal_directory, ledger_directories, index_path)
+        self.directories = Directories(
+            env, journal_directory, ledger_directories, index_path, other_directories
+        )
         self._on_fatal = on_fatal
         self._on_full = on_full
         self._on_space = on_space

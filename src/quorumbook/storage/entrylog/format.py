@@ -53,6 +53,7 @@ MAP_BATCH = 10_000
 RUN_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 
 _HEADER = Struct(">4siqi4si")
+_PLAIN_HEADER = Struct(">4siqi")
 _RUN = Struct(">iqq4sqqqiqI")
 _IDS = Struct(">qq")
 _INT64 = Struct(">q")
@@ -117,6 +118,11 @@ def encode_header(entry_log_id: int, map_offset: int = 0, map_count: int = 0) ->
     """Return the first 32 bytes of a log; the rest of its header is zeros."""
     head = _HEADER.pack(MAGIC, VERSION, map_offset, map_count, CHECK_MAGIC, CHECK_VERSION)
     return head + _UINT32.pack(extend(value(_INT64.pack(entry_log_id)), head))
+
+
+def encode_plain_header(map_offset: int, map_count: int) -> bytes:
+    """Return the first 20 bytes of a log of the peer, which has no check behind them."""
+    return _PLAIN_HEADER.pack(MAGIC, VERSION, map_offset, map_count)
 
 
 def decode_header(data: bytes, entry_log_id: int, path: str) -> EntryLogHeader:

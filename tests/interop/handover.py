@@ -1,0 +1,175 @@
+"""One bookie that is now the peer's, now ours, on the same directories and the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from clusters import LEAN_BOOKIE, READY_S, ZooKeeper
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from peer_driver import Peer
+from peer_java import Java, free_port
+
+from quorumbook.errors import NodeExistsError
+from quorumbook.metadata.cluster import init_cluster
+from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.service_info import BookieServiceInfo
+from quorumbook.metadata.store import MetadataStore
+from quorumbook.metadata.uri import open_store
+
+#: What goes with its session, or only counts.
+_NOT_COPIED = ("available", "idgen")
+
+
+class Handover:
+    """The bookie, alone in its cluster; ``conf`` are the peer's options."""
+
+    def __init__(
+        self, java: Java, peer: Peer, zookeeper: ZooKeeper, directory: Path, **conf: Any
+    ) -> None:
+        self._java = java
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.root = f"handover-{free_port()}"
+        self.uri = f"zk+hierarchical://{zookeeper.address}/{self.root}"
+        self.own_uri = f"sqlite:///{directory}/metadata.db"
+        port = free_port()
+        self.bookie_id = f"127.0.0.1:{port}"
+        self.journals = [directory / "journal"]
+        self.ledgers = [directory / "ledgers"]
+        self.conf = {
+            **LEAN_BOOKIE,
+            "bookiePort": port,
+            "zkTimeout": 3000,
+            "metadataServiceUri": self.uri,
+            "journalDirectories": str(directory / "journal"),
+            "ledgerDirectories": str(directory / "ledgers"),
+            **conf,
+        }
+        self.conf_file = directory / "bk_server.conf"
+        self.conf_file.write_text(
+            "".join(f"{key}={_word(value)}\n" for key, value in self.conf.items())
+        )
+        self._peer: Peer | None = None
+        self._own: subprocess.Popen[str] | None = None
+        self._kazoo = KazooClient(zookeeper.address)
+        self._kazoo.start(READY_S)
+        peer.ask("init_cluster", conf={"metadataServiceUri": self.uri})
+
+    # The peer's
+
+    async def start_java(self) -> None:
+        self._peer = Peer(self._java, self.directory / f"java-{free_port()}")
+        await self._peer.call("start_bookie", name=self.bookie_id, conf=self.conf)
+
+    async def stop_java(self) -> None:
+        assert self._peer is not None
+        await self._peer.call("stop_bookie", name=self.bookie_id)
+        await asyncio.to_thread(self._peer.stop)
+        self._peer = None
+
+    async def kill_java(self) -> None:
+        assert self._peer is not None
+        await asyncio.to_thread(self._peer.kill)
+        self._peer = None
+        await self._until_unregistered()
+
+    async def _until_unregistered(self) -> None:
+        async with asyncio.timeout(READY_S):
+            while self._kazoo.exists(f"/{self.root}/available/{self.bookie_id}"):
+                await asyncio.sleep(0.1)
+
+    # Ours
+
+    async def copy_metadata(self) -> None:
+        """Bring what the peer's cluster says into a store of ours."""
+        store = await open_store(self.own_uri, create=True)
+        try:
+            await init_cluster(store)
+            await self._copy(store, "")
+        finally:
+            await store.close()
+
+    async def _copy(self, store: MetadataStore, path: str) -> None:
+        with contextlib.suppress(NoNodeError):
+            data, _ = self._kazoo.get(f"/{self.root}{path}")
+            try:
+                await create_with_parents(store, f"/ledgers{path}", data)
+            except NodeExistsError:
+                await store.set(f"/ledgers{path}", data)
+            for name in self._kazoo.get_children(f"/{self.root}{path}"):
+                if path == "" and name in _NOT_COPIED:
+                    continue
+                await self._copy(store, f"{path}/{name}")
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "quorumbook", *words, "--metadata", self.own_uri,
+             "--conf", str(self.conf_file), "-o", "json"],
+            capture_output=True, text=True, check=False, timeout=100,
+        )  # fmt: skip
+
+    def done(self, *words: str) -> dict[str, Any]:
+        """Run a command that must succeed."""
+        done = self.command(*words)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    async def start_own(self) -> None:
+        words = [sys.executable, "-m", "quorumbook", "bookie", "run", "--stop-with-parent"]
+        words += ["--metadata", self.own_uri, "--conf", str(self.conf_file), "-o", "jsonl"]
+        with (self.directory / "own.log").open("ab") as log:
+            self._own = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._own.stdout is not None
+        line = await asyncio.to_thread(self._own.stdout.readline)
+        assert line, (self.directory / "own.log").read_text()[-2000:]
+        assert json.loads(line)["bookie_id"] == self.bookie_id
+        host, _, port = self.bookie_id.partition(":")
+        info = BookieServiceInfo.of_bookie(host, int(port)).encode()
+        path = f"/{self.root}/available/{self.bookie_id}"
+        self._kazoo.create(path, info, ephemeral=True)
+
+    async def stop_own(self, *, is_kill: bool = False) -> None:
+        assert self._own is not None
+        process, self._own = self._own, None
+        (process.kill if is_kill else process.terminate)()
+        await asyncio.to_thread(process.wait)
+        if is_kill:
+            await self._until_ours_is_unregistered()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._kazoo.delete(f"/{self.root}/available/{self.bookie_id}")
+
+    async def _until_ours_is_unregistered(self) -> None:
+        store = await open_store(self.own_uri)
+        try:
+            async with asyncio.timeout(READY_S):
+                while any(await BookieRegistration(store).bookies()):
+                    await asyncio.sleep(0.1)
+        finally:
+            await store.close()
+
+    def close(self) -> None:
+        for process in (self._own,):
+            if process is not None:
+                process.kill()
+                process.wait()
+        if self._peer is not None:
+            self._peer.kill()
+        self._kazoo.stop()
+        self._kazoo.close()
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
