@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import subprocess
 import sys
@@ -12,20 +11,8 @@ from typing import Any
 
 from clusters import LEAN_BOOKIE, READY_S, ZooKeeper
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 from peer_driver import Peer
 from peer_java import Java, free_port
-
-from quorumbook.errors import NodeExistsError
-from quorumbook.metadata.cluster import init_cluster
-from quorumbook.metadata.nodes import create_with_parents
-from quorumbook.metadata.registration import BookieRegistration
-from quorumbook.metadata.service_info import BookieServiceInfo
-from quorumbook.metadata.store import MetadataStore
-from quorumbook.metadata.uri import open_store
-
-#: What goes with its session, or only counts.
-_NOT_COPIED = ("available", "idgen")
 
 
 class Handover:
@@ -39,7 +26,6 @@ class Handover:
         directory.mkdir(parents=True, exist_ok=True)
         self.root = f"handover-{free_port()}"
         self.uri = f"zk+hierarchical://{zookeeper.address}/{self.root}"
-        self.own_uri = f"sqlite:///{directory}/metadata.db"
         port = free_port()
         self.bookie_id = f"127.0.0.1:{port}"
         self.journals = [directory / "journal"]
@@ -88,31 +74,10 @@ class Handover:
 
     # Ours
 
-    async def copy_metadata(self) -> None:
-        """Bring what the peer's cluster says into a store of ours."""
-        store = await open_store(self.own_uri, create=True)
-        try:
-            await init_cluster(store)
-            await self._copy(store, "")
-        finally:
-            await store.close()
-
-    async def _copy(self, store: MetadataStore, path: str) -> None:
-        with contextlib.suppress(NoNodeError):
-            data, _ = self._kazoo.get(f"/{self.root}{path}")
-            try:
-                await create_with_parents(store, f"/ledgers{path}", data)
-            except NodeExistsError:
-                await store.set(f"/ledgers{path}", data)
-            for name in self._kazoo.get_children(f"/{self.root}{path}"):
-                if path == "" and name in _NOT_COPIED:
-                    continue
-                await self._copy(store, f"{path}/{name}")
-
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "quorumbook", *words, "--metadata", self.own_uri,
-             "--conf", str(self.conf_file), "-o", "json"],
+            [sys.executable, "-m", "quorumbook", *words, "--conf", str(self.conf_file),
+             "-o", "json"],
             capture_output=True, text=True, check=False, timeout=100,
         )  # fmt: skip
 
@@ -125,7 +90,7 @@ class Handover:
 
     async def start_own(self) -> None:
         words = [sys.executable, "-m", "quorumbook", "bookie", "run", "--stop-with-parent"]
-        words += ["--metadata", self.own_uri, "--conf", str(self.conf_file), "-o", "jsonl"]
+        words += ["--conf", str(self.conf_file), "-o", "jsonl"]
         with (self.directory / "own.log").open("ab") as log:
             self._own = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
@@ -134,10 +99,6 @@ class Handover:
         line = await asyncio.to_thread(self._own.stdout.readline)
         assert line, (self.directory / "own.log").read_text()[-2000:]
         assert json.loads(line)["bookie_id"] == self.bookie_id
-        host, _, port = self.bookie_id.partition(":")
-        info = BookieServiceInfo.of_bookie(host, int(port)).encode()
-        path = f"/{self.root}/available/{self.bookie_id}"
-        self._kazoo.create(path, info, ephemeral=True)
 
     async def stop_own(self, *, is_kill: bool = False) -> None:
         assert self._own is not None
@@ -145,20 +106,10 @@ class Handover:
         (process.kill if is_kill else process.terminate)()
         await asyncio.to_thread(process.wait)
         if is_kill:
-            await self._until_ours_is_unregistered()
+            await self._until_unregistered()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             pipe.close()
-        self._kazoo.delete(f"/{self.root}/available/{self.bookie_id}")
-
-    async def _until_ours_is_unregistered(self) -> None:
-        store = await open_store(self.own_uri)
-        try:
-            async with asyncio.timeout(READY_S):
-                while any(await BookieRegistration(store).bookies()):
-                    await asyncio.sleep(0.1)
-        finally:
-            await store.close()
 
     def close(self) -> None:
         for process in (self._own,):

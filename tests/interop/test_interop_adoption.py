@@ -142,7 +142,6 @@ async def test_a_bookie_of_the_peer_becomes_ours_and_the_peers_again(
     else:
         await bookie.stop_java()
 
-    await bookie.copy_metadata()
     found = bookie.done("bookie", "adopt")
     assert not found["is_done"]
     assert found["damage"] == []

@@ -11,6 +11,8 @@ one thing here:
     diskUsageThreshold without diskUsageLwmThreshold           both have the same value
     httpServerEnabled without host or port                     0.0.0.0 and 8080, as the peer
     ledgerStorageClass                                         storage.peer_storage
+    tlsProviderFactoryClass                                    tls.enabled; without it the other
+                                                               keys of TLS mean nothing, as there
 
 Every other key is named once in a warning: it has no effect here, protects nothing here, or is not
 the peer's at all.
@@ -31,14 +33,18 @@ from quorumbook.config.properties import Properties
 from quorumbook.config.schema import OPTIONS
 from quorumbook.errors import ConfigError
 
+#: They name Java classes, which are none of our plug-ins.
+_CLASSES = ("bookieAuthProviderFactoryClass", "clientAuthProviderFactoryClass")
 _DIRECT = {
-    option.peer_key: option for option in OPTIONS if option.peer_key and option.section != "client"
+    option.peer_key: option
+    for option in OPTIONS
+    if option.peer_key and option.section != "client" and option.peer_key not in _CLASSES
 }
 #: Keys that say together with others what is one thing here.
 _GROUPS = """
 metadataServiceUri zkServers zkLedgersRootPath ledgerManagerFactoryClass ledgerManagerType
 journalDirectories journalDirectory listeningInterface useHostNameAsBookieID useShortHostName
-allowLoopback ledgerStorageClass sortedLedgerStorageEnabled
+allowLoopback ledgerStorageClass sortedLedgerStorageEnabled tlsProviderFactoryClass
 """
 _TOGETHER = frozenset(_GROUPS.split())
 #: What the peer writes for "not set".
@@ -55,6 +61,7 @@ class PeerConf:
 
     def __init__(self, properties: Properties) -> None:
         self._properties = properties
+        self._has_tls = bool(self._text("tlsProviderFactoryClass"))
         #: Keys that one option of ours stands for.
         self.direct = [
             key
@@ -62,8 +69,12 @@ class PeerConf:
             if key in _DIRECT
             and key not in _TOGETHER
             and any(properties.values(key))
+            and self._counts(key)
             and properties.values(key)[0] != _UNSET.get(key)
         ]
+
+    def _counts(self, key: str) -> bool:
+        return self._has_tls or not key.startswith("tls")
 
     def source(self, *keys: str) -> str:
         """Say where a value stands."""
@@ -96,6 +107,8 @@ class PeerConf:
         if self._text("diskUsageThreshold") and not self._text("diskUsageLwmThreshold"):
             source = self.source("diskUsageThreshold")
             found["bookie.disk_usage_writable"] = (self._text("diskUsageThreshold"), source)
+        if self._has_tls:
+            found["tls.enabled"] = ("true", self.source("tlsProviderFactoryClass"))
         if self._is_on("httpServerEnabled"):
             source = self.source("httpServerEnabled")
             if not self._text("httpServerHost"):
@@ -163,7 +176,9 @@ class PeerConf:
     def warnings(self) -> list[str]:
         """Name what has no effect here, each key once."""
         others = [
-            key for key in self._properties if key not in _DIRECT and key not in _TOGETHER and key
+            key
+            for key in self._properties
+            if key and key not in _DIRECT and key not in _TOGETHER and self._counts(key)
         ]
         protective = [
             key

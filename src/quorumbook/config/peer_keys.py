@@ -119,8 +119,7 @@ zkRetryBackoffStartMs zkServers zkTimeout
 """
 _PROTECTIVE = """
 authorizedRoles bookieAuthProviderFactoryClass clientAuthProviderFactoryClass
-permittedStartupUsers saslJaasClientAllowedIds tlsClientAuthentication tlsProviderFactoryClass
-zkEnableSecurity
+permittedStartupUsers saslJaasClientAllowedIds zkEnableSecurity
 """
 
 PEER_KEYS = frozenset(_KEYS.split())

@@ -33,10 +33,14 @@ def test_every_field_of_a_bookie_and_its_storage_can_be_configured():
     settings = load(environment={})
     bookie = {field.name for field in dataclasses.fields(BookieOptions)}
     elsewhere = {"journal_directory", "ledger_directories", "storage", "http_host", "http_port"}
-    elsewhere.add("tls")
+    elsewhere |= {"tls", "further_journal_directories", "index_directories"}
     assert set(settings.section("bookie")) == bookie - elsewhere
     storage = {field.name for field in dataclasses.fields(StorageOptions)}
-    assert set(settings.section("storage")) == storage | {"journal_directory", "ledger_directories"}
+    directories = {
+        "journal_directory", "further_journal_directories", "ledger_directories",
+        "index_directories", "peer_storage",
+    }  # fmt: skip
+    assert set(settings.section("storage")) == storage | directories
 
 
 def test_tls_is_off_and_every_part_of_it_can_be_configured():

@@ -185,18 +185,33 @@ def test_what_has_no_effect_is_named_once_by_kind(tmp_path):
     assert idle.endswith("no effect here: gcWaitTime, journalSyncData, zkEnableSecurity")
 
 
+def test_keys_of_tls_count_where_tls_is_switched_on(tmp_path):
+    text = "tlsKeyStoreType=JKS\ntlsProvider=OpenSSL\ntlsCertificatePath=/c.pem\n"
+    settings = loaded(tmp_path, text)
+    assert settings["tls.enabled"].is_default
+    assert settings["tls.certificate_file"].is_default
+    assert settings.warnings == ()
+    factory = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+    with pytest.raises(ConfigError, match=r"'JKS' \(.*line 1, tlsKeyStoreType\) is not one of PEM"):
+        loaded(tmp_path, text + factory)
+    settings = loaded(tmp_path, text.replace("JKS", "PEM") + factory)
+    assert settings["tls.enabled"].value is True
+    assert settings.text("tls.certificate_file") == "/c.pem"
+    assert settings.warnings[0].endswith("no effect here: tlsProvider")
+
+
 def test_every_key_of_the_peer_is_taken_or_named(tmp_path):
     """All keys at once: each either sets an option, is part of one, or is in a warning."""
-    direct = {option.peer_key for option in OPTIONS if option.peer_key}
-    server = {option.peer_key for option in OPTIONS if option.section != "client"}
-    assert direct <= PEER_KEYS
-    others = sorted(PEER_KEYS - server - {"ledgerManagerType", "listeningInterface"})
+    own = {option.peer_key for option in OPTIONS if option.peer_key and option.section != "client"}
+    assert own <= PEER_KEYS
+    own -= {"bookieAuthProviderFactoryClass"}
+    others = sorted(PEER_KEYS - own - {"ledgerManagerType", "listeningInterface"})
     text = "".join(f"{key}=1\n" for key in others if key != "ledgerManagerFactoryClass")
     named = set(" ".join(loaded(tmp_path, text).warnings).replace(",", " ").split())
     together = {
         "zkServers", "zkLedgersRootPath", "ledgerManagerFactoryClass", "journalDirectory",
         "useHostNameAsBookieID", "useShortHostName", "allowLoopback", "ledgerStorageClass",
-        "sortedLedgerStorageEnabled",
+        "sortedLedgerStorageEnabled", "tlsProviderFactoryClass",
     }  # fmt: skip
     assert set(others) - named == together
     assert PROTECTIVE <= PEER_KEYS
