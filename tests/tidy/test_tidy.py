@@ -146,6 +146,12 @@ def test_nothing_is_left_to_be_done_later(path):
     assert [line for line in lines if marks.search(line)] == []
 
 
+@pytest.mark.parametrize("path", [*PYTHON, *DOCUMENTS], ids=_name)
+def test_no_merge_was_left_half_done(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith(("<<<<<<<", ">>>>>>>"))] == []
+
+
 def test_every_module_is_used():
     used: set[str] = set()
     for path in MODULES:
