@@ -12,11 +12,11 @@ CYCLES ?= 500
 ENTRIES ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench torture soak clean
+.PHONY: help setup demo test check format bench torture soak interop-full clean
 
 help:  ## Print this list.
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
+		printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 setup: .venv/.ready  ## Make .venv with the package and the development tools.
 
@@ -59,6 +59,9 @@ soak: setup  ## Write and read ENTRIES=1000000 over TLS 1.2 and 1.3, and compare
 	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && for v in TLSv1.2 TLSv1.3; do \
 		rm -rf "$$directory"/*; $(BIN)/python tests/security/tls_soak.py --entries $(ENTRIES) \
 			--version $$v --directory "$$directory" || exit 1; done
+
+interop-full: setup  ## Run the peer against ours in every combination; writes docs/reports/interop.md.
+	INTEROP=full $(BIN)/python -m pytest tests/interop
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

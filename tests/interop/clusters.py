@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,28 @@ class Cluster:
     Those of the peer run in the process that tests drive, or, to be killed, in one of their own.
     """
 
-    def __init__(self, java: Java, peer: Peer, zookeeper: str, root: str, directory: Path) -> None:
+    def __init__(
+        self,
+        java: Java,
+        peer: Peer,
+        zookeeper: str,
+        root: str,
+        directory: Path,
+        *,
+        layout: str = "hierarchical",
+        is_made_by_us: bool = False,
+    ) -> None:
         self._java = java
         self._peer = peer
         self._directory = directory
-        self.uri = f"zk+hierarchical://{zookeeper}/{root}"
+        self.uri = f"zk+{layout}://{zookeeper}/{root}"
         self.java: dict[str, Peer] = {}
         self.own: dict[str, _Process] = {}
-        peer.ask("init_cluster", conf={"metadataServiceUri": self.uri})
+        if is_made_by_us:
+            command = [sys.executable, "-m", "quorumbook", "cluster", "init"]
+            subprocess.run([*command, "--metadata", self.uri], check=True, capture_output=True)
+        else:
+            peer.ask("init_cluster", conf={"metadataServiceUri": self.uri})
 
     async def start(self, *, java: int = 0, own: int = 0) -> Cluster:
         """Start so many bookies of each kind, all at once."""

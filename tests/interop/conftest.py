@@ -7,18 +7,33 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from interop.clusters import Cluster
 from interop.peer_driver import Peer
 from interop.peer_java import Java, Missing, find_java
+from interop.report import Report
 from interop.sides import JavaSide, OwnSide, Side
 from quorumbook.zookeeper_server import ZooKeeperServer
 
 _NUMBERS = itertools.count()
 #: How many bookies each kind of cluster has.
 KINDS = {"own": {"own": 3}, "java": {"java": 3}, "mixed": {"own": 3, "java": 3}}
+
+
+_report = Report() if os.environ.get("INTEROP") == "full" else None
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if _report is not None and (report.when == "call" or report.outcome != "passed"):
+        _report.add(report.nodeid, report.outcome, report.duration)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _report is not None and session.testscollected:
+        _report.write()
 
 
 @pytest.fixture(scope="session")
@@ -63,13 +78,13 @@ def cluster_of(
 @pytest.fixture
 async def new_cluster(
     java: Java, peer: Peer, zookeeper: ZooKeeperServer, tmp_path: Path
-) -> AsyncIterator[Callable[[], Awaitable[Cluster]]]:
+) -> AsyncIterator[Callable[..., Awaitable[Cluster]]]:
     """Return what makes a cluster without bookies, for tests that kill some."""
     made: list[Cluster] = []
 
-    async def make() -> Cluster:
+    async def make(**how: Any) -> Cluster:
         name = f"cluster-{next(_NUMBERS)}"
-        cluster = Cluster(java, peer, zookeeper.address, name, tmp_path / name)
+        cluster = Cluster(java, peer, zookeeper.address, name, tmp_path / name, **how)
         made.append(cluster)
         return cluster
 

@@ -76,6 +76,8 @@ class Ledger(Protocol):
     async def force(self) -> None: ...
     async def read(self, first: int, last: int) -> list[Seen]: ...
     async def read_unconfirmed(self, first: int, last: int) -> list[Seen]: ...
+    async def batch_read(self, first: int, count: int, size_bytes: int) -> list[Seen]: ...
+    async def read_last_entry(self) -> Seen: ...
     async def read_last_add_confirmed(self) -> int: ...
     async def state(self) -> tuple[int, int]: ...
     async def close(self) -> None: ...
@@ -124,6 +126,15 @@ class JavaLedger:
 
     async def read_unconfirmed(self, first: int, last: int) -> list[Seen]:
         return await self.entries("read_unconfirmed", first=first, last=last)
+
+    async def batch_read(self, first: int, count: int, size_bytes: int) -> list[Seen]:
+        return await self.entries(
+            "batch_read", first=first, max_count=count, max_size_bytes=size_bytes
+        )
+
+    async def read_last_entry(self) -> Seen:
+        (last,) = await self.entries("read_last")
+        return last
 
     async def read_last_add_confirmed(self, way: str = "read") -> int:
         lac: int = (await self.call("read_lac", way=way))["last_add_confirmed"]
@@ -288,6 +299,15 @@ class OwnLedger:
     async def read_unconfirmed(self, first: int, last: int) -> list[Seen]:
         entries = (await self.reader()).read_unconfirmed(first, last)
         return [seen(entry.entry_id, entry.payload) async for entry in entries]
+
+    async def batch_read(self, first: int, count: int, size_bytes: int) -> list[Seen]:
+        reader = await self.reader()
+        batch = await reader.read_batch(first, max_count=count, max_size_bytes=size_bytes)
+        return [seen(entry.entry_id, entry.payload) for entry in batch]
+
+    async def read_last_entry(self) -> Seen:
+        entry = await (await self.reader()).read_last_entry()
+        return seen(entry.entry_id, entry.payload)
 
     async def read_last_add_confirmed(self) -> int:
         return await (await self.reader()).read_last_add_confirmed()

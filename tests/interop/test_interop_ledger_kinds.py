@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer_driver import expected, payload, seen
-from sides import Shape
 
 import quorumbook
+from interop.peer_driver import expected, payload, seen
+from interop.sides import Shape
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
