@@ -9,17 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from clusters import LEAN_BOOKIE, READY_S, ZooKeeper
 from kazoo.client import KazooClient
-from peer_driver import Peer
-from peer_java import Java, free_port
+
+from interop.clusters import LEAN_BOOKIE, READY_S
+from interop.peer_driver import Peer
+from interop.peer_java import Java, free_port
+from quorumbook.zookeeper_server import ZooKeeperServer
 
 
 class Handover:
     """The bookie, alone in its cluster; ``conf`` are the peer's options."""
 
     def __init__(
-        self, java: Java, peer: Peer, zookeeper: ZooKeeper, directory: Path, **conf: Any
+        self, java: Java, peer: Peer, zookeeper: ZooKeeperServer, directory: Path, **conf: Any
     ) -> None:
         self._java = java
         self.directory = directory

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from handover import Handover
-from peer_driver import PeerError, expected
-from sides import JavaSide, Shape
+
+from interop.handover import Handover
+from interop.peer_driver import PeerError, expected
+from interop.sides import JavaSide, Shape
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -95,11 +96,11 @@ class History:
 
 
 @pytest.fixture
-def handover(java, peer, zookeeper_of_peer, tmp_path):
+def handover(java, peer, zookeeper, tmp_path):
     made = []
 
     def make(**conf):
-        made.append(Handover(java, peer, zookeeper_of_peer, tmp_path, **conf))
+        made.append(Handover(java, peer, zookeeper, tmp_path, **conf))
         return made[-1]
 
     yield make

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster
-from peer_driver import PeerError, expected
-from sides import JavaSide, OwnSide, Shape
 
 from doubles.certificates import Authority, Issued
+from interop.clusters import Cluster
+from interop.peer_driver import PeerError, expected
+from interop.sides import JavaSide, OwnSide, Shape
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env, TlsOptions
@@ -114,7 +114,7 @@ async def secured(
     java_conf: dict[str, Any] | None = None,
 ) -> Any:
     """Run a cluster of bookies of both kinds under a root of its own."""
-    cluster = Cluster(java, peer, zookeeper, f"security-{root.name}", root)
+    cluster = Cluster(java, peer, zookeeper.address, f"security-{root.name}", root)
     try:
         for _ in range(java_bookies):
             await cluster.start_java(**(java_conf or {}))
@@ -148,7 +148,7 @@ def kinds(kind: str) -> dict[str, int]:
 @pytest.mark.parametrize("bookies", ["own", "java", "mixed"])
 @pytest.mark.parametrize("provider", ["OpenSSL", "JDK"])
 async def test_ledgers_pass_between_the_sides_over_mutual_tls(
-    java: Any, peer: Any, zookeeper_of_peer: Any, tmp_path: Path,
+    java: Any, peer: Any, zookeeper: Any, tmp_path: Path,
     ca: Authority, bookies_own: Issued, writer: Issued, bookies: str, provider: str,
 ) -> None:  # fmt: skip
     # The peer counts a certificate's name from its reverse look-up; on loopback it is localhost.
@@ -156,7 +156,7 @@ async def test_ledgers_pass_between_the_sides_over_mutual_tls(
     used = java_tls(ca, writer, tlsProvider=provider, tlsHostnameVerificationEnabled=True)
     own = {"tls": own_tls(ca, bookies_own, require=True)}
     async with secured(
-        java, peer, zookeeper_of_peer, tmp_path,
+        java, peer, zookeeper, tmp_path,
         own_options=own, java_conf=served, **kinds(bookies),
     ) as (cluster, running):  # fmt: skip
         ours = await OwnSide.connect(cluster.uri, tls=own_tls(ca, writer))
@@ -176,12 +176,12 @@ async def test_ledgers_pass_between_the_sides_over_mutual_tls(
 
 @pytest.mark.parametrize("bookies", ["own", "java"])
 async def test_the_role_in_a_certificate_counts_on_both_sides(
-    java: Any, peer: Any, zookeeper_of_peer: Any, tmp_path: Path,
+    java: Any, peer: Any, zookeeper: Any, tmp_path: Path,
     ca: Authority, bookies_own: Issued, writer: Issued, stranger: Issued, bookies: str,
 ) -> None:  # fmt: skip
     plugin = "org.apache.bookkeeper.tls.BookieAuthZFactory"
     async with secured(
-        java, peer, zookeeper_of_peer, tmp_path,
+        java, peer, zookeeper, tmp_path,
         own_options={
             "tls": own_tls(ca, bookies_own, require=True),
             "auth_plugin": plugin,
@@ -215,7 +215,7 @@ async def test_the_role_in_a_certificate_counts_on_both_sides(
 @pytest.mark.parametrize("bookies", ["own", "java"])
 @pytest.mark.parametrize("over_tls", [False, True])
 async def test_a_plug_in_of_two_rounds_works_with_the_other_side(
-    java: Any, peer: Any, zookeeper_of_peer: Any, tmp_path: Path,
+    java: Any, peer: Any, zookeeper: Any, tmp_path: Path,
     ca: Authority, bookies_own: Issued, writer: Issued, bookies: str, over_tls: bool,
 ) -> None:  # fmt: skip
     own: dict[str, Any] = {"auth_plugin": "security_toys:GoldenBookie"}
@@ -228,7 +228,7 @@ async def test_a_plug_in_of_two_rounds_works_with_the_other_side(
         used |= java_tls(ca, writer)
         mine["tls"] = own_tls(ca, writer)
     async with secured(
-        java, peer, zookeeper_of_peer, tmp_path,
+        java, peer, zookeeper, tmp_path,
         own_options=own, java_conf=served, **kinds(bookies),
     ) as (cluster, _):  # fmt: skip
         ours = await OwnSide.connect(cluster.uri, **mine)
@@ -247,12 +247,12 @@ async def test_a_plug_in_of_two_rounds_works_with_the_other_side(
 
 
 async def test_the_peers_clients_without_tls_get_nothing_of_a_bookie_that_requires_it(
-    java: Any, peer: Any, zookeeper_of_peer: Any, tmp_path: Path,
+    java: Any, peer: Any, zookeeper: Any, tmp_path: Path,
     ca: Authority, bookies_own: Issued,
 ) -> None:  # fmt: skip
     own = {"tls": own_tls(ca, bookies_own, require=True)}
     async with secured(
-        java, peer, zookeeper_of_peer, tmp_path, own=3, own_options=own
+        java, peer, zookeeper, tmp_path, own=3, own_options=own
     ) as (cluster, running):  # fmt: skip
         for is_v2 in (True, False):
             plain = await JavaSide.connect(peer, cluster.uri, v2=is_v2, addEntryTimeoutSec=3)
