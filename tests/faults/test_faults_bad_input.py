@@ -23,6 +23,7 @@ from quorumbook.errors import (
     LedgerClosedError,
     LedgerFencedError,
     LocalProtocolError,
+    MetadataUnavailableError,
     NoSuchLedgerInMetadataError,
     QuorumbookError,
     UnauthorizedError,
@@ -67,7 +68,7 @@ async def test_a_client_gets_a_typed_error_for_what_it_may_not_do() -> None:
 @pytest.mark.parametrize(
     ("uri", "kind"),
     [
-        ("zk://127.0.0.1:1/ledgers", ConfigError),
+        ("zk://127.0.0.1:1/ledgers", MetadataUnavailableError),
         ("etcd://127.0.0.1:1", ConfigError),
         ("sqlite:////nowhere/m.db", ClusterNotInitializedError),
         ("memory://nobody-made-this", ClusterNotInitializedError),
@@ -324,7 +325,7 @@ def test_the_directory_of_another_cluster_is_refused_with_what_to_do(one):
 @pytest.mark.parametrize(
     ("uri", "code", "fix"),
     [
-        ("zk://127.0.0.1:1/ledgers", 2, "known are sqlite:///FILE"),
+        ("zk://127.0.0.1:1/ledgers", 4, "check --metadata"),
         ("sqlite:///none.db", 3, "quorumbook cluster init --metadata sqlite:///none.db"),
         ("sqlite:///garbage.db", 1, "check --metadata"),
         ("memory://nobody", 2, "use sqlite:///FILE"),

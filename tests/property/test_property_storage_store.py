@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -204,7 +204,13 @@ class PeekingMachine(KeepingMachine):
 
 PeekingMachine.TestCase.settings = KeepingMachine.TestCase.settings = (
     StorageMachine.TestCase.settings
-) = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+) = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 TestStorage = StorageMachine.TestCase
 TestKeepingStorage = KeepingMachine.TestCase
 TestPeekingStorage = PeekingMachine.TestCase
