@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import shutil
@@ -30,6 +31,7 @@ from quorumbook.metadata.cookies import Cookie, CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.protocol.digest import DigestType, master_key
+from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.adoption.peer_index import IndexFiles
 from quorumbook.storage.directories import Directories
 from quorumbook.storage.store import LedgerStorage
@@ -114,8 +116,6 @@ async def serving(disk: PeerDisk) -> LedgerStorage:
 
 
 async def read(storage: LedgerStorage, ledger_id: int, entry_id: int):
-    import asyncio
-
     done = asyncio.get_running_loop().create_future()
     storage.read([(ledger_id, entry_id)], lambda found: done.set_result(found[0]))
     return await done
@@ -409,3 +409,41 @@ async def test_running_bookies_and_foreign_clusters_are_refused(tmp_path, store)
     elsewhere = dataclasses.replace(options, ledger_directories=(str(tmp_path / "other"),))
     with pytest.raises(CookieError):
         await adopt(Env(), elsewhere, store, scratch=None)
+
+
+async def test_what_was_written_meanwhile_and_the_marks_of_all_journals_go_back(tmp_path, store):
+    disk = await peer_disk(tmp_path, store, **SHAPES[1])
+    history(disk)
+    await known(store, 1, 2, 3, 7)
+    await take(disk, store)
+    storage = await serving(disk)
+    run = EntryRun.of(1, 5, [entry(1, 5, b"meanwhile", 4)])
+    done = asyncio.get_running_loop().create_future()
+    storage.append([(storage.handle(1), run)], done.set_result)
+    assert await done is None
+    await storage.stop()
+    returned = await give_back(Env(), options_of(disk), store, is_applied=True)
+    assert returned.entries == 14
+    newest = max(int(path.stem, 16) for path in (disk.journals[0] / "current").glob("*.txn"))
+    for directory in disk.ledgers:
+        assert not (directory / "current" / "lastMark").exists()
+        mark = (directory / "current" / "lastMark.0").read_bytes()
+        assert int.from_bytes(mark[:8], "big") == newest
+    assert (await take(disk, store)).journal_entries == 0
+
+
+async def test_ledgers_in_limbo_go_back_only_where_the_peer_can_say_so(tmp_path, store):
+    disk = await peer_disk(tmp_path, store)
+    history(disk)
+    await known(store, 1, 2, 3, 7)
+    await take(disk, store)
+    storage = await serving(disk)
+    await storage.put_in_limbo([1])
+    await storage.stop()
+    with pytest.raises(ForeignDirectoryError, match=r"1 ledgers are in limbo.*--storage db"):
+        await give_back(Env(), options_of(disk), store, is_applied=True)
+    await give_back(Env(), options_of(disk), store, is_applied=True, storage="db")
+    assert (await take(disk, store)).index == "db"
+    storage = await serving(disk)
+    assert storage.handle(1).is_in_limbo
+    await storage.stop()
