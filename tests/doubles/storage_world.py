@@ -134,6 +134,7 @@ class World:
         storage = self.storage
         if hasattr(storage, "_flusher"):
             storage._flusher.halt()
+            storage.care._index.close()
             for index in (storage._read_index, storage._opened.loop_index, storage._opened.index):
                 index.close()
         self.disk.faults.on_call = None

@@ -48,7 +48,8 @@ from quorumbook.storage.adoption.adopt import (
 from quorumbook.storage.adoption.peer_index import DB, SORTED, index_kinds
 from quorumbook.storage.adoption.survey import Draft, Places, demand_whole, survey
 from quorumbook.storage.directories import LOCK_NAME, Directories
-from quorumbook.storage.index import BUILDING_SUFFIX, IndexReader
+from quorumbook.storage.index import IndexReader
+from quorumbook.storage.index_files import BUILDING_SUFFIX
 from quorumbook.storage.state_file import LedgerState
 
 _LOOK_UPS_AT_A_TIME = 64

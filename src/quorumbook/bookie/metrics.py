@@ -54,18 +54,26 @@ _STORAGE_GAUGES = {
     "journal_last_group_bytes": "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES",
     "write_cache_bytes": "bookie_write_cache_size",
     "read_cache_bytes": "bookie_read_cache_size",
+    "gc_active_logs": "bookie_ACTIVE_ENTRY_LOG_COUNT",
+    "gc_active_log_bytes": "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES",
 }
 _STORAGE_COUNTERS = {
     "journal_bytes_written": "bookie_journal_JOURNAL_WRITE_BYTES",
     "read_cache_hits": "bookie_read_cache_hits",
     "read_disk_reads": "bookie_read_cache_misses",
     "flush_bytes_flushed": "bookie_flush_size",
+    "gc_deleted_ledgers": "bookie_DELETED_LEDGER_COUNT",
+    "gc_minor_compactions": "bookie_MINOR_COMPACTION_COUNT",
+    "gc_major_compactions": "bookie_MAJOR_COMPACTION_COUNT",
+    "gc_reclaimed_deletion_bytes": "bookie_RECLAIMED_DELETION_SPACE_BYTES",
+    "gc_reclaimed_compaction_bytes": "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
 }
 #: Its times: how often, how long in all (nanoseconds), and the peer's name of both.
 _STORAGE_TIMES = (
     ("journal_syncs", "journal_sync_ns", "bookie_journal_JOURNAL_SYNC"),
     ("journal_groups", "journal_write_ns", "bookie_journal_JOURNAL_FLUSH_LATENCY"),
     ("flush_checkpoints", "flush_flush_ns", "bookie_flush"),
+    ("gc_passes", "gc_runtime_ns", "bookie_THREAD_RUNTIME"),
 )
 
 

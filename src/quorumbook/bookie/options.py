@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from quorumbook.env import TlsOptions
 from quorumbook.errors import ConfigError
 from quorumbook.ids import DEFAULT_BOOKIE_PORT, MAX_FRAME_SIZE_BYTES, BookieId
+from quorumbook.storage.gc.decisions import GcOptions
 from quorumbook.storage.options import StorageOptions
 
 _MB = 1024 * 1024
@@ -29,6 +30,8 @@ class BookieOptions:
     index_directories: tuple[str, ...] = ()
     #: Journal and cache sizes, flush interval and so on.
     storage: StorageOptions = field(default_factory=StorageOptions)
+    #: Garbage collection and compaction.
+    gc: GcOptions = field(default_factory=GcOptions)
 
     # Where it is found.  Port 0 takes a free one.
     host: str = "127.0.0.1"

@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from dataclasses import asdict
 
 from quorumbook.bookie import identity
 from quorumbook.bookie.admission import Admission
 from quorumbook.bookie.connection import Connections
 from quorumbook.bookie.disks import DiskMonitor
+from quorumbook.bookie.garbage import ClusterLedgers
 from quorumbook.bookie.gate import LedgerGate
 from quorumbook.bookie.http import HttpServer
 from quorumbook.bookie.metrics import BookieMetrics, exposition
@@ -32,6 +34,7 @@ from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.registration import BookieServiceInfo, Endpoint
 from quorumbook.metadata.store import MetadataStore
+from quorumbook.storage.gc.collector import Collector
 from quorumbook.storage.store import LedgerStorage
 
 _log = logger("bookie")
@@ -67,7 +70,7 @@ class Bookie:
             other_directories=options.other_directories,
             options=options.storage,
             on_fatal=self._fatal,
-            on_full=self.disks.storage_full,
+            on_full=self._storage_full,
             on_space=self.disks.storage_has_space,
         )
         self._operations = Operations(env, options, self.storage, self.metrics, self.disks)
@@ -78,6 +81,9 @@ class Bookie:
         self._registrar: Registrar | None = None
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
+        self._cluster: ClusterLedgers | None = None
+        #: Gives disk space back, once the bookie is started.
+        self.collector: Collector | None = None
         self._bookie_id: BookieId | None = options.bookie_id
         self._port = options.port
         self._stopped = asyncio.Event()
@@ -160,6 +166,7 @@ class Bookie:
         await self.disks.start()
         await self._distrust(report.needs_limbo_start or report.has_damaged_journal_tail,
                              report.limbo_reason)  # fmt: skip
+        self._start_collector(instance_id)
         self.connections.is_serving = True
         if options.http_port:
             await self._start_http(options)
@@ -172,6 +179,19 @@ class Bookie:
         )
         await self._registrar.start()
         _log.info("bookie %s serves on %s:%d", self._bookie_id, options.host, self._port)
+
+    def _start_collector(self, instance_id: str) -> None:
+        self._cluster = ClusterLedgers(self._store, instance_id)
+        self.collector = Collector(
+            self.storage, self._cluster, self._options.gc, self._env.clock,
+            on_damage=self.storage.note_damage,
+        )  # fmt: skip
+        self.collector.start()
+
+    def _storage_full(self, error: BaseException) -> None:
+        self.disks.storage_full(error)
+        if self.collector is not None:
+            self.collector.trigger(minor=True, major=True, force=False)
 
     async def _distrust(self, is_unsure: bool, reason: str) -> None:
         """Put ledgers in limbo of which this bookie may have forgotten something (R22, R26)."""
@@ -252,6 +272,9 @@ class Bookie:
         """Return all numbers in the Prometheus text format."""
         now_ns = self._env.clock.now_ns()
         statistics = self.storage.statistics() if self._storage_started else {}
+        if self.collector is not None:
+            numbers = asdict(self.collector.statistics)
+            statistics |= {f"gc_{name}": number for name, number in numbers.items()}
         return exposition(lambda: self.metrics.families(now_ns, statistics))
 
     def _writability_changed(self) -> None:
@@ -298,6 +321,10 @@ class Bookie:
                 self._server.close()
             self.connections.abort()
             self.disks.stop()
+            if self.collector is not None:
+                await self.collector.stop()
+            if self._cluster is not None:
+                self._cluster.close()
             if self._storage_started:
                 self._storage_started = False
                 await self.storage.stop()

@@ -71,11 +71,13 @@ def in_directory(settings: Settings, data_dir: str) -> Settings:
 def bookie_options(settings: Settings) -> BookieOptions:
     """Make a bookie's options of the configuration."""
     from quorumbook.bookie.options import BookieOptions
+    from quorumbook.storage.gc.decisions import GcOptions
     from quorumbook.storage.options import StorageOptions
 
     values: dict[str, Any] = settings.section("bookie")
     storage: dict[str, Any] = settings.section("storage")
     storage.pop("peer_storage")  # for whoever adopts and gives back
+    gc: dict[str, Any] = settings.section("gc")
     return BookieOptions(
         **{
             **values,
@@ -87,6 +89,7 @@ def bookie_options(settings: Settings) -> BookieOptions:
         ledger_directories=storage.pop("ledger_directories"),
         index_directories=storage.pop("index_directories"),
         storage=StorageOptions(**storage),
+        gc=GcOptions(**gc),
         tls=tls_options(settings),
         http_host=settings.text("http.host"),
         http_port=_http_port(settings),

@@ -6,6 +6,7 @@ than bent.  The tidy test holds ``docs/configuration.md`` against this table.
 
 from __future__ import annotations
 
+from quorumbook.config.garbage import GC_OPTIONS
 from quorumbook.config.options import Kind, Option
 from quorumbook.ids import DEFAULT_BOOKIE_PORT, MAX_FRAME_SIZE_BYTES
 
@@ -495,4 +496,12 @@ _HTTP = (
     ),
 )  # fmt: skip
 
-OPTIONS: tuple[Option, ...] = (*_METADATA, *_BOOKIE, *_STORAGE, *_CLIENT, *_TLS, *_HTTP)
+OPTIONS: tuple[Option, ...] = (
+    *_METADATA,
+    *_BOOKIE,
+    *_STORAGE,
+    *GC_OPTIONS,
+    *_CLIENT,
+    *_TLS,
+    *_HTTP,
+)

@@ -56,6 +56,8 @@ class Book:
         self._deleted: set[LedgerId] = set()
         self._deleting: set[LedgerId] = set()
         self.limbo_start: str | None = None
+        #: How many were cut since the start.
+        self.checkpoints = 0
 
     def _load(self, ledger_id: LedgerId) -> LedgerHandle | None:
         if ledger_id > self._highest_id:
@@ -188,6 +190,15 @@ class Book:
             self._deleted.add(ledger_id)
         return gone
 
+    def is_settled(self, ledger_id: LedgerId) -> bool:
+        """Tell whether all that ever came of a ledger is in the index."""
+        handle = self.table.peek(ledger_id)
+        if handle is not None and (
+            handle.in_flight or handle.is_dirty or handle.is_fenced != handle.is_fence_durable
+        ):
+            return False
+        return not self._caches.unflushed_ranges(ledger_id)
+
     def with_unstored(self, stored: set[LedgerId]) -> set[LedgerId]:
         """Correct a list of stored ledgers by what the index does not know yet."""
         gone = self._deleted | self._deleting
@@ -202,6 +213,7 @@ class Book:
 
     def checkpoint(self, mark: LogMark) -> Checkpoint:
         """Cut out everything up to now; the caches swap."""
+        self.checkpoints += 1
         cache = self._caches.swap() if self._caches.active else WriteCache()
         handles = self.table.take_dirty()
         self._deleting, self._deleted = self._deleted, set()

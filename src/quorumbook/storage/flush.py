@@ -126,6 +126,8 @@ class Checkpointer:
         #: Called between two pieces with the share of the checkpoint's bytes that is written.
         self.rest: Callable[[float], None] = lambda _: None
         self._known_logs: set[int] = set()
+        #: Runs may lie in entry logs that the index is yet to hear of: no log may be removed.
+        self.has_unindexed_runs = False
         #: Never behind what the index says: several flushes of one replay share an early mark.
         self.index_mark = decode_index_mark(index.meta(MARK_KEY)) or NO_MARK
         self.statistics = FlushStatistics()
@@ -157,6 +159,7 @@ class Checkpointer:
             self._entry_logs.sync()
             # Not again if the index fails: every attempt would fill the disk with another copy.
             checkpoint.runs = runs
+            self.has_unindexed_runs = True
         checkpoint.states = [handle.state() for handle in checkpoint.handles]
         new_logs = {run.entry_log_id for run in runs} - self._known_logs
         index_mark = max(self.index_mark, checkpoint.mark)
@@ -170,6 +173,7 @@ class Checkpointer:
             deleted_ledgers=checkpoint.deleted,
             meta=meta,
         )
+        self.has_unindexed_runs = False
         self.index_mark = index_mark
         self._known_logs |= new_logs
         self.statistics.runs += len(runs)

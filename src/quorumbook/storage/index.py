@@ -36,12 +36,11 @@ from typing import Any
 
 from quorumbook.errors import CorruptIndexError, DiskFullError, StorageError
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.storage.index_files import index_exists
 from quorumbook.storage.state_file import LedgerState
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.stored_run import StoredRun, packed_size_bytes
 
 SCHEMA_VERSION = 1
-#: Behind the path of an index that is not whole yet.
-BUILDING_SUFFIX = ".building"
 _APPLICATION_ID = 0x51424958  # "QBIX"
 #: A commit of many rows is written in slices, between which other threads get the interpreter.
 _SLICE_ROWS = 1000
@@ -127,6 +126,7 @@ def _connect(path: str, cache_size_kib: int) -> sqlite3.Connection:
         path, isolation_level=None, check_same_thread=False, cached_statements=32
     )
     connection.execute(f"PRAGMA cache_size = -{cache_size_kib}")
+    connection.create_function("run_bytes", 1, packed_size_bytes, deterministic=True)
     return connection
 
 
@@ -249,12 +249,29 @@ class IndexReader:
 
     def end_of_entry_log(self, entry_log_id: int) -> int:
         """Return where the last run of an entry log ends, 0 if it has none."""
+        runs = self.runs_in(entry_log_id)
+        return runs[-1].position + runs[-1].size_bytes if runs else 0
+
+    def live_bytes(self) -> dict[int, tuple[int, int, int]]:
+        """Return for each entry log with runs their bytes, their number and that of ledgers.
+
+        Reads the whole index.
+        """
+        rows = self._rows(
+            "SELECT entry_log, sum(CASE typeof(sizes) WHEN 'integer' "
+            "THEN (last - first + 1) * (sizes + 4) ELSE run_bytes(sizes) END), "
+            "count(*), count(DISTINCT ledger) FROM run GROUP BY entry_log"
+        )
+        return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+    def runs_in(self, entry_log_id: int) -> list[StoredRun]:
+        """Return the runs in an entry log, in the order of the file."""
         rows = self._rows(
             f"SELECT {_COLUMNS} FROM run WHERE entry_log = ? "  # noqa: S608
-            "ORDER BY position DESC LIMIT 1",
+            "ORDER BY position",
             entry_log_id,
         )
-        return _row_to_run(rows[0]).position + _row_to_run(rows[0]).size_bytes if rows else 0
+        return [_row_to_run(row) for row in rows]
 
     def meta(self, key: str) -> str | None:
         """Return a remembered text."""
@@ -352,7 +369,9 @@ class Index(IndexReader):
         with _index_errors(self._path):
             connection.execute("BEGIN IMMEDIATE")
             try:
-                for ledger_id in deleted_ledgers:
+                for number, ledger_id in enumerate(deleted_ledgers, 1):
+                    if number % _SLICE_ROWS == 0:
+                        self._pause()
                     connection.execute("DELETE FROM run WHERE ledger = ?", (ledger_id,))
                     connection.execute("DELETE FROM ledger WHERE id = ?", (ledger_id,))
                     self._last.pop(ledger_id, None)
@@ -450,40 +469,30 @@ class Index(IndexReader):
             )
         return cursor.rowcount == 1
 
+    def move_runs(
+        self,
+        moves: Iterable[tuple[StoredRun, int, int]],
+        entry_logs: Iterable[tuple[int, str]],
+    ) -> int:
+        """Re-point copied runs (run, new entry log, position) in one transaction.
+
+        Returns:
+            How many still lay where they were copied from; the others stay as they are.
+        """
+        connection = self._connection
+        with _index_errors(self._path):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.executemany("INSERT OR REPLACE INTO entry_log VALUES (?, ?)", entry_logs)
+                moved = sum(self.repoint(*move) for move in moves)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        return moved
+
     def truncate_wal(self) -> None:
         """Bring everything into the main file; a clean stop leaves one file behind."""
         with _index_errors(self._path):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def index_exists(path: str) -> bool:
-    """Tell whether there is an index file."""
-    return os.path.exists(path)
-
-
-def set_aside(path: str) -> str:
-    """Move a damaged index out of the way and return where it is now."""
-    aside = f"{path}.damaged"
-    for suffix in ("", "-wal", "-shm"):
-        if os.path.exists(aside + suffix):
-            os.unlink(aside + suffix)
-        if os.path.exists(path + suffix):
-            os.replace(path + suffix, aside + suffix)
-    return aside
-
-
-def remove_index(path: str) -> None:
-    """Remove an index file and what belongs to it."""
-    for suffix in ("", "-wal", "-shm"):
-        if os.path.exists(path + suffix):
-            os.unlink(path + suffix)
-
-
-def move_index(source: str, target: str) -> None:
-    """Give a closed index file its name, durably."""
-    os.replace(source, target)
-    directory = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -103,7 +103,7 @@ class Loader:
         def load(row: StoredRun) -> tuple[bytes, EntryRun | None]:
             if adjacent:
                 try:
-                    run = self._load_run(row)
+                    run = self.load_run(row)
                 except MismatchError as error:
                     # One bad entry must not cost its neighbours: they are read one by one.
                     self._damage(
@@ -121,11 +121,16 @@ class Loader:
         return self._with_row(ledger_id, entry_id, load)
 
     def _with_row(
-        self, ledger_id: LedgerId, entry_id: EntryId, load: Callable[[StoredRun], T]
+        self,
+        ledger_id: LedgerId,
+        entry_id: EntryId,
+        load: Callable[[StoredRun], T],
+        found: StoredRun | None = None,
     ) -> T:
         """Look an entry up and load; if its log is gone by then, look once more."""
         for attempt in (1, 2):
-            row = self._index.find(ledger_id, entry_id)
+            row = found or self._index.find(ledger_id, entry_id)
+            found = None
             if row is None:
                 break
             try:
@@ -148,7 +153,13 @@ class Loader:
             )
         return data[4:]
 
-    def _load_run(self, row: StoredRun) -> EntryRun:
+    def load_run(self, row: StoredRun) -> EntryRun:
+        """Read a whole run and check it.
+
+        Raises:
+            MismatchError: Other bytes lie there than were written.
+            StorageError: They cannot be read.
+        """
         data = self._read_log(row.entry_log_id, row.position, row.size_bytes)
         self._statistics.run_reads += 1
         run = EntryRun(row.ledger_id, row.first_entry_id, row.last_entry_id, row.sizes, data)
@@ -168,7 +179,7 @@ class Loader:
         loaded = Loaded()
         wanted = entry_id
         try:
-            run = self._with_row(ledger_id, entry_id, self._load_run)
+            run = self._with_row(ledger_id, entry_id, self.load_run)
             loaded.runs.append(run)
             size = len(run.data) - (run.bounds(entry_id)[0] - 4)
             last = run.last_entry_id
@@ -181,7 +192,7 @@ class Loader:
                 row = self._index.find(ledger_id, wanted)
                 if row is None or row.first_entry_id != wanted:
                     break
-                run = self._load_run(row)
+                run = self._with_row(ledger_id, wanted, self.load_run, row)
                 loaded.runs.append(run)
                 size += len(run.data)
                 last = run.last_entry_id

@@ -40,11 +40,9 @@ from quorumbook.storage.flush import (
     decode_index_mark,
     encode_index_mark,
 )
-from quorumbook.storage.index import (
+from quorumbook.storage.index import DamagedIndexError, Index, IndexReader
+from quorumbook.storage.index_files import (
     BUILDING_SUFFIX,
-    DamagedIndexError,
-    Index,
-    IndexReader,
     index_exists,
     move_index,
     remove_index,

@@ -30,6 +30,8 @@ from quorumbook.storage.caches import Caches
 from quorumbook.storage.directories import Directories
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.flusher import Flusher
+from quorumbook.storage.gc.care import StorageCare
+from quorumbook.storage.gc.logs import EntryLogKeeper
 from quorumbook.storage.index import IndexReader
 from quorumbook.storage.journal.group_commit import Journal
 from quorumbook.storage.ledgers import LedgerHandle
@@ -104,6 +106,10 @@ class LedgerStorage:
         self._read_index: IndexReader
         self._log_reader: EntryLogReader
         self._peek_reader: EntryLogReader
+        #: A start with doubts is not over: nothing may be deleted.
+        self.needs_limbo_start = False
+        #: Counts, removes and compacts, once the storage is started.
+        self.care: StorageCare
 
     # Life cycle
 
@@ -167,13 +173,31 @@ class LedgerStorage:
             peeks=Peeks(self._peek_reader),
             caches=self._caches,
             handle=self.handle,
-            on_damage=self._note_damage,
+            on_damage=self.note_damage,
             read_ahead_size_bytes=self.options.read_ahead_size_bytes,
         )
-        opened.checkpointer.on_stretch = self._keep
+        self._prepare_care()
         self._is_open = True
         self._flusher.start(opened.pending)
         return opened.report
+
+    def _prepare_care(self) -> None:
+        opened, directories = self._opened, self.directories.ledgers
+        opened.checkpointer.on_stretch = self._keep
+        self.needs_limbo_start = opened.report.needs_limbo_start
+        keeper = EntryLogKeeper(
+            self._env, directories, opened.index, opened.entry_logs, opened.checkpointer
+        )
+        self.care = StorageCare(
+            self._env,
+            directories,
+            self.directories.index_path,
+            keeper,
+            self._flush_worker,
+            book=opened.book,
+            forget=self._forget,
+            forget_logs=self._forget_logs,
+        )
 
     async def stop(self) -> None:
         """Flush, close all files and release the locks; safe to call twice.
@@ -193,6 +217,7 @@ class LedgerStorage:
                 error = failure
         self._read_worker.stop()
         self._flush_worker.stop()
+        self.care.close()
         self._close_files()
         if error is not None:
             raise error
@@ -372,7 +397,8 @@ class LedgerStorage:
         """Give all entry ids held of a ledger as ascending ranges (step 1)."""
         self._reads.entry_ids(ledger_id, done)
 
-    def _note_damage(self, damage: Damage) -> None:
+    def note_damage(self, damage: Damage) -> None:
+        """Write down that entries cannot be given back."""
         _log.error(
             "entries %d to %d of ledger %d cannot be read: %s",
             damage.first_entry_id,
@@ -400,13 +426,32 @@ class LedgerStorage:
         """All ledgers that ``needs_limbo_start`` asked for are in limbo; durable."""
         self._book.limbo_start = ""
         await self._flusher.flush()
+        self.needs_limbo_start = False
 
     async def delete_ledgers(self, ledger_ids: Iterable[LedgerId]) -> None:
         """Forget ledgers for good (the metadata store positively said that they are gone)."""
+        self._forget(ledger_ids)
+        await self._flusher.flush()
+
+    def _forget(self, ledger_ids: Iterable[LedgerId]) -> None:
         for handle in self._book.delete(ledger_ids):
             self._writes.wake(handle)
         self._reads.forget_places()
-        await self._flusher.flush()
+
+    def _forget_logs(self, entry_log_ids: Iterable[int]) -> None:
+        """Close logs that were removed: while one is open its space is not given back."""
+        gone = list(entry_log_ids)
+        if not gone or not self._is_open:
+            return
+        self._reads.forget_places()
+        for entry_log_id in gone:
+            self._peek_reader.forget(entry_log_id)
+
+        def forget() -> None:
+            for entry_log_id in gone:
+                self._log_reader.forget(entry_log_id)
+
+        self._read_worker.submit(forget, lambda _: None)
 
     async def flush(self) -> None:
         """Bring everything durable in the journal into entry logs and index.

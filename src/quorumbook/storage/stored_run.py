@@ -8,6 +8,8 @@ more to be checked.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -130,3 +132,11 @@ class StoredRun(NamedTuple):
 def _zeros(sizes: Sequence[int]) -> int:
     """Count the zeros at C speed; ``array.count`` exists, the protocol's is for sequences."""
     return sizes.count(0)
+
+
+def packed_size_bytes(packed: bytes) -> int:
+    """Return the bytes of a run of the given sizes, as the index keeps them: uint32, little."""
+    sizes = array("I", packed)
+    if sys.byteorder == "big":
+        sizes.byteswap()
+    return sum(sizes) + 4 * (len(sizes) - _zeros(sizes))

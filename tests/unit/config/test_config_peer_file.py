@@ -176,13 +176,13 @@ def test_a_bad_value_is_one_line_with_file_line_and_key(tmp_path, line, message)
 def test_what_has_no_effect_is_named_once_by_kind(tmp_path):
     settings = loaded(
         tmp_path,
-        "gcWaitTime=1\nbookieAuthProviderFactoryClass=org.x.Auth\njournalSyncData=false\n"
-        "ledgerDirectorys=/x\nmyOwn=1\ngcWaitTime=2\nallowLoopback=true\nzkEnableSecurity=false\n",
+        "flushEntrylogBytes=1\nbookieAuthProviderFactoryClass=org.x.Auth\njournalSyncData=false\n"
+        "ledgerDirectorys=/x\nmyOwn=1\nflushEntrylogBytes=2\nallowLoopback=true\nzkEnableSecurity=false\n",
     )
     protective, unknown, idle = settings.warnings
     assert protective.endswith("these have no effect: bookieAuthProviderFactoryClass")
     assert unknown.endswith("not known: ledgerDirectorys (did you mean ledgerDirectories?), myOwn")
-    assert idle.endswith("no effect here: gcWaitTime, journalSyncData, zkEnableSecurity")
+    assert idle.endswith("no effect here: flushEntrylogBytes, journalSyncData, zkEnableSecurity")
 
 
 def test_keys_of_tls_count_where_tls_is_switched_on(tmp_path):

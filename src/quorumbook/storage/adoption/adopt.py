@@ -34,7 +34,8 @@ from quorumbook.storage.flush import (
     MARK_KEY,
     encode_index_mark,
 )
-from quorumbook.storage.index import IndexReader, index_exists, move_index
+from quorumbook.storage.index import IndexReader
+from quorumbook.storage.index_files import index_exists, move_index
 from quorumbook.storage.marks import LastMarks, LogMark, write_mark
 from quorumbook.storage.options import StorageOptions
 from quorumbook.storage.startup import open_storage, replay_further

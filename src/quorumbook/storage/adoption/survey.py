@@ -29,7 +29,8 @@ from quorumbook.storage.adoption.rocksdb import RocksIndex
 from quorumbook.storage.directories import current
 from quorumbook.storage.entrylog.scan import ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import find_entry_logs, newest_entry_log_id
-from quorumbook.storage.index import Index, remove_index
+from quorumbook.storage.index import Index
+from quorumbook.storage.index_files import remove_index
 from quorumbook.storage.journal.replay import replay
 from quorumbook.storage.marks import LastMarks, LogMark
 from quorumbook.storage.state_file import LedgerState

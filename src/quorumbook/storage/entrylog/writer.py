@@ -144,6 +144,7 @@ class EntryLogs:
         size_bytes_max: A log is finished when a run would exceed this.
         least_id: No new log gets a lower id; the index may know of ids that the disk forgot.
         all_directories: Where logs of earlier starts may lie, if more than ``directories``.
+        ids: The next id, shared with another writer; then nothing is looked up.
     """
 
     def __init__(
@@ -154,13 +155,15 @@ class EntryLogs:
         size_bytes_max: int = DEFAULT_SIZE_BYTES,
         least_id: int = 0,
         all_directories: Sequence[str] | None = None,
+        ids: list[int] | None = None,
     ) -> None:
         self._env = env
         self._directories = list(directories)
         self._size_bytes_max = min(size_bytes_max, SIZE_LIMIT_BYTES)
         everywhere = list(dict.fromkeys([*directories, *(all_directories or ())]))
-        self._next_id = max(newest_entry_log_id(env, everywhere) + 1, least_id)
-        self._turn = self._next_id
+        #: The next id, shared with siblings.
+        self._ids = ids or [max(newest_entry_log_id(env, everywhere) + 1, least_id)]
+        self._turn = self._ids[0]
         self._log: _Log | None = None
         self._finished: list[_Log] = []
         self._new_names: dict[str, None] = {}
@@ -182,7 +185,18 @@ class EntryLogs:
         """The lowest id that is not finished and synced; logs below it never change again."""
         if self._finished:
             return self._finished[0].id
-        return self._log.id if self._log else self._next_id
+        return self._log.id if self._log else self._ids[0]
+
+    @property
+    def open_ids(self) -> set[int]:
+        """The logs that are not finished and synced."""
+        return {log.id for log in self._open_logs()}
+
+    def sibling(self) -> EntryLogs:
+        """Return another writer with logs of its own, which takes ids from the same row."""
+        return EntryLogs(
+            self._env, self._directories, size_bytes_max=self._size_bytes_max, ids=self._ids
+        )
 
     def set_directories(self, directories: Sequence[str]) -> None:
         """Use these directories for new logs from now on; the current log is left at once."""
@@ -273,8 +287,8 @@ class EntryLogs:
         raise error
 
     def _create(self, directory: str) -> _Log:
-        entry_log_id = self._next_id
-        self._next_id += 1
+        entry_log_id = self._ids[0]
+        self._ids[0] += 1
         path = f"{directory}/{entry_log_name(entry_log_id)}"
         file = self._env.disk.open(path, create=True, uncached=True)
         try:

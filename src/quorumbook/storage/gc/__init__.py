@@ -1,0 +1,1 @@
+"""Giving disk space back: ledgers deleted in the cluster, entry logs without live runs."""

@@ -1,0 +1,118 @@
+"""What the collector asks of a storage, as coroutines over the storage's workers.
+
+Counting reads the whole index, so it has a worker of its own; everything that changes something
+is a job between two checkpoints on the flush worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from quorumbook.env import Env, Worker, run_job
+from quorumbook.ids import LedgerId
+from quorumbook.storage.book import Book
+from quorumbook.storage.gc.decisions import LogUsage
+from quorumbook.storage.gc.logs import CompactionStep, EntryLogKeeper, log_usages
+from quorumbook.storage.index import IndexReader
+
+
+class StorageCare:
+    """Counts, removes and compacts; used on the event loop.
+
+    Args:
+        env: The outside world.
+        directories: The ledger directories.
+        index_path: The index.
+        keeper: What is done on the flush worker.
+        flush_worker: That worker.
+        book: Knows what is under way.
+        forget: Forgets ledgers; the next flush makes that durable.
+        forget_logs: Closes removed logs wherever they are open.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        directories: Sequence[str],
+        index_path: str,
+        keeper: EntryLogKeeper,
+        flush_worker: Worker,
+        *,
+        book: Book,
+        forget: Callable[[Iterable[LedgerId]], None],
+        forget_logs: Callable[[Iterable[int]], None],
+    ) -> None:
+        self._env = env
+        self._directories = list(directories)
+        self._index = IndexReader(index_path)
+        self._keeper = keeper
+        self._flush_worker = flush_worker
+        self._worker = env.threads.start_worker("storage-gc")
+        self._book = book
+        self._forget = forget
+        self._forget_logs = forget_logs
+
+    def close(self) -> None:
+        """Stop; the flush worker has stopped before."""
+        self._worker.stop()
+        self._index.close()
+        self._keeper.close()
+
+    # Ledgers
+
+    async def ledger_ids(self) -> list[LedgerId]:
+        """Return the ledgers that are in the index."""
+        return await run_job(self._worker, self._index.ledger_ids)
+
+    @property
+    def checkpoints(self) -> int:
+        """How many checkpoints were cut since the start."""
+        return self._book.checkpoints
+
+    def forget_ledgers(self, ledger_ids: Sequence[LedgerId], checkpoints: int) -> list[LedgerId]:
+        """Forget those ledgers of which nothing came since ``checkpoints``; return them.
+
+        What came is under way to the journal, or in a write cache unless a checkpoint took it;
+        so after another checkpoint none is forgotten.  The next flush makes it durable.
+        """
+        if self._book.checkpoints != checkpoints:
+            return []
+        quiet = [ledger_id for ledger_id in ledger_ids if self._book.is_settled(ledger_id)]
+        self._forget(quiet)
+        return quiet
+
+    # Entry logs
+
+    async def usages(self) -> list[LogUsage]:
+        """Return every entry log with what lives in it."""
+        open_ids = self._keeper.open_ids
+        found = await run_job(
+            self._worker,
+            lambda: log_usages(self._env, self._directories, self._index, open_ids),
+        )
+        stuck = self._keeper.stuck
+        return [usage._replace(is_stuck=usage.entry_log_id in stuck) for usage in found]
+
+    async def remove_unused(self) -> dict[int, int]:
+        """Delete the logs in which no run lies; return the size of each."""
+        removed = await run_job(self._flush_worker, self._keeper.remove_unused)
+        self._forget_logs(removed)
+        return removed
+
+    async def compact_some(self, entry_log_id: int, size_bytes: int) -> CompactionStep:
+        """Move some runs out of a log."""
+        return await run_job(
+            self._flush_worker, lambda: self._keeper.compact_some(entry_log_id, size_bytes)
+        )
+
+    async def finish_compaction(self) -> None:
+        """Complete the log that compaction wrote."""
+        await run_job(self._flush_worker, self._keeper.finish)
+
+    async def keep_reserve(self, size_bytes: int) -> None:
+        """Take the space that compaction needs on a full disk."""
+        await run_job(self._flush_worker, lambda: self._keeper.keep_reserve(size_bytes))
+
+    async def give_reserve(self) -> bool:
+        """Give it to compaction; tell whether that is new."""
+        return await run_job(self._flush_worker, self._keeper.give_reserve)

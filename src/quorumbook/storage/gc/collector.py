@@ -1,0 +1,308 @@
+"""The garbage collector of a bookie: pass after pass, one step at a time.
+
+    1. ledgers     those of the index that the cluster positively denies are forgotten (R27)
+    2. entry logs  those in which no run lies any more are deleted
+    3. compaction  what lives in mostly dead logs is moved, every hour a little, every day more
+
+A ledger is deleted when all of this holds: a whole listing of the right cluster lacks it, its own
+node was asked for and is not there, both of that in two passes with some time and no end of a
+session between them, and nothing of it came to this bookie since the last question.  Whatever
+fails on the way ends the pass with nothing deleted that was not proven, and with every suspicion
+dropped where the metadata store was what failed.
+
+What is asked of the metadata store stands behind ``Cluster``; the bookie supplies it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorumbook.env import Clock, logger
+from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError
+from quorumbook.ids import LedgerId
+from quorumbook.storage.gc.decisions import (
+    GcOptions,
+    Suspicions,
+    ledgers_at_a_time,
+    worth_compacting,
+)
+from quorumbook.storage.options import Damage
+from quorumbook.storage.store import LedgerStorage
+
+#: Ledgers asked for at a time; those that are gone are forgotten in one step of the loop.
+_BATCH = 200
+_STEP_BYTES = 256 * 1024
+_SECOND = 1_000_000_000
+_log = logger("storage.gc")
+
+
+class Cluster(Protocol):
+    """What the metadata store says of ledgers; errors are ``MetadataError``."""
+
+    def listing(self) -> AsyncIterator[LedgerId]:
+        """Yield all ledgers of the cluster that this bookie belongs to, or raise."""
+        ...
+
+    async def missing(self, ledger_ids: list[LedgerId]) -> list[LedgerId]:
+        """Return those of whose own node the right cluster says that it is not there."""
+        ...
+
+    def session(self) -> object:
+        """Return what changes when a session ends."""
+        ...
+
+
+@dataclass(slots=True)
+class GcStatistics:
+    """Counters since the start."""
+
+    passes: int = 0
+    failed_passes: int = 0
+    deleted_ledgers: int = 0
+    suspected_ledgers: int = 0
+    deleted_logs: int = 0
+    reclaimed_deletion_bytes: int = 0
+    reclaimed_compaction_bytes: int = 0
+    minor_compactions: int = 0
+    major_compactions: int = 0
+    compacted_bytes: int = 0
+    active_logs: int = 0
+    active_log_bytes: int = 0
+    runtime_ns: int = 0
+
+
+class Collector:
+    """Collects one bookie's garbage; used on the event loop.
+
+    Args:
+        storage: Started.
+        cluster: What it is compared with.
+        options: When and how carefully.
+        clock: Decides when something is due.
+        on_damage: Told of runs that could not be moved.
+    """
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        cluster: Cluster,
+        options: GcOptions,
+        clock: Clock,
+        *,
+        on_damage: Callable[[Damage], None] = lambda _: None,
+    ) -> None:
+        self._storage = storage
+        self._care = storage.care
+        self._cluster = cluster
+        self._options = options
+        self._clock = clock
+        self._on_damage = on_damage
+        self._suspicions = Suspicions(int(options.confirm_interval_s * _SECOND))
+        self._minor_ns = self._major_ns = clock.now_ns()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_forced = False
+        self._wants_minor = self._wants_major = False
+        self._compacted: set[int] = set()
+        #: Kinds of compaction that an operator holds back.
+        self.is_suspended = False
+        self.is_running = False
+        self.statistics = GcStatistics()
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to collect."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End, between two steps."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def trigger(self, *, minor: bool = False, major: bool = False, force: bool = True) -> None:
+        """Begin a pass soon; a forced one deletes all ledgers that are proven gone."""
+        self._is_forced |= force
+        self._wants_minor |= minor
+        self._wants_major |= major
+        self._wake.set()
+
+    def suspend(self) -> None:
+        """Compact nothing until ``resume``; a compaction under way ends after its step."""
+        self.is_suspended = True
+
+    def resume(self) -> None:
+        """Compact again."""
+        self.is_suspended = False
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s()):
+                    await self._wake.wait()
+            self._wake.clear()
+            is_forced, self._is_forced = self._is_forced, False
+            await self.collect(is_forced=is_forced)
+
+    def _pause_s(self) -> float:
+        options = self._options
+        if self._suspicions:
+            return min(options.interval_s, max(options.confirm_interval_s, 1.0))
+        return options.interval_s
+
+    async def collect(self, *, is_forced: bool = False) -> None:
+        """Make one pass; what fails in it is logged, and tried again in the next one."""
+        started = self._clock.now_ns()
+        self.is_running = True
+        try:
+            await self._care.keep_reserve(self._options.reserve_size_bytes)
+            await self._delete_ledgers(is_forced=is_forced)
+            await self._delete_logs()
+            await self._compact()
+            self.statistics.passes += 1
+        except QuorumbookError as error:
+            self.statistics.failed_passes += 1
+            _log.warning("garbage collection stops until its next pass: %s", error)
+        finally:
+            self.is_running = False
+            self.statistics.runtime_ns += self._clock.now_ns() - started
+
+    # Ledgers
+
+    async def _delete_ledgers(self, *, is_forced: bool) -> None:
+        if self._storage.needs_limbo_start:
+            _log.info("no ledger is deleted before the limbo start is over")
+            return
+        try:
+            due, known = await self._proven(self._cluster.session())
+            allowed = ledgers_at_a_time(
+                len(due), known, self._options.ledgers_share_max, is_forced=is_forced
+            )
+            if allowed < len(due):
+                _log.warning(
+                    "%d of %d ledgers are gone from the metadata; %d are deleted now, the others "
+                    "in later passes, or by `quorumbook bookie gc` at once",
+                    len(due), known, allowed,
+                )  # fmt: skip
+            await self._delete_proven(due[:allowed])
+        except MetadataError as error:
+            # Two findings count only with a store in between that answered.
+            self._suspicions.forget()
+            _log.warning("no ledger is deleted: %s", error)
+        self.statistics.suspected_ledgers = len(self._suspicions)
+
+    async def _proven(self, session: object) -> tuple[list[LedgerId], int]:
+        """Return the ledgers found missing twice, and how many are known here."""
+        # Before the listing: what is made later cannot be missing from it.
+        known = await self._care.ledger_ids()
+        unlisted = set(known)
+        async for ledger_id in self._cluster.listing():
+            unlisted.discard(ledger_id)
+        missing: list[LedgerId] = []
+        for batch in _batches(sorted(unlisted)):
+            missing += await self._cluster.missing(batch)
+        if session != self._cluster.session():
+            self._suspicions.forget()
+            return [], len(known)
+        return self._suspicions.see(missing, session, self._clock.now_ns()), len(known)
+
+    async def _delete_proven(self, ledger_ids: list[LedgerId]) -> None:
+        session = self._cluster.session()
+        deleted = 0
+        for batch in _batches(ledger_ids):
+            checkpoints = self._care.checkpoints
+            missing = await self._cluster.missing(batch)
+            if session != self._cluster.session():
+                self._suspicions.forget()
+                break
+            deleted += len(self._care.forget_ledgers(missing, checkpoints))
+        if deleted:
+            await self._storage.flush()
+            self.statistics.deleted_ledgers += deleted
+            _log.info("%d ledgers are deleted here, as they are in the metadata", deleted)
+
+    # Entry logs
+
+    async def _delete_logs(self) -> None:
+        removed = await self._care.remove_unused()
+        statistics = self.statistics
+        for entry_log_id, size in removed.items():
+            _log.info("entry log %x holds nothing any more, it is removed", entry_log_id)
+            statistics.deleted_logs += 1
+            if entry_log_id in self._compacted:
+                self._compacted.discard(entry_log_id)
+                statistics.reclaimed_compaction_bytes += size
+            else:
+                statistics.reclaimed_deletion_bytes += size
+
+    async def _compact(self) -> None:
+        usages = await self._care.usages()
+        self.statistics.active_logs = len(usages)
+        self.statistics.active_log_bytes = sum(usage.size_bytes for usage in usages)
+        threshold = self._due_threshold()
+        if not threshold or self.is_suspended:
+            return
+        chosen = worth_compacting(usages, threshold)
+        try:
+            for usage in chosen:
+                if not await self._compact_log(usage.entry_log_id):
+                    break
+        finally:
+            await asyncio.shield(self._care.finish_compaction())
+
+    def _due_threshold(self) -> float:
+        """Return below which live ratio logs are compacted now, 0 for none."""
+        options, now = self._options, self._clock.now_ns()
+        is_major = self._wants_major or (
+            now - self._major_ns >= options.major_compaction_interval_s * _SECOND
+        )
+        is_minor = self._wants_minor or (
+            now - self._minor_ns >= options.minor_compaction_interval_s * _SECOND
+        )
+        if self.is_suspended or not (is_major or is_minor):
+            return 0.0
+        self._wants_minor = self._wants_major = False
+        self._minor_ns = now
+        if is_major and options.major_compaction_threshold:
+            self._major_ns = now
+            self.statistics.major_compactions += 1
+            return options.major_compaction_threshold
+        self.statistics.minor_compactions += 1
+        return options.minor_compaction_threshold
+
+    async def _compact_log(self, entry_log_id: int) -> bool:
+        """Move what lives in a log, and delete it; tell whether to go on with the next one."""
+        rate = self._options.compaction_rate_bytes
+        size = _STEP_BYTES
+        while not self.is_suspended:
+            started = self._clock.now_ns()
+            try:
+                step = await self._care.compact_some(entry_log_id, size)
+            except DiskFullError:
+                if await self._care.give_reserve():
+                    # A step has to fit into what the reserve gave, beside all else that grows.
+                    size = min(size, max(self._options.reserve_size_bytes // 4, 1))
+                    continue
+                raise
+            self.statistics.compacted_bytes += step.moved_bytes
+            for damage in step.damages:
+                self._on_damage(damage)
+            if step.is_done:
+                self._compacted.add(entry_log_id)
+                await self._delete_logs()
+                return True
+            if rate:
+                spent = (self._clock.now_ns() - started) / _SECOND
+                await asyncio.sleep(max(step.moved_bytes / rate - spent, 0))
+        return False
+
+
+def _batches(ledger_ids: list[LedgerId]) -> list[list[LedgerId]]:
+    return [ledger_ids[at : at + _BATCH] for at in range(0, len(ledger_ids), _BATCH)]

@@ -1,0 +1,143 @@
+"""What garbage collection may do, as pure decisions: which ledgers are gone, which logs pay.
+
+A ledger is taken for deleted only on positive proof (R27).  ``Suspicions`` keeps who was found
+missing since when; anything that makes an earlier finding doubtful (another session, a listing
+that failed) makes it start anew.  Asking is left to ``collector``, deleting to the storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quorumbook.errors import ConfigError
+from quorumbook.ids import LedgerId
+
+#: A pass may always delete this many, however few ledgers there are.
+LEDGERS_ALWAYS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GcOptions:
+    """When garbage is collected, and how carefully.
+
+    Args:
+        interval_s: Between two passes.
+        confirm_interval_s: A ledger must be missing in two passes at least this far apart.
+        ledgers_share_max: Largest share of the ledgers here that one pass deletes, unless an
+            operator asked for the pass; ``LEDGERS_ALWAYS`` are always allowed.
+        minor_compaction_threshold: Logs with a smaller share of live bytes are compacted every
+            ``minor_compaction_interval_s``; 0 turns that off.
+        major_compaction_threshold: The same, more thoroughly and more rarely.
+        compaction_rate_bytes: Bytes a second that compaction moves; 0 sets no limit.
+        reserve_size_bytes: Disk space kept for compaction on a full disk.
+    """
+
+    interval_s: float = 900.0
+    confirm_interval_s: float = 300.0
+    ledgers_share_max: float = 0.2
+    minor_compaction_threshold: float = 0.2
+    minor_compaction_interval_s: float = 3600.0
+    major_compaction_threshold: float = 0.8
+    major_compaction_interval_s: float = 86400.0
+    compaction_rate_bytes: int = 1_000_000
+    reserve_size_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        """Refuse values that contradict each other."""
+        for name in self.__slots__:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"gc.{name} must not be negative")
+        if self.minor_compaction_threshold > self.major_compaction_threshold > 0:
+            raise ConfigError(
+                "gc.minor_compaction_threshold must not be above gc.major_compaction_threshold"
+            )
+
+
+class Suspicions:
+    """Ledgers that the metadata store did not know, and since when."""
+
+    def __init__(self, distance_ns: int) -> None:
+        self._distance_ns = distance_ns
+        self._since: dict[LedgerId, int] = {}
+        self._session: object = None
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def see(self, missing: Iterable[LedgerId], session: object, now_ns: int) -> list[LedgerId]:
+        """Take over who is missing now; return who was long enough ago, in the same session."""
+        before = self._since if session == self._session else {}
+        self._session = session
+        self._since = {ledger_id: before.get(ledger_id, now_ns) for ledger_id in missing}
+        return sorted(
+            ledger_id
+            for ledger_id, since in self._since.items()
+            if ledger_id in before and now_ns - since >= self._distance_ns
+        )
+
+    def forget(self) -> None:
+        """Begin anew: what was found before proves nothing any more."""
+        self._since.clear()
+
+
+def ledgers_at_a_time(due: int, known: int, share_max: float, *, is_forced: bool) -> int:
+    """Return how many of the ledgers that are due a pass may delete.
+
+    A metadata store that was put back to an old backup denies ledgers that live; a cap leaves
+    time to see that.
+    """
+    return due if is_forced else min(due, max(LEDGERS_ALWAYS, int(known * share_max)))
+
+
+class LogUsage(NamedTuple):
+    """An entry log and what of it is alive."""
+
+    entry_log_id: int
+    size_bytes: int
+    live_bytes: int
+    runs: int
+    ledgers: int
+    is_open: bool = False
+    #: What is left of it cannot be read, so it cannot be moved.
+    is_stuck: bool = False
+
+    @property
+    def live_ratio(self) -> float:
+        """Return the share of its bytes that the index points to."""
+        return min(self.live_bytes / self.size_bytes, 1.0) if self.size_bytes else 0.0
+
+
+def worth_compacting(usages: Iterable[LogUsage], threshold: float) -> list[LogUsage]:
+    """Return the logs to compact, those first that give most space back for least work."""
+    chosen = [
+        usage
+        for usage in usages
+        if usage.runs and usage.live_ratio < threshold and not usage.is_open and not usage.is_stuck
+    ]
+    return sorted(chosen, key=lambda usage: (usage.live_ratio, usage.entry_log_id))
+
+
+def removable(unused: Iterable[int], open_ids: Set[int]) -> list[int]:
+    """Return the logs without runs that nobody writes to."""
+    return sorted(set(unused) - open_ids)
+
+
+def fate(usage: LogUsage, options: GcOptions) -> str:
+    """Say what keeps a log, and what happens to it next."""
+    if usage.is_open:
+        return "it is being written"
+    if not usage.runs:
+        return "nothing keeps it; the next pass deletes it"
+    kept = (
+        f"{usage.runs} runs of {usage.ledgers} ledgers keep {usage.live_bytes} of "
+        f"{usage.size_bytes} bytes ({usage.live_ratio:.0%})"
+    )
+    if usage.is_stuck:
+        return f"{kept}; they cannot be read, so the log stays until they are repaired"
+    if usage.live_ratio < options.minor_compaction_threshold:
+        return f"{kept}; the next minor compaction moves them"
+    if usage.live_ratio < options.major_compaction_threshold:
+        return f"{kept}; the next major compaction moves them"
+    return f"{kept}; it stays until more of it is deleted"

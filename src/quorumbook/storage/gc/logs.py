@@ -1,0 +1,277 @@
+"""What is done to entry logs besides filling them: counting what lives, removing, compacting.
+
+Compaction moves runs, never entries: one read, one check, one write.  The order is what a crash
+at any point relies on:
+
+    1. runs are copied to a log of compaction's own; the log and its name are synced
+    2. one index transaction points them there, each only if it still lies where it was copied from
+    3. a log that no run lies in any more is unlinked, after that transaction is durable
+
+So a crash leaves a log that nothing points to, which the next start removes, or an old log with
+less in it, which a later pass finds.
+
+An index that is rebuilt lets the log with the higher id win.  Copies are old, and may end up in a
+log younger than the one that is being flushed to; that one is finished then, so that whatever is
+added after the copy also lies behind it.
+
+On a full disk the end of the old log is cut off behind each step, so that moving it takes no more
+space than one step; a file of some MB is kept for that step.
+
+All calls block and run on the flush worker, which they share with checkpoints; when, and how
+fast, is decided by ``collector``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quorumbook.env import Env, logger
+from quorumbook.errors import DiskFullError, StorageError
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.storage.entrylog.format import entry_log_name
+from quorumbook.storage.entrylog.reader import EntryLogReader
+from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
+from quorumbook.storage.flush import Checkpointer
+from quorumbook.storage.gc.decisions import LogUsage, removable
+from quorumbook.storage.index import Index, IndexReader
+from quorumbook.storage.loading import Loader, ReadStatistics
+from quorumbook.storage.options import Damage
+from quorumbook.storage.stored_run import StoredRun
+
+RESERVE_NAME = "compaction.reserve"
+_log = logger("storage.gc")
+
+
+@dataclass(slots=True)
+class CompactionStep:
+    """What one step did; ``is_done`` when nothing of the log is left to be moved."""
+
+    is_done: bool = False
+    moved_bytes: int = 0
+    moved_runs: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+
+def log_usages(
+    env: Env, directories: Sequence[str], index: IndexReader, open_ids: frozenset[int]
+) -> list[LogUsage]:
+    """Return all entry logs with what lives in them; reads the whole index."""
+    live = index.live_bytes()
+    usages = []
+    for entry_log_id, directory in sorted(find_entry_logs(env, directories).items()):
+        path = f"{directory}/{entry_log_name(entry_log_id)}"
+        try:
+            file = env.disk.open(path, read_only=True)
+        except StorageError:
+            # It was removed meanwhile.
+            continue
+        try:
+            size = file.size_bytes()
+        finally:
+            file.close()
+        bytes_alive, runs, ledgers = live.get(entry_log_id, (0, 0, 0))
+        is_open = entry_log_id in open_ids
+        usages.append(LogUsage(entry_log_id, size, bytes_alive, runs, ledgers, is_open))
+    return usages
+
+
+class EntryLogKeeper:
+    """Removes and compacts entry logs.
+
+    Args:
+        env: The outside world.
+        directories: The ledger directories.
+        index: The writer.
+        entry_logs: The writer that checkpoints use.
+        checkpointer: Knows whether runs lie in logs that the index has not heard of.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        directories: Sequence[str],
+        index: Index,
+        entry_logs: EntryLogs,
+        checkpointer: Checkpointer,
+    ) -> None:
+        self._env = env
+        self._directories = list(directories)
+        self._index = index
+        self._flushed = entry_logs
+        self._copies = entry_logs.sibling()
+        self._checkpointer = checkpointer
+        self._reader = EntryLogReader(env, directories, open_files_max=1)
+        self._loader = Loader(index, self._reader.read, ReadStatistics())
+        #: The log under compaction and its runs, the last one in the file at the end.
+        self._current: tuple[int, list[StoredRun]] | None = None
+        self._unreadable: set[tuple[LedgerId, EntryId, int]] = set()
+        self._reserve_path = f"{directories[0]}/{RESERVE_NAME}"
+        #: Logs of which nothing is left that could be moved.
+        self.stuck: set[int] = set()
+        #: Give the end of a log back as soon as it was moved.
+        self.is_short_of_space = False
+
+    @property
+    def open_ids(self) -> frozenset[int]:
+        """The logs that are being written."""
+        return frozenset(self._flushed.open_ids | self._copies.open_ids)
+
+    def remove_unused(self) -> dict[int, int]:
+        """Delete the logs in which no run lies; return the size of each."""
+        if self._checkpointer.has_unindexed_runs:
+            return {}
+        unused = self._index.entry_logs_without_runs()
+        if self._flushed.current_id in unused:
+            self._flushed.rotate()
+            self._flushed.sync()
+        removed: dict[int, int] = {}
+        known = self._index.entry_logs()
+        gone = removable(unused, self.open_ids)
+        for entry_log_id in gone:
+            path = f"{known[entry_log_id]}/{entry_log_name(entry_log_id)}"
+            if not self._env.disk.exists(path):
+                continue
+            removed[entry_log_id] = self._size_bytes(path)
+            delete_entry_log(self._env, known[entry_log_id], entry_log_id)
+            self._reader.forget(entry_log_id)
+        # The newest id stays known, so that it is never used again.
+        forgotten = set(gone) - {max(known, default=-1)}
+        if forgotten:
+            self._index.commit(deleted_entry_logs=forgotten)
+        return removed
+
+    def _size_bytes(self, path: str) -> int:
+        file = self._env.disk.open(path, read_only=True)
+        try:
+            return file.size_bytes()
+        finally:
+            file.close()
+
+    # Compaction
+
+    def compact_some(self, entry_log_id: int, size_bytes: int) -> CompactionStep:
+        """Move some runs out of a log, about so many bytes, those at its end first.
+
+        Raises:
+            DiskFullError: Nothing was moved.
+            StorageError: The same.
+        """
+        step = CompactionStep()
+        if self._checkpointer.has_unindexed_runs or entry_log_id in self.open_ids:
+            step.is_done = True
+            return step
+        try:
+            moves = self._copy(entry_log_id, size_bytes, step)
+            if moves:
+                self._copies.sync()
+                logs = {move[1] for move in moves}
+                step.moved_runs = self._index.move_runs(
+                    moves, [(log_id, self._copies.directory_of(log_id)) for log_id in logs]
+                )
+        except BaseException:
+            self._current = None
+            raise
+        self._keep_order()
+        if moves and self.is_short_of_space:
+            self._cut(entry_log_id, moves)
+        return step
+
+    def _copy(
+        self, entry_log_id: int, size_bytes: int, step: CompactionStep
+    ) -> list[tuple[StoredRun, int, int]]:
+        moves: list[tuple[StoredRun, int, int]] = []
+        rows = self._rows(entry_log_id)
+        if not rows:
+            step.is_done = True
+            self._current = None
+            self._reader.forget(entry_log_id)
+            if self._index.runs_in(entry_log_id):
+                self.stuck.add(entry_log_id)
+        while rows and step.moved_bytes < size_bytes:
+            row = rows.pop()
+            if self._index.find(row.ledger_id, row.first_entry_id) != row:
+                continue
+            try:
+                run = self._loader.load_run(row)
+            except StorageError as error:
+                _log.error("a run stays in entry log %x: %s", entry_log_id, error)
+                self._unreadable.add((row.ledger_id, row.first_entry_id, entry_log_id))
+                step.damages.append(
+                    Damage(row.ledger_id, row.first_entry_id, row.last_entry_id, str(error))
+                )
+                continue
+            location = self._copies.append_run(run, row.checksum)
+            moves.append((row, *location))
+            step.moved_bytes += len(run.data)
+        return moves
+
+    def _rows(self, entry_log_id: int) -> list[StoredRun]:
+        """Return the runs that are left to be moved; asked for again when they are used up."""
+        if self._current is None or self._current[0] != entry_log_id or not self._current[1]:
+            rows = [
+                row
+                for row in self._index.runs_in(entry_log_id)
+                if (row.ledger_id, row.first_entry_id, entry_log_id) not in self._unreadable
+            ]
+            self._current = (entry_log_id, rows)
+        return self._current[1]
+
+    def _keep_order(self) -> None:
+        """Let what is flushed from now on lie in a younger log than any copy."""
+        flushed, copied = self._flushed.current_id, self._copies.current_id
+        if flushed is not None and copied is not None and flushed < copied:
+            self._flushed.rotate()
+
+    def _cut(self, entry_log_id: int, moves: list[tuple[StoredRun, int, int]]) -> None:
+        """Give back the end of a log, from the start of a whole run on."""
+        left = self._index.runs_in(entry_log_id)
+        end = left[-1].position if left else -1
+        starts = [
+            row.position
+            for row, *_ in moves
+            # Where a run was cut its check lies behind, and what is left of it needs that.
+            if row.checksum is not None and row.position > end
+        ]
+        if not starts:
+            return
+        directory = self._index.entry_logs()[entry_log_id]
+        file = self._env.disk.open(f"{directory}/{entry_log_name(entry_log_id)}")
+        try:
+            file.truncate(min(starts))
+        finally:
+            file.close()
+
+    def finish(self) -> None:
+        """Compaction rests: its log is complete."""
+        self._current = None
+        self._copies.close()
+
+    def close(self) -> None:
+        """Close what was read."""
+        self._reader.close()
+
+    # Space for a full disk
+
+    def keep_reserve(self, size_bytes: int) -> None:
+        """Take the space that a step needs, if there is any."""
+        self.is_short_of_space = False
+        disk = self._env.disk
+        if not size_bytes or disk.exists(self._reserve_path):
+            return
+        file = disk.open(self._reserve_path, create=True)
+        try:
+            file.allocate(size_bytes)
+        except DiskFullError:
+            with contextlib.suppress(StorageError):
+                disk.unlink(self._reserve_path)
+        finally:
+            file.close()
+
+    def give_reserve(self) -> bool:
+        """Give the reserve to a step that met a full disk; tell whether that is new."""
+        is_new = not self.is_short_of_space
+        self.is_short_of_space = True
+        self._env.disk.unlink(self._reserve_path)
+        return is_new
