@@ -299,6 +299,14 @@ def test_a_measurement_that_cannot_begin_is_one_line(quorumbook):
         assert failed.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("kind", ["write", "tail"])
+def test_a_rate_that_is_none_is_wrong_use(quorumbook, kind, rate):
+    failed = quorumbook("bench", kind, "--count", 1, f"--rate={rate}", code=2)
+    assert failed.err.count("\n") == 1
+    assert "--rate" in failed.err
+
+
 def test_ctrl_c_ends_a_command_without_a_trace(quorumbook):
     import signal
 

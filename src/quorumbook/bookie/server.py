@@ -52,8 +52,8 @@ class Bookie:
         self._advertised_host = options.advertised_host or options.host
         if options.bookie_id is None and self._advertised_host in _WILDCARDS:
             raise ConfigError(
-                f"the bookie listens on {options.host or 'all addresses'}: set advertised_host to "
-                "the address that clients reach it by"
+                f"the bookie listens on {options.host or 'all addresses'}: set advertised_host "
+                "(--advertised-address) to the address that clients reach it by"
             )
         self.metrics = BookieMetrics()
         self.disks = DiskMonitor(

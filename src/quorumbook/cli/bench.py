@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Ledgers that are created or closed at the same time.
 _AT_ONCE = 64
+_RATE = click.IntRange(min=1)
 
 
 @click.group()
@@ -56,7 +57,7 @@ def _options(*, count: int, in_flight: int) -> Callable[[Any], Any]:
 
 @bench.command(cls=Command)
 @_options(count=100_000, in_flight=1000)
-@click.option("--rate", type=float, help="Open loop: entries due each second.")
+@click.option("--rate", type=_RATE, help="Open loop: entries due each second.")
 @click.option(
     "--ledgers", type=click.IntRange(min=1), default=1, show_default=True,
     help="Number of ledgers, written in turn.",
@@ -70,7 +71,7 @@ def write(call: Call, /, **options: Any) -> None:
 
 @bench.command(cls=Command)
 @_options(count=100_000, in_flight=1)
-@click.option("--ledger", "ledger_id", type=int, metavar="ID", help="Read this one [default: "
+@click.option("--ledger", "ledger_id", type=click.IntRange(min=0), metavar="ID", help="Read this one [default: "
               "write one first].")  # fmt: skip
 @click.option("--random", "is_random", is_flag=True, help="Single entries in random order.")
 @click.pass_obj
@@ -95,7 +96,7 @@ def ledgers(call: Call, /, **options: Any) -> None:
 
 @bench.command(cls=Command)
 @_options(count=10_000, in_flight=1000)
-@click.option("--rate", type=float, default=1000.0, show_default=True,
+@click.option("--rate", type=_RATE, default=1000, show_default=True,
               help="Entries due each second.")  # fmt: skip
 @click.pass_obj
 def tail(call: Call, /, **options: Any) -> None:
@@ -121,7 +122,7 @@ async def _write(
     entry_size: int,
     count: int,
     in_flight: int,
-    rate: float | None,
+    rate: int | None,
     ledgers: int,
     stamp: bool,
 ) -> dict[str, object]:
@@ -231,7 +232,7 @@ async def _tail(
     entry_size: int,
     count: int,
     in_flight: int,
-    rate: float,
+    rate: int,
     **shape: int | None,
 ) -> dict[str, object]:
     words = ["--entry-size", entry_size, "--count", count, "--in-flight", in_flight]
