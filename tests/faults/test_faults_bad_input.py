@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 import socket
 import struct
@@ -159,8 +161,8 @@ class OneBookie:
     def journal(self) -> Path:
         return max((self.directory / "d" / "journal" / "current").glob("*.txn"))
 
-    def refused(self, code: int) -> str:
-        return _refused(self.directory, *self.words, code=code)
+    def refused(self, code: int, words: tuple[object, ...] = ()) -> str:
+        return _refused(self.directory, *(words or self.words), code=code)
 
 
 @pytest.fixture
@@ -317,9 +319,21 @@ def test_the_directory_of_another_cluster_is_refused_with_what_to_do(one):
     other = "sqlite:///other.db"
     assert _run(one.directory, "cluster", "init", "--metadata", other).returncode == 0
     line = _refused(one.directory, *one.words, "--metadata", other, code=5)
-    assert "--metadata URI it had" in line
+    assert "the --metadata URI of cluster" in line
     with one.running():  # where it belongs it still starts
         pass
+
+
+def test_a_cookie_that_does_not_fit_is_refused_with_the_options_that_do(one):
+    with one.running():
+        ledger_id = one.write(LINES)
+    for another in (("--port", free_ports(1)[0]), ("--data-dir", "e")):
+        words = (*one.words, *another)
+        line = one.refused(code=5, words=words)
+        fix = re.search("the same command with (.*) starts", line)
+        one.words = (*words, *shlex.split(fix[1].replace(" and ", " ")))
+        with one.running():
+            assert _run(one.directory, "ledger", "read", ledger_id).stdout == LINES
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def write(call: Call, /, **options: Any) -> None:
 
 @bench.command(cls=Command)
 @_options(count=100_000, in_flight=1)
-@click.option("--ledger", "ledger_id", type=click.IntRange(min=0), metavar="ID", help="Read this one [default: "
-              "write one first].")  # fmt: skip
+@click.option("--ledger", "ledger_id", type=click.IntRange(min=0), metavar="ID",
+              help="Read this one [default: write one first].")  # fmt: skip
 @click.option("--random", "is_random", is_flag=True, help="Single entries in random order.")
 @click.pass_obj
 def read(call: Call, /, **options: Any) -> None:

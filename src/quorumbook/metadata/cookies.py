@@ -15,6 +15,7 @@ files, and their order (the store first), is the bookie's; what the comparison m
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -258,9 +259,29 @@ def _demand_same(expected: Cookie, found: Cookie | None, what: str) -> None:
     difference = expected.difference(found)
     if difference is not None:
         raise CookieMismatchError(
-            f"bookie {expected.bookie_id}: {what} does not fit: {difference}; start it with the "
-            "id, directories and --metadata URI it had, or with new directories"
+            f"bookie {expected.bookie_id}: {what} does not fit: {difference}; the same command "
+            f"with {_options_of(found, expected)} starts the bookie that was here; a new one needs "
+            "an id and directories of its own"
         )
+
+
+def _options_of(found: Cookie, expected: Cookie) -> str:
+    """Return the options that the bookie of a cookie is started with, as far as they differ."""
+    values = (
+        ("bookie.bookie_id", lambda cookie: (cookie.bookie_id,)),
+        ("storage.journal_directory", lambda cookie: cookie.journal_directories[:1]),
+        ("storage.further_journal_directories", lambda cookie: cookie.journal_directories[1:]),
+        ("storage.ledger_directories", lambda cookie: cookie.ledger_directories),
+        ("storage.index_directories", lambda cookie: cookie.index_directories or ()),
+    )
+    words = [
+        f"--set {shlex.quote(name + '=' + ','.join(value(found)))}"
+        for name, value in values
+        if value(found) != value(expected)
+    ]
+    if found.layout_version != _PLAIN_VERSION and found.instance_id != expected.instance_id:
+        words.append(f"the --metadata URI of cluster {found.instance_id or 'without an id'}")
+    return " and ".join(words)
 
 
 def _join(directories: tuple[str, ...]) -> str:

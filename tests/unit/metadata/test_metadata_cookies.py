@@ -201,6 +201,32 @@ def test_r25_a_cookie_that_differs_is_refused_wherever_it_is():
         check_cookies(COOKIE, other, {JOURNAL: None, LEDGERS: None}, is_empty=True)
 
 
+@pytest.mark.parametrize(
+    ("other", "option"),
+    [
+        (replace(COOKIE, bookie_id="a b:1"), "with --set 'bookie.bookie_id=a b:1' starts"),
+        (
+            replace(COOKIE, journal_directories=("/j1", "/j2")),
+            "with --set storage.journal_directory=/j1 and "
+            "--set storage.further_journal_directories=/j2 starts",
+        ),
+        (
+            replace(COOKIE, ledger_directories=("/l1", "/l2")),
+            "with --set storage.ledger_directories=/l1,/l2 starts",
+        ),
+        (
+            replace(COOKIE, index_directories=("/i",)),
+            "with --set storage.index_directories=/i starts",
+        ),
+        (replace(COOKIE, instance_id="another"), "with the --metadata URI of cluster another s"),
+    ],
+)
+def test_r25_a_cookie_that_differs_is_refused_with_the_options_it_was_made_with(other, option):
+    with pytest.raises(CookieMismatchError) as caught:
+        check_cookies(COOKIE, other, {JOURNAL: COOKIE, LEDGERS: COOKIE}, is_empty=False)
+    assert option in str(caught.value)
+
+
 # In the store
 
 
