@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -218,15 +220,45 @@ def test_the_demo_gets_every_event_back(tmp_path):
     assert story["killed_bookie"] not in story["fragments"][1]["ensemble"]
 
 
-def test_the_demo_fails_when_something_else_came_back(tmp_path, monkeypatch, capfd):
-    from quorumbook.cli import demo
-    from quorumbook.cli.main import main
-
+@pytest.fixture
+def few_flights(tmp_path, monkeypatch):
+    """A demo of 3000 events, below ``tmp_path``."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     events = [b'{"flight": %d}' % number for number in range(3000)]
     monkeypatch.setattr(flights, "path", lambda: "events")
     monkeypatch.setattr(flights, "events", lambda _: iter(events))
     monkeypatch.setattr(flights, "COUNT", len(events))
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_a_demo_that_is_kept_goes_on_and_says_how_to_look_at_it_and_stop_it(tmp_path, capfd):
+    from quorumbook.cli.main import main
+
+    assert main(["demo", "--keep"]) == 0
+    told = capfd.readouterr().out
+    pids = [int(pid) for pid in told.partition("stop it with: kill ")[2].split()]
+    assert len(pids) == 3
+    try:
+        look = shlex.split(re.search("^  quorumbook (.*)$", told, re.MULTILINE)[1])
+        shown = _run(tmp_path, *look, "-o", "json")
+        assert json.loads(shown.stdout)["entries"] == 3000
+        read = _run(tmp_path, "ledger", "read", *look[2:])
+        assert len(read.stdout.splitlines()) == 3000
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ChildProcessError):  # somebody else waited for it
+                os.waitpid(pid, 0)
+    listed = _run(tmp_path, "bookie", "ls", *look[-2:], "-o", "json")
+    assert json.loads(listed.stdout) == []
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_the_demo_fails_when_something_else_came_back(monkeypatch, capfd):
+    from quorumbook.cli import demo
+    from quorumbook.cli.main import main
+
     assert main(["demo"]) == 0
     assert "What was read is what was written" in capfd.readouterr().out
 
