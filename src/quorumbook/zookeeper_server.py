@@ -13,6 +13,7 @@ import glob
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -25,11 +26,23 @@ from typing import NamedTuple
 from quorumbook.errors import ConfigError, MetadataUnavailableError
 
 _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
-#: Lets the server say why it fails; it runs without.
-_LOGGER_JAR = "slf4j-simple"
+#: Lets the server say why it fails; it runs without.  The first that is there whole.
+_LOGGERS = (("slf4j-simple",), ("log4j-slf4j2-impl", "log4j-core", "log4j-api"))
+#: A server with a JAAS file or TLS needs them, a plain one does not.
+_NETTY_JARS = tuple(
+    f"netty-{part}"
+    for part in ("buffer", "codec", "codec-base", "common", "handler", "resolver", "transport")
+)
 _DEBIAN_JAR = "/usr/share/java/zookeeper.jar"
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _VERSION = re.compile(r"-(\d[\w.]*)\.jar$")
+#: The heap is the one of ZooKeeper's own scripts, and out of memory it ends rather than limps.
+_JAVA_OPTIONS = (
+    "-Xmx1000m",
+    "-XX:+UseSerialGC",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 _STOP_TIMEOUT_S = 10.0
 _HOW_TO_GET_JAVA = "install it (Debian: apt-get install openjdk-17-jre-headless)"
 _HOW_TO_GET_ZOOKEEPER = (
@@ -101,8 +114,9 @@ def _in_pyspark() -> str:
 
 
 def _in_debian() -> str:
-    # Its manifest names the other jars.
-    return _DEBIAN_JAR if os.path.exists(_DEBIAN_JAR) else ""
+    # Its manifest names the other jars, but none that logs.
+    jars = (_DEBIAN_JAR, os.path.join(os.path.dirname(_DEBIAN_JAR), f"{_LOGGERS[0][0]}.jar"))
+    return os.pathsep.join(filter(os.path.exists, jars)) if os.path.exists(_DEBIAN_JAR) else ""
 
 
 def _in_maven() -> str:
@@ -112,20 +126,33 @@ def _in_maven() -> str:
 
 def _together(pattern: str) -> str:
     """Return a class path of the newest of each jar, or nothing if one is missing."""
-    jars = []
-    for name in (*_JARS, _LOGGER_JAR):
-        found = glob.glob(pattern.format(name=name), recursive=True)
-        found = [jar for jar in found if _VERSION.search(jar)]
-        if found:
-            jars.append(max(found, key=_version))
-        elif name != _LOGGER_JAR:
-            return ""
-    return os.pathsep.join(jars)
+    jars = [_newest(pattern, name) for name in _JARS]
+    if not all(jars):
+        return ""
+    jars += [_newest(pattern, name) for name in _NETTY_JARS]
+    for logger in _LOGGERS:
+        found = [_newest(pattern, name) for name in logger]
+        if all(found):
+            jars += found
+            break
+    return os.pathsep.join(filter(None, jars))
+
+
+def _newest(pattern: str, name: str) -> str:
+    found = glob.glob(pattern.format(name=name), recursive=True)
+    return max((jar for jar in found if _VERSION.search(jar)), key=_version, default="")
 
 
 def _version(jar: str) -> list[int]:
     match = _VERSION.search(jar)
     return [int(part) for part in re.findall(r"\d+", match[1])] if match else []
+
+
+def _flags_of_environment() -> list[str]:
+    try:
+        return shlex.split(os.environ.get("JVMFLAGS", ""))
+    except ValueError as error:
+        raise ConfigError(f"JVMFLAGS cannot be understood: {error}") from error
 
 
 @dataclass
@@ -140,6 +167,7 @@ class ZooKeeperServer:
         members: All servers of the ensemble; none for a server alone.
         index: Which of them this is.
         tick_time_ms: The unit of its timeouts; sessions end with this precision.
+        java_options: For the virtual machine, behind those of the environment's ``JVMFLAGS``.
     """
 
     data_dir: str
@@ -149,6 +177,7 @@ class ZooKeeperServer:
     members: Sequence[Member] = ()
     index: int = 0
     tick_time_ms: int = 2000
+    java_options: Sequence[str] = ()
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -182,7 +211,7 @@ class ZooKeeperServer:
         if self.members:
             with open(os.path.join(self.data_dir, "myid"), "w", encoding="utf-8") as file:
                 file.write(str(self.index + 1))
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        options = [*_JAVA_OPTIONS, *_flags_of_environment(), *self.java_options]
         command = [java, *options, "-cp", classpath, _MAIN, config]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the words are ours

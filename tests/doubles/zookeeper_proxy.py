@@ -39,6 +39,8 @@ class Proxy:
         self.is_mute = False
         #: Only the first half of each answer arrives.
         self.is_half = False
+        #: What arrives of each frame that the server sends.
+        self.change: Callable[[bytes], bytes] = lambda frame: frame
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -121,7 +123,7 @@ class Proxy:
     ) -> None:
         is_greeting = True
         while True:
-            frame = await _frame(there)
+            frame = self.change(await _frame(there))
             if not is_greeting and int.from_bytes(frame[4:8], "big", signed=True) in fatal:
                 return
             is_greeting = False

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from doubles.zookeeper import end_session, fresh_root, start_ensemble, start_zookeeper
+from doubles.zookeeper_proxy import nonsense
 from quorumbook.errors import MetadataError, MetadataUnavailableError, SessionExpiredError
 from quorumbook.metadata.registration import BookieRegistration
 from quorumbook.metadata.uri import open_store
@@ -254,4 +255,36 @@ async def test_r31_bookies_whose_zookeeper_sessions_were_ended_come_back_under_t
         node = await store.get(f"/ledgers/available/{each}")
         assert node.owner != before[each].owner
         assert node.data == before[each].data
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "says"),
+    [
+        ("127.0.0.1:1", "nobody listens at 127.0.0.1:1"),
+        ("localhost:1", "nobody listens at localhost:1"),
+        ("127.0.0.1:1,127.0.0.1:2,localhost:3", "nobody listens at"),
+        ("no-such-host.invalid:2181", "no-such-host.invalid:2181: "),
+    ],
+)
+async def test_where_nobody_ever_listened_that_is_said_at_once(hosts, says):
+    async with asyncio.timeout(100):
+        with pytest.raises(MetadataUnavailableError, match=f"no ZooKeeper at .*{says}") as caught:
+            await open_store(f"zk://{hosts}/ledgers", session_timeout_s=3600)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_server_that_may_yet_answer_is_waited_for(zookeeper):
+    async with nonsense(b"") as silent:
+        hosts = f"127.0.0.1:1,127.0.0.1:{silent}"
+        with pytest.raises(MetadataUnavailableError, match="does not answer within"):
+            await open_store(f"zk://{hosts}/ledgers", session_timeout_s=0.5)
+
+
+async def test_a_store_that_was_connected_waits_for_its_server_to_come_back(own_zookeeper):
+    store = await open_store(uri_of(own_zookeeper), session_timeout_s=30)
+    own_zookeeper.kill()
+    reads = [asyncio.ensure_future(store.children("/")) for _ in range(3)]
+    await restart(own_zookeeper)
+    assert await asyncio.gather(*reads) == [["zookeeper"]] * 3
     await store.close()

@@ -94,3 +94,13 @@ def test_a_password_in_a_uri_is_not_repeated():
     with pytest.raises(ConfigError, match="auth_file=FILE") as caught:
         parse_address("zk://me:secret@h:2181/l")
     assert "secret" not in str(caught.value)
+
+
+def test_a_file_for_sasl_is_read_like_the_other(tmp_path):
+    file = tmp_path / "sasl"
+    file.write_text("me:se:cret\n")
+    options = parse_address(f"zk://h/l?acl=creator&sasl_file={file}")
+    assert (options.credential.scheme, options.credential.secret) == ("sasl", b"me:se:cret")
+    assert options.acl == CREATOR_ACL
+    with pytest.raises(ConfigError, match="auth_file or sasl_file, not both"):
+        parse_address(f"zk://h/l?auth_file={file}&sasl_file={file}")

@@ -9,6 +9,7 @@ begins.  LAYOUT is flat, legacyhierarchical, hierarchical or longhierarchical; w
     acl=open|creator   who may read and change what we create: everybody, or only whoever has
                        our credentials
     auth_file=FILE     a file with USER:PASSWORD in its first line, for the scheme digest
+    sasl_file=FILE     the same for the scheme sasl, by DIGEST-MD5; one of the two
     chroot=/PATH       all paths, the cluster's included, are below this node
 """
 
@@ -29,7 +30,8 @@ _DEFAULT_PORT = 2181
 _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]@]+))(?::(\d{1,5}))?")
 _ACLS = {"open": jute.OPEN_ACL, "creator": jute.CREATOR_ACL}
 _NO_LAYOUT = ("", "null")
-_OPTIONS = ("acl", "auth_file", "chroot")
+_FILES = {"auth_file": "digest", "sasl_file": "sasl"}
+_OPTIONS = ("acl", *_FILES, "chroot")
 
 
 def parse_layout(uri: str) -> LayoutKind | None:
@@ -72,9 +74,14 @@ def parse_address(uri: str, disk: Disk) -> ZooKeeperOptions:
     acl = options.get("acl", "open")
     if acl not in _ACLS:
         raise ConfigError(f"metadata URI {uri!r}: acl is open or creator, not {acl!r}")
-    credential = _credential(options["auth_file"], disk) if "auth_file" in options else None
+    files = [name for name in _FILES if name in options]
+    if len(files) > 1:
+        raise ConfigError(f"metadata URI {uri!r}: name auth_file or sasl_file, not both")
+    credential = _credential(_FILES[files[0]], options[files[0]], disk) if files else None
     if acl == "creator" and credential is None:
-        raise ConfigError(f"metadata URI {uri!r}: acl=creator needs credentials: auth_file=FILE")
+        raise ConfigError(
+            f"metadata URI {uri!r}: acl=creator needs credentials: auth_file=FILE or sasl_file=FILE"
+        )
     return ZooKeeperOptions(
         servers=servers,
         ledgers_root=_path(uri, slash + path.rstrip("/")),
@@ -102,12 +109,18 @@ def _path(uri: str, path: str) -> str:
     return path
 
 
-def _credential(path: str, disk: Disk) -> Credential:
+def _credential(scheme: str, path: str, disk: Disk) -> Credential:
     try:
         lines = disk.read_file(path).splitlines()
     except StorageError as error:
         raise ConfigError(f"file of credentials: {error}") from error
     secret = lines[0].strip() if lines else b""
-    if b":" not in secret:
-        raise ConfigError(f"file of credentials {path}: its first line is not USER:PASSWORD")
-    return Credential("digest", secret)
+    try:
+        name, colon, _ = secret.decode().partition(":")
+    except UnicodeDecodeError:
+        name = colon = ""
+    if not name or not colon:
+        raise ConfigError(
+            f"file of credentials {path}: its first line is not USER:PASSWORD in UTF-8"
+        )
+    return Credential(scheme, secret)

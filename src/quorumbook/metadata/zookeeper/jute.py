@@ -87,6 +87,7 @@ class Code(IntEnum):
     SESSION_MOVED = -118
     NOT_READ_ONLY = -119
     QUOTA_EXCEEDED = -125
+    SASL_REQUIRED = -124
     THROTTLED = -127
 
 

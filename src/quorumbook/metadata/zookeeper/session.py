@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
     LocalProtocolError,
+    MetadataError,
     MetadataUnauthorizedError,
     MetadataUnavailableError,
     RemoteProtocolError,
@@ -27,6 +30,7 @@ from quorumbook.errors import (
 from quorumbook.metadata.zookeeper import jute
 from quorumbook.metadata.zookeeper.connection import AnswerLost, Connection
 from quorumbook.metadata.zookeeper.jute import Code, Op
+from quorumbook.metadata.zookeeper.sasl import DigestMd5
 from quorumbook.metadata.zookeeper.watches import WatchTable
 
 _log = logger("metadata.zookeeper")
@@ -34,6 +38,11 @@ _RETRY_FIRST_S = 0.05
 _RETRY_LAST_S = 1.0
 _CONNECT_S_MIN = 0.2
 _CLOSE_S = 1.0
+_REFUSED = "ZooKeeper refuses our SASL credentials: see the file that sasl_file names"
+#: So often nobody listens anywhere before that is said of a first connection.
+_ABSENT_ROUNDS = 2
+#: An address of a name that this host cannot even speak to listens as little.
+_NOBODY = frozenset((errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT))
 #: Bytes of paths in one request that leaves watches; servers refuse more than a megabyte.
 _WATCHES_SIZE_BYTES = 100_000
 
@@ -68,6 +77,7 @@ class Session:
         on_over: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._random = env.random
         self._servers = list(servers)
         env.random.shuffle(self._servers)
         self._wanted_s = self.timeout_s = timeout_s
@@ -80,7 +90,9 @@ class Session:
         self._is_closed = False
         self._last_zxid = 0
         self._failure = ""
-        self._refusal: MetadataUnauthorizedError | None = None
+        self._refusal: MetadataError | None = None
+        #: How many servers of this round are not there at all.
+        self._absent = 0
         self.watches = WatchTable()
         #: The session that writes belong to, also when it is over.
         self.session_id = 0
@@ -93,7 +105,8 @@ class Session:
         """Return the living connection, in the order of the calls.
 
         Raises:
-            MetadataUnavailableError: there is none until the deadline (of the loop's clock).
+            MetadataUnavailableError: there is none until the deadline (of the loop's clock), or
+                there never was one and nobody listens at any of the addresses.
             MetadataUnauthorizedError: the servers refuse our credentials.
             LocalProtocolError: the session was closed.
         """
@@ -168,7 +181,9 @@ class Session:
 
     async def _run(self) -> None:
         delay_s = _RETRY_FIRST_S
+        absent_rounds = 0
         while not self._is_closed:
+            self._absent = 0
             for server in list(self._servers):
                 was_living = self._living_id
                 connection = await self._try(server)
@@ -179,6 +194,11 @@ class Session:
                 if was_living and not self._living_id:
                     break  # The session is over; the next one may begin at once.
             else:
+                absent_rounds += self._absent == len(self._servers)
+                if absent_rounds == _ABSENT_ROUNDS and not self.session_id:
+                    # The addresses are wrong, more likely than not: nobody need wait for them.
+                    self._refusal = MetadataUnavailableError(self.complaint())
+                    self._wake()
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, _RETRY_LAST_S)
             self._servers.append(self._servers.pop(0))
@@ -208,10 +228,13 @@ class Session:
                     return connection
         except TimeoutError:
             self._failure = f"{server[0]}:{server[1]} does not answer within {connect_s:.1f} s"
-        except ConnectionRefusedError:
-            self._failure = f"nobody listens at {server[0]}:{server[1]}"
         except OSError as error:
-            self._failure = f"{server[0]}:{server[1]}: {error.strerror or error}"
+            if _is_refused(error):
+                self._failure = f"nobody listens at {server[0]}:{server[1]}"
+            else:
+                self._failure = f"{server[0]}:{server[1]}: {error.strerror or error}"
+            # The name of the error says it on every system, its number does not.
+            self._absent += _is_refused(error) or type(error).__name__ == "gaierror"
         except (AnswerLost, RemoteProtocolError) as error:
             self._failure = f"{server[0]}:{server[1]}: {error}"
         except MetadataUnauthorizedError as error:
@@ -245,21 +268,53 @@ class Session:
 
     async def _prepare(self, connection: Connection) -> None:
         """Authenticate, leave the watches anew, and let the past be over."""
-        if self._credential is not None:
-            record = jute.auth_record(self._credential.scheme, self._credential.secret)
+        credential = self._credential
+        if credential is not None and credential.scheme == "sasl":
+            await self._prove(connection, credential)
+        elif credential is not None:
+            record = jute.auth_record(credential.scheme, credential.secret)
             answer = await connection.special(jute.AUTH_XID, Op.AUTH, record)
             if answer.header.error:
-                raise MetadataUnauthorizedError(
-                    f"ZooKeeper refuses our {self._credential.scheme} credentials"
-                )
+                raise MetadataUnauthorizedError("ZooKeeper refuses our digest credentials")
         for record in self.watches.records(self._last_zxid, _WATCHES_SIZE_BYTES):
             await connection.special(jute.SET_WATCHES_XID, Op.SET_WATCHES, record)
         answer = await connection.request(Op.SYNC, jute.string("/"))
+        if answer.header.error == Code.SASL_REQUIRED:
+            raise MetadataUnauthorizedError(
+                "ZooKeeper wants SASL: name a file with the credentials: ?sasl_file=FILE at the "
+                "end of the URI"
+            )
         if answer.header.error not in (Code.OK, Code.NO_NODE, Code.NO_AUTH):
             raise AnswerLost(f"the server is not ready ({answer.header.error})", 0)
         self.barrier_zxid = max(self.barrier_zxid, answer.header.zxid)
+
+    async def _prove(self, connection: Connection, credential: Credential) -> None:
+        """Authenticate by SASL, and have the server prove that it is ours."""
+        user, _, password = credential.secret.decode().partition(":")
+        exchange = DigestMd5(user, password, f"{self._random.getrandbits(128):032x}")
+        challenge = await self._say(connection, b"")
+        if not challenge:
+            raise MetadataUnauthorizedError(
+                "ZooKeeper knows no SASL: its JAAS file needs a section Server"
+            )
+        last = await self._say(connection, exchange.respond(challenge))
+        if not last:
+            raise MetadataUnauthorizedError(_REFUSED)
+        exchange.verify(last)
+
+    async def _say(self, connection: Connection, token: bytes) -> bytes:
+        answer = await connection.request(Op.SASL, jute.buffer(token))
+        if answer.header.error:
+            raise MetadataUnauthorizedError(_REFUSED)
+        return jute.Reader(answer.body).buffer()
 
     def _on_event(self, body: bytes) -> None:
         event = jute.Reader(body)
         kind, _state, path = event.integer(), event.integer(), event.string()
         self.watches.fire(kind, path)
+
+
+def _is_refused(error: OSError) -> bool:
+    """Return whether nobody listens; a name with several addresses has one error for all."""
+    numbers = {error.errno or int(each) for each in re.findall(r"Errno (-?\d+)", str(error))}
+    return errno.ECONNREFUSED in numbers and numbers <= _NOBODY
