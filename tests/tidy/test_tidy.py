@@ -258,6 +258,15 @@ def test_links_between_documents_lead_somewhere():
             assert (path.parent / target).exists(), f"{_name(path)} links to {target}"
 
 
+def test_the_readme_leads_to_every_page_and_contributing_to_every_directory_of_tests():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = [_name(path) for path in sorted((ROOT / "docs").glob("*.md"))]
+    assert [page for page in pages if f"]({page})" not in readme] == []
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = {path.parent.name for path in (ROOT / "tests").glob("*/*test_*.py")}
+    assert [name for name in sorted(found) if f"| `tests/{name}/` |" not in contributing] == []
+
+
 def test_python_without_asserts_is_refused():
     import subprocess
     import sys
