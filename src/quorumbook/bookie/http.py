@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP: three paths, GET and HEAD only.
+"""Health and metrics over HTTP, and garbage collection (``gc_pages``).
 
     /heartbeat    "OK": the process and its event loop live
     /is_ready     "OK" when the bookie serves and is registered, else 503
@@ -12,10 +12,13 @@ otherwise and knows nothing secret.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import cast
 
+from quorumbook.bookie import gc_pages
 from quorumbook.env import Env, logger
+from quorumbook.storage.gc.collector import Collector
 
 _log = logger("bookie.http")
 _HEAD_BYTES_MAX = 8192
@@ -28,6 +31,7 @@ _REASONS = {
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
+_JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,6 +43,7 @@ class _HttpConnection(asyncio.Protocol):
         self._server = server
         self._head = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -59,6 +64,9 @@ class _HttpConnection(asyncio.Protocol):
             self._send("GET", 400, _TEXT, b"no HTTP request\n")
             return
         method, target = parts[0], parts[1]
+        if method in ("GET", "PUT") and target.startswith(gc_pages.ROOT):
+            self._task = asyncio.get_running_loop().create_task(self._collect(method, target))
+            return
         if method not in ("GET", "HEAD"):
             self._send(method, 405, _TEXT, b"only GET\n")
             return
@@ -68,6 +76,20 @@ class _HttpConnection(asyncio.Protocol):
             _log.exception("%s failed", target)
             status, kind, body = 500, _TEXT, b"Internal Server Error\n"
         self._send(method, status, kind, body)
+
+    async def _collect(self, method: str, target: str) -> None:
+        status, body = 200, cast(object, None)
+        try:
+            collector = self._server.collector()
+            if collector is None:
+                status, body = 503, {"error": "the bookie is not started"}
+            else:
+                status, body = await gc_pages.answer(collector, method, target)
+        except Exception:
+            _log.exception("%s failed", target)
+            status, body = 500, {"error": "Internal Server Error"}
+        if not self._transport.is_closing():
+            self._send(method, status, _JSON, json.dumps(body).encode() + b"\n")
 
     def _send(self, method: str, status: int, kind: str, body: bytes) -> None:
         head = (
@@ -96,6 +118,7 @@ class HttpServer:
         port: Where to listen; 0 takes a free one.
         is_ready: What ``/is_ready`` says.
         metrics: Renders ``/metrics``.
+        collector: What ``gc_pages`` speaks of, None before the start.
     """
 
     def __init__(
@@ -106,12 +129,14 @@ class HttpServer:
         *,
         is_ready: Callable[[], bool],
         metrics: Callable[[], bytes],
+        collector: Callable[[], Collector | None],
     ) -> None:
         self._env = env
         self._host = host
         self.port = port
         self._is_ready = is_ready
         self._metrics = metrics
+        self.collector = collector
         self._server: asyncio.Server | None = None
         self.connections: set[_HttpConnection] = set()
 

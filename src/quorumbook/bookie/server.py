@@ -241,6 +241,7 @@ class Bookie:
             max(options.http_port, 0),
             is_ready=lambda: self.is_ready,
             metrics=self.render_metrics,
+            collector=lambda: self.collector,
         )
         try:
             await http.start()

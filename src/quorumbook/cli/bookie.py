@@ -12,6 +12,7 @@ import click
 
 from quorumbook.cli.adoption import adopt, give_back
 from quorumbook.cli.common import Call, Command, configure_logging, tls_options
+from quorumbook.cli.garbage import explain_gc, gc
 from quorumbook.cli.output import FORMATS
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def bookie_options(settings: Settings) -> BookieOptions:
     values: dict[str, Any] = settings.section("bookie")
     storage: dict[str, Any] = settings.section("storage")
     storage.pop("peer_storage")  # for whoever adopts and gives back
-    gc: dict[str, Any] = settings.section("gc")
+    collected: dict[str, Any] = settings.section("gc")
     return BookieOptions(
         **{
             **values,
@@ -89,7 +90,7 @@ def bookie_options(settings: Settings) -> BookieOptions:
         ledger_directories=storage.pop("ledger_directories"),
         index_directories=storage.pop("index_directories"),
         storage=StorageOptions(**storage),
-        gc=GcOptions(**gc),
+        gc=GcOptions(**collected),
         tls=tls_options(settings),
         http_host=settings.text("http.host"),
         http_port=_http_port(settings),
@@ -156,6 +157,10 @@ async def _watch_parent(stop: asyncio.Event) -> None:
             stop.set()
 
     await asyncio.get_running_loop().connect_read_pipe(Pipe, sys.stdin)
+
+
+bookie.add_command(gc)
+bookie.add_command(explain_gc)
 
 
 @bookie.command(cls=Command)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 from bookie_harness import KEY, cluster, options_in, running
+from click.testing import CliRunner
 
 from doubles.storage_world import run_of
 from quorumbook.bookie.garbage import ClusterLedgers
 from quorumbook.bookie.server import Bookie
+from quorumbook.cli.main import root
 from quorumbook.env import Env
 from quorumbook.errors import MetadataError, MetadataUnavailableError
 from quorumbook.ids import LedgerId
@@ -82,6 +86,44 @@ async def test_a_ledger_deleted_in_the_cluster_gives_its_disk_space_back(tmp_pat
             text = bookie.render_metrics().decode()
             assert "bookie_DELETED_LEDGER_COUNT 2.0" in text
             assert "bookie_ACTIVE_ENTRY_LOG_COUNT 0.0" in text
+
+
+async def test_garbage_collection_is_asked_for_held_back_and_explained_over_http(
+    tmp_path: Path,
+) -> None:
+    async with cluster() as store:
+        gc = GcOptions(confirm_interval_s=0, compaction_rate_bytes=0, reserve_size_bytes=0)
+        options = options_in(tmp_path, gc=gc, http_port=-1)
+        async with running(Bookie(Env(), options, store)) as bookie:
+            await create(store, 1)
+            await add(bookie, 1)
+            await add(bookie, 2)
+            await bookie.storage.flush()
+
+            async def command(*words: str) -> dict[str, Any]:
+                address = f"127.0.0.1:{bookie.http_port}"
+                arguments = ["bookie", *words, "--http", address, "--output", "json"]
+                result = await asyncio.to_thread(CliRunner().invoke, root, arguments)
+                assert result.exit_code == 0, result.output
+                found = json.loads(result.stdout)
+                return cast(dict[str, Any], found[0] if isinstance(found, list) else found)
+
+            assert (await command("explain-gc"))["fate"] == "it is being written"
+            assert (await command("gc", "--suspend"))["is_suspended"] is True
+            assert (await command("gc", "--resume"))["is_suspended"] is False
+            assert bookie.collector is not None
+            for _ in range(2):
+                done = bookie.collector.statistics.passes
+                await command("gc", "--minor")
+                async with asyncio.timeout(20):
+                    while bookie.collector.statistics.passes == done:
+                        await asyncio.sleep(0.01)
+            assert bookie.storage.ledger_ids() == [1]
+            assert bookie.collector.statistics.minor_compactions == 2
+            words = ["bookie", "explain-gc", "--http", "127.0.0.1:1"]
+            nobody = await asyncio.to_thread(CliRunner().invoke, root, words, standalone_mode=False)
+            assert nobody.return_value != 0
+            assert "bookie ls" in nobody.output
 
 
 async def test_r27_of_another_cluster_nothing_is_believed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from quorumbook.client.options import ClientOptions
 from quorumbook.config import load
 from quorumbook.env import TlsOptions
 from quorumbook.errors import ConfigError
+from quorumbook.storage.gc.decisions import GcOptions
 from quorumbook.storage.options import StorageOptions
 
 
@@ -33,7 +34,7 @@ def test_every_field_of_a_bookie_and_its_storage_can_be_configured():
     settings = load(environment={})
     bookie = {field.name for field in dataclasses.fields(BookieOptions)}
     elsewhere = {"journal_directory", "ledger_directories", "storage", "http_host", "http_port"}
-    elsewhere |= {"tls", "further_journal_directories", "index_directories"}
+    elsewhere |= {"tls", "gc", "further_journal_directories", "index_directories"}
     assert set(settings.section("bookie")) == bookie - elsewhere
     storage = {field.name for field in dataclasses.fields(StorageOptions)}
     directories = {
@@ -41,6 +42,8 @@ def test_every_field_of_a_bookie_and_its_storage_can_be_configured():
         "index_directories", "peer_storage",
     }  # fmt: skip
     assert set(settings.section("storage")) == storage | directories
+    assert settings.section("gc") == dataclasses.asdict(GcOptions())
+    assert bookie_options(settings).gc == GcOptions()
 
 
 def test_tls_is_off_and_every_part_of_it_can_be_configured():

@@ -189,6 +189,27 @@ async def test_s62_on_a_full_disk_compaction_gives_space_back(tmp_path: Path, ro
     await world.storage.stop()
 
 
+async def test_the_rest_of_a_run_whose_end_was_moved_stays_provable(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await half_dead(world)
+    care, index = world.storage.care, world.storage._opened.index
+    first, second = index.find(3, 0), index.find(3, 6)
+    assert first is not None
+    assert second is not None
+    assert first.entry_log_id == second.entry_log_id
+    await care.give_reserve()
+    while index.find(3, 6) == second:
+        assert not (await care.compact_some(second.entry_log_id, 1)).is_done
+    assert index.find(3, 0) == first
+    await care.finish_compaction()
+    await world.storage.stop()
+    Path(world.index_path).unlink()
+    await world.start()
+    assert not world.report.needs_limbo_start
+    await check(world)
+    await world.storage.stop()
+
+
 async def test_suspended_compaction_moves_nothing_and_goes_on_when_it_is_resumed(
     tmp_path: Path,
 ) -> None:

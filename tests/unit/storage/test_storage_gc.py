@@ -215,6 +215,19 @@ async def test_r27_a_ledger_that_was_made_again_between_question_and_deletion_st
     await world.storage.stop()
 
 
+async def test_r27_a_ledger_that_is_there_when_asked_for_the_last_time_stays(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    await filled(world, 1, 2)
+    garbage = Garbage(world)
+    await garbage.collect()
+    garbage.cluster.on_missing = lambda: garbage.cluster.ledger_ids.add(1)
+    await garbage.collect()
+    assert world.storage.ledger_ids() == [1]
+    await world.storage.stop()
+
+
 async def test_r27_after_a_checkpoint_nobody_knows_what_came_so_nothing_is_deleted(
     tmp_path: Path,
 ) -> None:

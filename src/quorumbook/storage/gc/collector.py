@@ -26,6 +26,7 @@ from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.storage.gc.decisions import (
     GcOptions,
+    LogUsage,
     Suspicions,
     ledgers_at_a_time,
     worth_compacting,
@@ -98,7 +99,7 @@ class Collector:
         self._storage = storage
         self._care = storage.care
         self._cluster = cluster
-        self._options = options
+        self.options = self._options = options
         self._clock = clock
         self._on_damage = on_damage
         self._suspicions = Suspicions(int(options.confirm_interval_s * _SECOND))
@@ -141,6 +142,10 @@ class Collector:
     def resume(self) -> None:
         """Compact again."""
         self.is_suspended = False
+
+    async def usages(self) -> list[LogUsage]:
+        """Return every entry log with what lives in it; reads the whole index."""
+        return await self._care.usages()
 
     async def _run(self) -> None:
         while True:
@@ -243,7 +248,7 @@ class Collector:
                 statistics.reclaimed_deletion_bytes += size
 
     async def _compact(self) -> None:
-        usages = await self._care.usages()
+        usages = await self.usages()
         self.statistics.active_logs = len(usages)
         self.statistics.active_log_bytes = sum(usage.size_bytes for usage in usages)
         threshold = self._due_threshold()

@@ -1,0 +1,60 @@
+"""Garbage collection over HTTP, under the peer's paths; answers are JSON.
+
+    GET /api/v1/bookie/gc                       whether a pass is under way
+    PUT /api/v1/bookie/gc?minor=true&major=true begin a pass, with compaction if that is said
+    GET /api/v1/bookie/gc_details               counters
+    GET /api/v1/bookie/gc_logs                  each entry log, what keeps it, what comes next
+    PUT /api/v1/bookie/gc/suspend_compaction    compact nothing until it is resumed
+    PUT /api/v1/bookie/gc/resume_compaction
+
+``gc_logs`` is ours, and so are the parameters: the peer takes its choice in a body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from urllib.parse import parse_qs
+
+from quorumbook.storage.gc.collector import Collector
+from quorumbook.storage.gc.decisions import fate
+
+ROOT = "/api/v1/bookie/gc"
+
+
+async def answer(collector: Collector, method: str, target: str) -> tuple[int, object]:
+    """Return status and body."""
+    path, _, query = target.partition("?")
+    match method, path.rstrip("/").removeprefix(ROOT):
+        case "GET", "":
+            return 200, {"is_running": collector.is_running}
+        case "GET", "_details":
+            state = {"is_running": collector.is_running, "is_suspended": collector.is_suspended}
+            return 200, state | asdict(collector.statistics)
+        case "GET", "_logs":
+            return 200, await _logs(collector)
+        case "PUT", "":
+            wanted = parse_qs(query)
+            collector.trigger(
+                minor=wanted.get("minor") == ["true"], major=wanted.get("major") == ["true"]
+            )
+            return 200, {"triggered": True}
+        case "PUT", "/suspend_compaction":
+            collector.suspend()
+            return 200, {"is_suspended": True}
+        case "PUT", "/resume_compaction":
+            collector.resume()
+            return 200, {"is_suspended": False}
+    return 404, {"error": f"there is no {method} {path}"}
+
+
+async def _logs(collector: Collector) -> list[dict[str, object]]:
+    return [
+        {
+            "entry_log": f"{usage.entry_log_id:x}",
+            "size_bytes": usage.size_bytes,
+            "live_bytes": usage.live_bytes,
+            "ledgers": usage.ledgers,
+            "fate": fate(usage, collector.options),
+        }
+        for usage in await collector.usages()
+    ]
