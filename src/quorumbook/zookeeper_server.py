@@ -43,6 +43,13 @@ _JAVA_OPTIONS = (
     "-XX:+ExitOnOutOfMemoryError",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
+#: What ends a server, or keeps its virtual machine from starting, but not the words behind that.
+_CAUSE = re.compile(
+    r"(Exception|Error): (?!Could not create the Java|A fatal exception)\S"
+    r"|^(Unrecognized|Invalid|Initial heap|Could not reserve) "
+)
+#: What slf4j 1 and 2 say without one.
+_NO_LOGGER = re.compile(r"SLF4J.*(No SLF4J providers were found|Failed to load class)")
 _STOP_TIMEOUT_S = 10.0
 _HOW_TO_GET_JAVA = "install it (Debian: apt-get install openjdk-17-jre-headless)"
 _HOW_TO_GET_ZOOKEEPER = (
@@ -277,8 +284,13 @@ class ZooKeeperServer:
         """Return the line of its log that most likely says why it ended."""
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             lines = [line.strip() for line in log]
-        causes = [line for line in lines if re.search(r"(Exception|Error): \S", line)]
+        causes = [line for line in lines if re.search(_CAUSE, line)]
         silence = f"it does not say why; look into {self.data_dir}"
+        if any(re.match(_NO_LOGGER, line) for line in lines):
+            silence = (
+                "it cannot say why, because no logger for slf4j is on its class path; add"
+                f" slf4j-simple.jar to --classpath, and look into {self.data_dir}"
+            )
         return (causes or [silence])[-1][:300]
 
     def _end(self, number: int) -> None:

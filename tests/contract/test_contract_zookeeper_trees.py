@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tracemalloc
 from pathlib import Path
@@ -12,6 +13,7 @@ from kazoo.client import KazooClient
 from doubles.zookeeper import fresh_root
 from quorumbook.errors import (
     ConfigError,
+    CookieMismatchError,
     LedgerIdOverflowError,
     MetadataFormatError,
     MetadataUnauthorizedError,
@@ -22,6 +24,7 @@ from quorumbook.metadata.cluster import Layout, init_cluster, read_layout
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.paths import LayoutKind
+from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.store import Create
 from quorumbook.metadata.uri import named_layout, open_store
 from quorumbook.testing import LocalCluster
@@ -138,6 +141,47 @@ async def test_ids_are_taken_where_the_peer_takes_them(uri, kazoo, kind):
     # The next sequential node of anybody gets the id behind.
     assert (stat.cversion + stat.numChildren) // 2 == second + 1
     await store.close()
+
+
+async def test_a_bookie_refuses_a_cluster_with_another_instance_id_and_changes_nothing(uri, kazoo):
+    async with LocalCluster(bookies=1, metadata_uri=f"zk://{uri}") as cluster:
+        (bookie_id,) = cluster.bookie_ids
+        await cluster.stop(bookie_id)
+        own_id, _ = kazoo.get(f"{root_of(uri)}/INSTANCEID")
+        kazoo.set(f"{root_of(uri)}/INSTANCEID", INSTANCE_ID.encode())
+        before = dump(kazoo, root_of(uri))
+        with pytest.raises(CookieMismatchError, match=INSTANCE_ID) as caught:
+            await cluster.restart(bookie_id)
+        assert own_id.decode() in str(caught.value)
+        assert dump(kazoo, root_of(uri)) == before
+        assert bookie_id not in kazoo.get_children(f"{root_of(uri)}/available")
+        kazoo.set(f"{root_of(uri)}/INSTANCEID", own_id)
+        await cluster.restart(bookie_id)
+        assert bookie_id in kazoo.get_children(f"{root_of(uri)}/available")
+
+
+async def test_a_bookie_is_marked_read_only_where_the_peer_looks_and_puts_it(uri, kazoo):
+    store, other = await open_store(f"zk://{uri}"), await open_store(f"zk://{uri}")
+    await init_cluster(store)
+    root, bookie_id, theirs = f"{root_of(uri)}/available", "192.0.2.1:3181", "192.0.2.2:3181"
+    ours, observer = BookieRegistration(store), BookieRegistration(other)
+    await ours.register(bookie_id, BookieServiceInfo.of_bookie("192.0.2.1", 3181))
+    await ours.set_read_only()
+    assert kazoo.get_children(root) == ["readonly"]
+    _, stat = kazoo.get(f"{root}/readonly/{bookie_id}")
+    assert stat.ephemeralOwner == store.session_id
+    # The peer's older bookies say nothing about themselves.
+    kazoo.create(f"{root}/readonly/{theirs}", b"", ephemeral=True)
+    async with asyncio.timeout(60):
+        while await observer.bookies() != (frozenset(), {bookie_id, theirs}):
+            await asyncio.sleep(0.01)
+    await ours.set_writable()
+    assert sorted(kazoo.get_children(root)) == [bookie_id, "readonly"]
+    assert kazoo.get_children(f"{root}/readonly") == [theirs]
+    await ours.close()
+    await observer.close()
+    await store.close()
+    await other.close()
 
 
 async def test_long_ids_begin_where_somebody_began_with_them(uri, kazoo):

@@ -288,3 +288,11 @@ async def test_a_store_that_was_connected_waits_for_its_server_to_come_back(own_
     await restart(own_zookeeper)
     assert await asyncio.gather(*reads) == [["zookeeper"]] * 3
     await store.close()
+
+
+async def test_a_name_with_several_addresses_is_absent_at_all_of_them(monkeypatch):
+    resolved = [(2, 1, 6, "", (f"127.0.0.{number}", 1)) for number in (1, 2)]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_words, **_options: resolved)
+    async with asyncio.timeout(100):
+        with pytest.raises(MetadataUnavailableError, match="nobody listens at zk-test:2181"):
+            await open_store("zk://zk-test/ledgers", session_timeout_s=3600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import subprocess
@@ -128,6 +129,27 @@ def test_why_a_server_does_not_start_is_told_in_its_own_words(tmp_path, words):
     assert str(tmp_path / "zk") in err
 
 
+def test_a_server_that_cannot_say_why_it_ends_is_told_to_need_a_logger(tmp_path, words):
+    (tmp_path / "zk").mkdir()
+    (tmp_path / "zk" / "version-2").write_text("a file where a directory belongs")
+    jars = [jar for entry in words[-1].split(":") for jar in glob.glob(f"{entry}*.jar") or [entry]]
+    loggers = ("slf4j-simple", "log4j-", "logback-")
+    words[-1] = ":".join(jar for jar in jars if not os.path.basename(jar).startswith(loggers))
+    code, out, err = run(tmp_path, *words, "--port", free_port())
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "add slf4j-simple.jar to --classpath" in err
+
+
+def test_jvmflags_count_more_than_the_options_of_ours(tmp_path, words):
+    code, _, err = run(tmp_path, *words, "--port", free_port(), JVMFLAGS="-Xmx1m '-Xms900m'")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "ZooKeeper ended: " in err
+    assert "heap" in err
+    code, _, err = run(tmp_path, *words, "--port", free_port(), JVMFLAGS="'")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "JVMFLAGS cannot be understood" in err
+
+
 # Where the jars come from
 
 JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
@@ -137,6 +159,10 @@ def put_jars(directory, version="3.9.2", names=JARS):
     directory.mkdir(parents=True)
     for name in names:
         (directory / f"{name}-{version}.jar").touch()
+
+
+def names_in(classpath):
+    return [os.path.basename(jar).rpartition("-")[0] for jar in classpath.split(":")]
 
 
 @pytest.fixture
@@ -166,6 +192,25 @@ def test_pyspark_comes_before_debian_and_debian_before_maven(nowhere, tmp_path):
     origin = str(tmp_path / "pyspark" / "__init__.py")
     nowhere.setattr("importlib.util.find_spec", lambda _name: type("S", (), {"origin": origin}))
     assert all(path.startswith(str(tmp_path / "pyspark")) for path in find_classpath().split(":"))
+
+
+def test_a_logger_and_netty_are_taken_where_they_are(nowhere, tmp_path):
+    jars = tmp_path / "pyspark" / "jars"
+    put_jars(jars, names=(*JARS, "netty-handler", "log4j-slf4j2-impl", "log4j-core"))
+    origin = str(tmp_path / "pyspark" / "__init__.py")
+    nowhere.setattr("importlib.util.find_spec", lambda _name: type("S", (), {"origin": origin}))
+    assert [*JARS, "netty-handler"] == names_in(find_classpath())
+    (jars / "log4j-api-2.0.jar").touch()
+    log4j = ["log4j-slf4j2-impl", "log4j-core", "log4j-api"]
+    assert [*JARS, "netty-handler", *log4j] == names_in(find_classpath())
+    (jars / "slf4j-simple-2.0.jar").touch()
+    assert [*JARS, "netty-handler", "slf4j-simple"] == names_in(find_classpath())
+
+
+def test_debians_jar_comes_with_the_logger_beside_it(nowhere, tmp_path):
+    (tmp_path / "none.jar").touch()
+    (tmp_path / "slf4j-simple.jar").touch()
+    assert find_classpath() == f"{tmp_path}/none.jar:{tmp_path}/slf4j-simple.jar"
 
 
 def test_jars_that_are_not_complete_are_not_taken(nowhere, tmp_path):
