@@ -72,6 +72,8 @@ class Checkpoint:
     limbo_start: str | None = None
     #: Where its entries lie, once they are durable there; only the later steps are left then.
     runs: list[StoredRun] | None = None
+    #: Where its entries begin in the entry logs: the birth of ledgers that are new with it.
+    begins_at: int = 0
     #: The index has it; only the later steps are left.
     is_committed: bool = False
     #: What of the handles is stored, taken on the worker: thousands at once would hold the loop.
@@ -155,12 +157,13 @@ class Checkpointer:
     def _store(self, checkpoint: Checkpoint) -> None:
         runs = checkpoint.runs
         if runs is None:
+            checkpoint.begins_at = self._entry_logs.next_place
             runs = list(self._append(checkpoint.cache))
             self._entry_logs.sync()
             # Not again if the index fails: every attempt would fill the disk with another copy.
             checkpoint.runs = runs
             self.has_unindexed_runs = True
-        checkpoint.states = [handle.state() for handle in checkpoint.handles]
+        checkpoint.states = self._states_of(checkpoint)
         new_logs = {run.entry_log_id for run in runs} - self._known_logs
         index_mark = max(self.index_mark, checkpoint.mark)
         meta: list[tuple[str, str | None]] = [(MARK_KEY, encode_index_mark(index_mark))]
@@ -178,6 +181,15 @@ class Checkpointer:
         self._known_logs |= new_logs
         self.statistics.runs += len(runs)
         self.statistics.bytes_flushed += checkpoint.cache.data_bytes
+
+    def _states_of(self, checkpoint: Checkpoint) -> list[LedgerState]:
+        births = self._index.births([handle.ledger_id for handle in checkpoint.handles])
+        for ledger_id in checkpoint.deleted:
+            births.pop(ledger_id, None)
+        return [
+            handle.state()._replace(born_at=births.get(handle.ledger_id, checkpoint.begins_at))
+            for handle in checkpoint.handles
+        ]
 
     def _append(self, cache: WriteCache) -> Iterator[StoredRun]:
         written = rested = 0

@@ -61,11 +61,11 @@ CREATE INDEX run_by_entry_log ON run (entry_log);
 CREATE TABLE entry_log (id INTEGER PRIMARY KEY, directory TEXT NOT NULL);
 CREATE TABLE ledger (
     id INTEGER PRIMARY KEY, master_key BLOB NOT NULL, fenced INTEGER NOT NULL,
-    limbo INTEGER NOT NULL, explicit_lac BLOB, lac INTEGER NOT NULL);
+    limbo INTEGER NOT NULL, explicit_lac BLOB, lac INTEGER NOT NULL, born INTEGER NOT NULL);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
 _COLUMNS = "ledger, first, last, entry_log, position, sizes, checksum, lac"
-_STATE_COLUMNS = "id, master_key, fenced, limbo, explicit_lac, lac"
+_STATE_COLUMNS = "id, master_key, fenced, limbo, explicit_lac, lac, born"
 _INSERT = f"INSERT OR REPLACE INTO run ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"  # noqa: S608
 
 
@@ -117,7 +117,7 @@ def _run_to_row(run: StoredRun) -> tuple[Any, ...]:
 
 
 def _row_to_state(row: tuple[Any, ...]) -> LedgerState:
-    return LedgerState(row[0], row[1], bool(row[2]), bool(row[3]), row[4], row[5])
+    return LedgerState(row[0], row[1], bool(row[2]), bool(row[3]), *row[4:])
 
 
 def _connect(path: str, cache_size_kib: int) -> sqlite3.Connection:
@@ -217,6 +217,14 @@ class IndexReader:
     def ledger_ids(self) -> list[LedgerId]:
         """Return all ledgers, ascending."""
         return [row[0] for row in self._rows("SELECT id FROM ledger ORDER BY id")]
+
+    def births(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, int]:
+        """Return ``LedgerState.born_at`` of those of these ledgers that are here."""
+        found: dict[LedgerId, int] = {}
+        for start in range(0, len(ledger_ids), _SLICE_ROWS):
+            wanted = ",".join(map(str, ledger_ids[start : start + _SLICE_ROWS]))
+            found.update(self._rows(f"SELECT id, born FROM ledger WHERE id IN ({wanted})"))  # noqa: S608
+        return found
 
     def highest_ledger_id(self) -> LedgerId:
         """Return the highest ledger with a state, -1 if there is none."""
@@ -396,7 +404,7 @@ class Index(IndexReader):
     def _put_states(self, states: Sequence[LedgerState]) -> None:
         for start in range(0, len(states), _SLICE_ROWS):
             self._connection.executemany(
-                f"INSERT OR REPLACE INTO ledger ({_STATE_COLUMNS}) VALUES (?,?,?,?,?,?)",  # noqa: S608
+                f"INSERT OR REPLACE INTO ledger ({_STATE_COLUMNS}) VALUES (?,?,?,?,?,?,?)",  # noqa: S608
                 states[start : start + _SLICE_ROWS],
             )
             if len(states) > _SLICE_ROWS:

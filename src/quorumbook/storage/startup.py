@@ -261,15 +261,20 @@ class _Opening:
     def _scan(
         self, directory: str, entry_log_id: int, states: dict[LedgerId, LedgerState] | None
     ) -> Iterable[StoredRun]:
-        """Yield the runs of a log; ledgers that the states do not know were deleted."""
+        """Yield the runs of a log, without those of ledgers that were deleted.
+
+        The states do not know these, or know a later ledger of the same id.
+        """
         for found in scan_entry_log(self._env, directory, entry_log_id):
             if not isinstance(found, ScannedRun):
                 _log.error("%s is damaged at byte %d: %s", found.path, found.position, found.reason)
                 self._damages.append(found)
                 continue
             run = found.run
-            if states is not None and run.ledger_id not in states:
-                continue
+            if states is not None:
+                state = states.get(run.ledger_id)
+                if state is None or entry_log_id << 32 | found.position < state.born_at:
+                    continue
             yield StoredRun(
                 run.ledger_id,
                 run.first_entry_id,
@@ -425,4 +430,5 @@ def _careful(one: LedgerState, other: LedgerState) -> LedgerState:
         one.is_in_limbo or other.is_in_limbo,
         lac,
         max(one.last_add_confirmed, other.last_add_confirmed),
+        min(one.born_at, other.born_at),
     )

@@ -6,8 +6,9 @@ A checkpoint that changed them appends the changed ledgers here, before the mark
     block       "QBST", int32 our version (1), int32 bytes of the records, records,
                 CRC32C of the block before it (0 for the first) and of this block
     record      int64 ledger id, int32 flags (1 fenced, 2 limbo, 4 has explicit LAC, 8 deleted,
-                16 has a floor), int32 length, master key, int32 length, explicit LAC packet,
-                and with flag 16 int64 floor of the last add confirmed
+                16 has a floor, 32 has a birth), int32 length, master key, int32 length,
+                explicit LAC packet, with flag 16 int64 floor of the last add confirmed, with
+                flag 32 int64 place of the birth
 
 The newest record of a ledger counts.  A file that holds twice what it needs is written anew as a
 whole.  The chain of checksums makes a lost block in the middle visible; a torn last block is the
@@ -31,7 +32,7 @@ NAME = "ledger-states"
 MAGIC = b"QBST"
 VERSION = 1
 
-_FENCED, _LIMBO, _HAS_LAC, _DELETED, _HAS_FLOOR = 1, 2, 4, 8, 16
+_FENCED, _LIMBO, _HAS_LAC, _DELETED, _HAS_FLOOR, _HAS_BIRTH = 1, 2, 4, 8, 16, 32
 _BLOCK = Struct(">4sii")
 _RECORD = Struct(">qii")
 _INT32 = Struct(">i")
@@ -47,6 +48,8 @@ class LedgerState(NamedTuple):
 
     ``last_add_confirmed`` is a floor of what readers may have heard, where the last stored entry
     and the explicit LAC alone would say less (a recovery writes entries with an older LAC).
+    ``born_at`` is a place in the entry logs, log id << 32 | position: what lies before it is of a
+    ledger of the same id that was deleted, and a rebuilt index leaves it out (S53).
     """
 
     ledger_id: LedgerId
@@ -55,6 +58,7 @@ class LedgerState(NamedTuple):
     is_in_limbo: bool = False
     explicit_lac: bytes | None = None
     last_add_confirmed: EntryId = INVALID_ENTRY_ID
+    born_at: int = 0
 
 
 def encode_record(state: LedgerState) -> bytes:
@@ -68,9 +72,13 @@ def encode_record(state: LedgerState) -> bytes:
     if state.last_add_confirmed != INVALID_ENTRY_ID:
         flags |= _HAS_FLOOR
         floor = _INT64.pack(state.last_add_confirmed)
+    birth = b""
+    if state.born_at:
+        flags |= _HAS_BIRTH
+        birth = _INT64.pack(state.born_at)
     key = state.master_key
     head = _RECORD.pack(state.ledger_id, flags, len(key))
-    return head + key + _INT32.pack(len(lac)) + lac + floor
+    return head + key + _INT32.pack(len(lac)) + lac + floor + birth
 
 
 def encode_deletion(ledger_id: LedgerId) -> bytes:
@@ -166,7 +174,8 @@ def _decode_records(
             raise CorruptStateError("a record is cut", path=path, offset=offset + position)
         lac_size = _INT32.unpack_from(data, key_end)[0]
         lac_end = key_end + 4 + lac_size
-        end = lac_end + (_INT64.size if flags & _HAS_FLOOR else 0)
+        floor_end = lac_end + (_INT64.size if flags & _HAS_FLOOR else 0)
+        end = floor_end + (_INT64.size if flags & _HAS_BIRTH else 0)
         if lac_size < 0 or end > len(data):
             raise CorruptStateError("a record is cut", path=path, offset=offset + position)
         if flags & _DELETED:
@@ -179,6 +188,7 @@ def _decode_records(
                 bool(flags & _LIMBO),
                 data[key_end + 4 : lac_end] if flags & _HAS_LAC else None,
                 _INT64.unpack_from(data, lac_end)[0] if flags & _HAS_FLOOR else INVALID_ENTRY_ID,
+                _INT64.unpack_from(data, floor_end)[0] if flags & _HAS_BIRTH else 0,
             )
         position = end
 

@@ -13,7 +13,7 @@ from test_storage_gc import OPTIONS, Garbage
 from doubles.storage_world import SMALL, World, run_of
 from quorumbook.errors import StorageError
 from quorumbook.storage.gc.decisions import GcOptions
-from quorumbook.storage.gc.logs import RESERVE_NAME
+from quorumbook.storage.gc.logs import RESERVE_NAME, EntryLogKeeper
 from quorumbook.storage.options import Damage
 
 #: Of a log of this size a third of the ledgers stays.
@@ -208,6 +208,30 @@ async def test_the_rest_of_a_run_whose_end_was_moved_stays_provable(tmp_path: Pa
     assert not world.report.needs_limbo_start
     await check(world)
     await world.storage.stop()
+
+
+async def test_a_copy_lies_behind_what_it_copies_even_if_the_last_pass_ended_badly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild leaves out what lies before the birth of its ledger: copies may not get there."""
+    world = World(tmp_path)
+    await half_dead(world)
+    garbage = Garbage(world, *KEPT, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(EntryLogKeeper, "finish", lambda _: None)
+        await compact(garbage)
+    for first in range(0, 100, 10):
+        await world.append(run_of(7, range(first, first + 10), b"%d" % first * 300))
+        await world.append(run_of(8, range(first, first + 10), b"%d" % first * 600))
+        await world.storage.flush()
+    await world.storage.delete_ledgers([8])
+    await compact(garbage)
+    assert garbage.collector.statistics.compacted_bytes
+    await world.storage.stop()
+    Path(world.index_path).unlink()
+    assert (await world.start()).is_index_rebuilt
+    assert await world.ids(7) == list(range(100))
+    await check(world)
 
 
 async def test_suspended_compaction_moves_nothing_and_goes_on_when_it_is_resumed(

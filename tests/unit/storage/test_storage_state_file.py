@@ -55,7 +55,8 @@ def test_every_field_comes_back() -> None:
         LedgerState(1, KEY),
         LedgerState(2, b"", is_fenced=True),
         LedgerState(3, KEY, is_in_limbo=True, explicit_lac=b""),
-        LedgerState(2**62, KEY, True, True, b"packet" * 10),
+        LedgerState(4, KEY, born_at=2**40),
+        LedgerState(2**62, KEY, True, True, b"packet" * 10, last_add_confirmed=7, born_at=1),
     ]
     data, _ = encode_blocks(map(encode_record, states))
     assert states_of(data) == {state.ledger_id: state for state in states}

@@ -89,7 +89,8 @@ class Session:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
         self._last_zxid = 0
-        self._failure = ""
+        #: Why there is no connection, by server; a connection that ended stands alone.
+        self._failures: dict[tuple[str, int], str] = {}
         self._refusal: MetadataError | None = None
         #: How many servers of this round are not there at all.
         self._absent = 0
@@ -140,8 +141,8 @@ class Session:
     def complaint(self) -> str:
         """Say in a few words why there is no connection."""
         names = ",".join(f"{host}:{port}" for host, port in self._servers)
-        why = f": {self._failure}" if self._failure else ""
-        return f"no ZooKeeper at {names} answers{why}"
+        why = "; ".join(self._failures.values())
+        return f"no ZooKeeper at {names} answers{why and ': '}{why}"
 
     async def renew(self, deadline: float) -> None:
         """Take the living session for the present one, if that is over."""
@@ -204,20 +205,22 @@ class Session:
             self._servers.append(self._servers.pop(0))
 
     async def _serve(self, connection: Connection) -> None:
-        self._connection, self._refusal, self._failure = connection, None, ""
+        self._connection, self._refusal = connection, None
+        lost = "the connection is closed"
         self._wake()
         try:
-            self._failure = await connection.lost
+            lost = await connection.lost
         finally:
-            self._connection = None
+            self._connection, self._failures = None, {("", 0): lost}
             # No server behind this one is good for us, and missed changes are those after it.
             self._last_zxid = max(self._last_zxid, connection.answered_zxid)
             connection.end("closed")
         if not self._is_closed:
-            _log.info("ZooKeeper: %s; connecting again", self._failure)
+            _log.info("ZooKeeper: %s; connecting again", lost)
 
     async def _try(self, server: tuple[str, int]) -> Connection | None:
         """Connect to one server; None if that did not work, or ended the session."""
+        name = f"{server[0]}:{server[1]}"
         connection = Connection(self._on_event, self.timeout_s)
         connect_s = max(self.timeout_s * 2 / 3 / len(self._servers), _CONNECT_S_MIN)
         try:
@@ -227,16 +230,16 @@ class Session:
                     await self._prepare(connection)
                     return connection
         except TimeoutError:
-            self._failure = f"{server[0]}:{server[1]} does not answer within {connect_s:.1f} s"
+            self._failures[server] = f"{name} does not answer within {connect_s:.1f} s"
         except OSError as error:
             if _is_refused(error):
-                self._failure = f"nobody listens at {server[0]}:{server[1]}"
+                self._failures[server] = f"nobody listens at {name}"
             else:
-                self._failure = f"{server[0]}:{server[1]}: {error.strerror or error}"
+                self._failures[server] = f"{name}: {error.strerror or error}"
             # The name of the error says it on every system, its number does not.
             self._absent += _is_refused(error) or type(error).__name__ == "gaierror"
         except (AnswerLost, RemoteProtocolError) as error:
-            self._failure = f"{server[0]}:{server[1]}: {error}"
+            self._failures[server] = f"{name}: {error}"
         except MetadataUnauthorizedError as error:
             self._refusal = error
             self._wake()

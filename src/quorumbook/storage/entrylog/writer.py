@@ -181,6 +181,11 @@ class EntryLogs:
         return self._log.id if self._log else None
 
     @property
+    def next_place(self) -> int:
+        """The place, log id << 32 | position, before which everything lies that was appended."""
+        return self._log.id << 32 | self._log.end if self._log else self._ids[0] << 32
+
+    @property
     def first_open_id(self) -> int:
         """The lowest id that is not finished and synced; logs below it never change again."""
         if self._finished:

@@ -182,6 +182,9 @@ class EntryLogKeeper:
         self, entry_log_id: int, size_bytes: int, step: CompactionStep
     ) -> list[tuple[StoredRun, int, int]]:
         moves: list[tuple[StoredRun, int, int]] = []
+        if (self._copies.current_id or 0) < entry_log_id:
+            # A copy lies behind what it copies, as behind the birth of its ledger.
+            self._copies.rotate()
         rows = self._rows(entry_log_id)
         if not rows:
             step.is_done = True
