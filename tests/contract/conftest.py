@@ -118,9 +118,6 @@ class ZooKeeperDriver(MetadataDriver):
     async def end_lease(self, store: MetadataStore) -> None:
         await end_session(store)
 
-    async def set_counter(self, path: str, count: int) -> None:
-        pytest.skip("a ZooKeeper's counter cannot be set")
-
 
 class EtcdDriver(MetadataDriver):
     """A tree in one of the etcds that the tests of this process share."""

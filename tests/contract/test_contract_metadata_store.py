@@ -159,6 +159,8 @@ async def test_sequential_names_count_all_children_ever_created(store):
     assert await store.create("/a/", sequential=True) == "/a/0000000003"
 
 
+# ZooKeeper's own server does this; nothing from outside sets its counter.
+@pytest.mark.parametrize("driver", ["etcd", "memory", "sqlite"], indirect=True)
 async def test_sequential_names_wrap_around_as_signed_32_bits(driver, store):
     await store.create("/a")
     await driver.set_counter("/a", 2**31 - 1)
