@@ -22,6 +22,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("cluster:cluster", "Make a new cluster."),
     "bookie": ("bookie:bookie", "Run bookies and list them."),
     "ledger": ("ledger:ledger", "Create, write, read, list and delete ledgers."),
+    "recovery": ("recovery:recovery", "See which ledgers lack copies, and switch their repair."),
     "metadata": ("metadata:metadata", "Move a cluster's metadata, or keep it in a file."),
     "zookeeper": ("zookeeper:zookeeper", "Run a ZooKeeper for a cluster's metadata."),
     "config": ("config:config", "Show every option and where its value comes from."),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from google.protobuf import text_format
 
 from quorumbook.errors import (
+    MetadataFormatError,
     MetadataUnavailableError,
     NodeExistsError,
     NoSuchNodeError,
     SessionExpiredError,
 )
-from quorumbook.metadata.store import MetadataStore, split
+from quorumbook.metadata.store import MetadataStore, Watch, split
+from quorumbook.protocol.messages import message_class
 
 T = TypeVar("T")
 #: Parents may be deleted by others as often as we make them; nobody is that unlucky.
@@ -49,3 +53,41 @@ async def with_living_session(store: MetadataStore, write: Callable[[], Awaitabl
     except SessionExpiredError:
         await store.renew_session()
         return await write()
+
+
+class OnceWatch:
+    """One watch left in several places: calls back once and leaves nothing behind."""
+
+    __slots__ = ("_store", "_watch")
+
+    def __init__(self, store: MetadataStore, watch: Watch) -> None:
+        self._store = store
+        self._watch: Watch | None = watch
+
+    def __call__(self) -> None:
+        """Run the watch, unless it has run."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            self._store.unwatch(self)
+            watch()
+
+
+def text_record(name: str, **fields: object) -> bytes:
+    """Return a message of the peer's in protobuf's text form, as the peer writes it."""
+    return text_format.MessageToString(message_class(name)(**fields), as_utf8=False).encode("ascii")
+
+
+def parse_text_record(name: str, data: bytes, path: str) -> Any:
+    """Read a message in protobuf's text form out of a node.
+
+    Raises:
+        MetadataFormatError: it is damaged.
+    """
+    message = message_class(name)()
+    try:
+        text_format.Parse(data.decode("utf-8"), message)
+    except (UnicodeDecodeError, text_format.ParseError) as error:
+        raise MetadataFormatError(f"metadata node {path} cannot be understood: {error}") from error
+    if not message.IsInitialized():
+        raise MetadataFormatError(f"metadata node {path} lacks a required field")
+    return message

@@ -138,6 +138,21 @@ class TreePaths:
         return f"{self.root}/underreplication"
 
     @property
+    def underreplicated_ledgers(self) -> str:
+        """The parent of the marks of ledgers that lack copies."""
+        return f"{self.underreplication}/ledgers"
+
+    @property
+    def underreplicated_locks(self) -> str:
+        """The parent of the locks of those who copy ledgers."""
+        return f"{self.underreplication}/locks"
+
+    @property
+    def auditor_election(self) -> str:
+        """The parent of the votes of those who would be auditor; its data names who is."""
+        return f"{self.underreplication}/auditorelection"
+
+    @property
     def transfer(self) -> str:
         """The node that says that a move of metadata into this tree has not ended."""
         return f"{self.root}/{_TRANSFER_NAME}"
@@ -164,11 +179,11 @@ class TreePaths:
         """Return the node that marks a ledger as lacking copies."""
         digits = f"{_checked(ledger_id):016x}"
         groups = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
-        return f"{self.underreplication}/ledgers/{groups}/urL{ledger_id:010d}"
+        return f"{self.underreplicated_ledgers}/{groups}/urL{ledger_id:010d}"
 
     def underreplicated_lock(self, ledger_id: LedgerId) -> str:
         """Return the node that a worker holds while it copies a ledger."""
-        return f"{self.underreplication}/locks/urL{_checked(ledger_id):010d}"
+        return f"{self.underreplicated_locks}/urL{_checked(ledger_id):010d}"
 
     def ledger(self, kind: LayoutKind, ledger_id: LedgerId) -> str:
         """Return the node of a ledger's metadata."""

@@ -23,7 +23,7 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import BookieId
 from quorumbook.metadata.cluster import not_initialized, read_instance_id
-from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.nodes import OnceWatch, create_with_parents
 from quorumbook.metadata.paths import READ_ONLY_NAME, TreePaths
 from quorumbook.metadata.service_info import BookieServiceInfo, Endpoint
 from quorumbook.metadata.store import MetadataStore, Watch
@@ -123,7 +123,7 @@ class BookieRegistration:
         Raises:
             ClusterNotInitializedError: there is no cluster.
         """
-        once = None if watch is None else _Once(self._store, watch)
+        once = None if watch is None else OnceWatch(self._store, watch)
         try:
             writable = await self._store.children(self._paths.available, once)
         except NoSuchNodeError as error:
@@ -240,19 +240,3 @@ class BookieRegistration:
             self.is_registered = is_registered
             if self.on_changed is not None:
                 self.on_changed(is_registered)
-
-
-class _Once:
-    """One watch left in two places: calls back once and leaves nothing behind."""
-
-    __slots__ = ("_store", "_watch")
-
-    def __init__(self, store: MetadataStore, watch: Watch) -> None:
-        self._store = store
-        self._watch: Watch | None = watch
-
-    def __call__(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            self._store.unwatch(self)
-            watch()

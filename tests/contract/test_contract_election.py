@@ -1,0 +1,137 @@
+"""Elections between several processes, over all drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from quorumbook.errors import SessionExpiredError
+from quorumbook.metadata.election import Election
+
+PATH = "/election"
+VOTES = json.loads((Path(__file__).parents[1] / "golden" / "zookeeper.json").read_text())[
+    "underreplication_payloads"
+]
+GOLDEN = next(each["utf8"].encode() for each in VOTES if each["what"] == "auditor vote")
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def stand(driver):
+    """Let one more candidate stand and wait until its vote is cast."""
+    made = []
+
+    async def one(store, name):
+        candidate = Election(store, PATH, name)
+        made.append(candidate)
+        candidate.stand()
+        await until(lambda: candidate._vote is not None)
+        return candidate
+
+    yield one
+    for candidate in made:
+        await candidate.resign()
+
+
+async def test_the_first_vote_leads_in_the_peers_bytes(store, other, stand):
+    first = await stand(store, "192.0.2.1:3181")
+    await until(lambda: first.is_leader)
+    second = await stand(other, "b2")
+    assert await other.children(PATH) == ["V_0000000000", "V_0000000001"]
+    vote = await other.get(f"{PATH}/V_0000000000")
+    assert vote.data == GOLDEN == (await other.get(PATH)).data
+    assert vote.owner == store.session_id
+    assert await second.leader() == await first.leader() == "192.0.2.1:3181"
+    assert not second.is_leader
+
+
+async def test_a_leader_that_resigns_is_followed_by_the_next(driver, store, other, stand):
+    first = await stand(store, "b1")
+    second = await stand(other, "b2")
+    third = await stand(await driver.open(), "b3")
+    await until(lambda: first.is_leader)
+    told = []
+    first.on_changed = told.append
+    await first.resign()
+    assert told == [False]
+    await until(lambda: second.is_leader)
+    assert not first.is_leader
+    assert not third.is_leader
+    assert await third.leader() == "b2"
+    assert (await other.get(PATH)).data == b'bookieId: "b2"\n'
+
+
+async def test_s77_a_leader_whose_session_ends_is_told_first_and_stands_again(
+    driver, store, other, stand
+):
+    first = await stand(store, "b1")
+    second = await stand(other, "b2")
+    await until(lambda: first.is_leader)
+    told = []
+    first.on_changed = told.append
+    await driver.end_lease(store)
+    with contextlib.suppress(SessionExpiredError):
+        await store.create("/a")
+    assert told == [False]
+    await until(lambda: second.is_leader)
+    await until(lambda: first._vote is not None)
+    assert not first.is_leader
+    assert len(await other.children(PATH)) == 2
+    await second.resign()
+    await until(lambda: first.is_leader)
+    assert told == [False, True]
+
+
+async def test_one_in_the_middle_that_goes_makes_nobody_leader(driver, store, other, stand):
+    first = await stand(store, "b1")
+    second = await stand(other, "b2")
+    last_store = await driver.open()
+    third = await stand(last_store, "b3")
+    await until(lambda: first.is_leader)
+    await second.resign()
+    assert len(await store.children(PATH)) == 2
+    assert await third.leader() == "b1"
+    # The third now watches the first: it follows when that one goes.
+    await first.resign()
+    await until(lambda: third.is_leader)
+
+
+async def test_a_vote_that_somebody_deletes_is_cast_again_behind_the_others(store, other, stand):
+    first = await stand(store, "b1")
+    second = await stand(other, "b2")
+    await until(lambda: first.is_leader)
+    await other.delete(f"{PATH}/V_0000000000")
+    await until(lambda: second.is_leader and not first.is_leader)
+    await until(lambda: first._vote == f"{PATH}/V_0000000002")
+
+
+# Nothing from outside sets a ZooKeeper's counter.
+@pytest.mark.parametrize("driver", ["etcd", "memory", "sqlite"], indirect=True)
+async def test_numbers_that_begin_anew_are_negative_and_lead(driver, store, other, stand):
+    first = await stand(store, "b1")
+    await until(lambda: first.is_leader)
+    await driver.set_counter(PATH, 2**31)
+    second = await stand(other, "b2")
+    assert second._vote == f"{PATH}/V_-2147483648"
+    await until(lambda: second.is_leader and not first.is_leader)
+    assert await first.leader() == "b2"
+
+
+async def test_without_a_vote_nobody_leads(store, stand):
+    assert await Election(store, PATH, "b1").leader() is None
+    only = await stand(store, "b1")
+    await store.create(f"{PATH}/other")
+    await only.resign()
+    assert await only.leader() is None
+    assert await store.children(PATH) == ["other"]
+    only.stand()
+    await until(lambda: only.is_leader)

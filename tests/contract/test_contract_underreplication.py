@@ -1,0 +1,144 @@
+"""The queue of under-replicated ledgers, shared by several processes, over all drivers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from metadata_bells import Bell
+
+from quorumbook.errors import SessionExpiredError
+from quorumbook.metadata.cluster import init_cluster
+from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
+
+LOCK = TreePaths("/ledgers").underreplicated_lock(7)
+
+
+@pytest.fixture
+async def queues(store, other):
+    await init_cluster(store)
+    return UnderreplicationQueue(store, "one"), UnderreplicationQueue(other, "two")
+
+
+async def listed(queue):
+    return [mark async for mark in queue.list()]
+
+
+async def test_marks_by_two_at_the_same_time_are_all_kept(queues):
+    one, two = queues
+    await asyncio.gather(*(queue.mark(7, [f"b{n}"]) for n in range(6) for queue in (one, two)))
+    mark = await two.read(7)
+    assert sorted(mark.replicas) == [f"b{n}" for n in range(6)]
+
+
+async def test_a_mark_survives_the_removal_of_its_parents(queues):
+    one, two = queues
+    for _ in range(10):
+        await one.mark(7, ["b1"])
+        work = await one.take()
+        await asyncio.gather(one.done(work), two.mark(7, ["b2"]), two.mark(8, ["b3"]))
+        assert "b2" in (await two.read(7)).replicas
+        assert await two.read(8) == Mark(8, ("b3",))
+        while (work := await one.take()) is not None:
+            assert await one.done(work)
+        assert await listed(two) == []
+
+
+async def test_nobody_takes_what_another_works_on_until_it_is_released(queues):
+    one, two = queues
+    await one.mark(7, ["b1"])
+    work = await one.take()
+    bell = Bell()
+    assert await two.take(bell) is None
+    assert bell.count == 0
+    await one.release(work)
+    await bell.wait()
+    assert (await two.take()).mark == Mark(7, ("b1",))
+    with pytest.raises(SessionExpiredError):
+        await one.done(work)
+
+
+async def test_two_workers_share_the_queue_without_meeting(queues):
+    for ledger_id in range(12):
+        await queues[0].mark(ledger_id, [])
+    done = []
+
+    async def work(queue):
+        while (work := await queue.take()) is not None:
+            assert await queue.done(work)
+            done.append(work.ledger_id)
+
+    await asyncio.gather(*map(work, queues))
+    await asyncio.gather(*map(work, queues))
+    assert sorted(done) == list(range(12))
+
+
+async def test_a_ledger_marked_again_while_it_is_worked_on_stays(queues):
+    one, two = queues
+    await one.mark(7, ["b1"])
+    work = await one.take()
+    await two.mark(7, ["b1"])
+    assert not await one.done(work)
+    work = await two.take()
+    assert work.mark == Mark(7, ("b1",))
+    assert await two.done(work)
+
+
+async def test_a_lock_goes_with_its_session_and_is_not_given_back_twice(
+    driver, store, other, queues
+):
+    one, two = queues
+    await one.mark(7, ["b1"])
+    work = await one.take()
+    bell = Bell()
+    assert await two.take(bell) is None
+    await driver.end_lease(store)
+    await bell.wait()
+    again = await two.take()
+    assert again.ledger_id == 7
+    for _ in range(2):
+        with pytest.raises(SessionExpiredError):
+            await one.done(work)
+        with pytest.raises(SessionExpiredError):
+            await one.release(work)
+        await store.renew_session()
+    assert not one.is_held(work)
+    assert (await other.get(LOCK)).owner == other.session_id
+    assert await one.take() is None
+    assert await two.done(again)
+
+
+async def test_a_worker_is_woken_by_the_first_mark_and_by_later_ones(queues):
+    one, two = queues
+    while_empty = Bell()
+    assert await two.take(while_empty) is None
+    await one.mark(7, ["b1"])
+    await while_empty.wait()
+    while True:
+        bell = Bell()
+        work = await two.take(bell)
+        if work is not None:
+            break
+        await bell.wait()
+    while_busy = Bell()
+    assert await two.take(while_busy) is None
+    await one.mark(7 + 2**40, ["b1"])
+    await while_busy.wait()
+    assert (await two.take()).ledger_id == 7 + 2**40
+    assert bell.count == 0
+
+
+async def test_a_switch_that_is_thrown_is_noticed(queues):
+    one, two = queues
+    for switch in (one.disable, one.enable):
+        bell = Bell()
+        before = await two.is_enabled(bell)
+        assert await switch()
+        await bell.wait()
+        assert await two.is_enabled() is not before
+    bell = Bell()
+    assert await two.lost_bookie_delay_s(bell) is None
+    await one.set_lost_bookie_delay_s(60)
+    await bell.wait()
+    assert await two.lost_bookie_delay_s() == 60

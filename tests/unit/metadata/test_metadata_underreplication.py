@@ -1,0 +1,212 @@
+"""The queue of under-replicated ledgers: the peer's bytes and nodes, what a worker relies on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quorumbook.errors import (
+    ClusterNotInitializedError,
+    LocalProtocolError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    SessionExpiredError,
+)
+from quorumbook.metadata.cluster import init_cluster
+from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.underreplication import Check, Mark, UnderreplicationQueue
+
+_PAYLOADS = json.loads((Path(__file__).parents[2] / "golden" / "zookeeper.json").read_text())[
+    "underreplication_payloads"
+]
+GOLDEN = {
+    each["what"]: each["utf8"].encode() if "utf8" in each else bytes.fromhex(each["hex"])
+    for each in _PAYLOADS
+}
+MARKS = {
+    "underreplicated ledger, no replicas": Mark(7, ()),
+    "underreplicated ledger, one replica": Mark(7, ("192.0.2.1:3181",)),
+    "underreplicated ledger, two replicas and ctime": Mark(
+        7, ("192.0.2.1:3181", "bookie-1"), 1_700_000_000_123
+    ),
+}
+BASE = "/ledgers/underreplication"
+LEAF = TreePaths("/ledgers").underreplicated(7)
+LOCK = TreePaths("/ledgers").underreplicated_lock(7)
+
+
+@pytest.fixture
+async def queue(store):
+    await init_cluster(store)
+    return UnderreplicationQueue(store, "host-a")
+
+
+async def listed(queue):
+    return [mark async for mark in queue.list()]
+
+
+@pytest.mark.parametrize("what", MARKS)
+def test_marks_of_ledgers_are_the_peers(what):
+    assert MARKS[what].encode() == GOLDEN[what]
+    assert Mark.decode(7, GOLDEN[what], "/x") == MARKS[what]
+
+
+async def test_marking_leaves_the_peers_nodes(store, queue):
+    await queue.mark(7, ["192.0.2.1:3181", "bookie-1"], 1_700_000_000_123)
+    node = await store.get(f"{BASE}/ledgers/0000/0000/0000/0007/urL0000000007")
+    assert node.data == GOLDEN["underreplicated ledger, two replicas and ctime"]
+    assert (await store.get(f"{BASE}/LAYOUT")).data == GOLDEN["underreplication LAYOUT"]
+
+
+async def test_the_lock_is_the_peers(store, queue):
+    await queue.mark(7, [])
+    await queue.take()
+    node = await store.get(f"{BASE}/locks/urL0000000007")
+    assert node.data == GOLDEN["lock"]
+    assert node.owner == store.session_id
+    nameless = UnderreplicationQueue(store)
+    await nameless.mark(8, [])
+    await nameless.take()
+    assert (await store.get(f"{BASE}/locks/urL0000000008")).data in (
+        GOLDEN["lock without id"],
+        b'bookieId: ""\n',
+    )
+
+
+async def test_switches_delays_and_times_of_checks_are_the_peers(store, queue):
+    assert await queue.is_enabled()
+    assert await queue.lost_bookie_delay_s() is None
+    assert await queue.disable()
+    assert not await queue.disable()
+    assert (await store.get(f"{BASE}/disable")).data == b""
+    assert not await queue.is_enabled()
+    assert await queue.enable()
+    assert not await queue.enable()
+    assert await queue.is_enabled()
+    for delay_s in (30, 60):
+        await queue.set_lost_bookie_delay_s(delay_s)
+        assert await queue.lost_bookie_delay_s() == delay_s
+    assert (await store.get(f"{BASE}/lostBookieRecoveryDelay")).data == GOLDEN[
+        "lostBookieRecoveryDelay"
+    ]
+    for check in Check:
+        assert await queue.checked_at_ms(check) is None
+        await queue.set_checked_at_ms(check, 1_700_000_000_123)
+        data = (await store.get(f"{BASE}/{check.value}")).data
+        assert data == GOLDEN[f"{check.value} (binary)"]
+        assert await queue.checked_at_ms(check) == 1_700_000_000_123
+
+
+async def test_an_impossible_delay_is_refused(queue):
+    for delay_s in (-1, 2**31):
+        with pytest.raises(LocalProtocolError):
+            await queue.set_lost_bookie_delay_s(delay_s)
+
+
+async def test_marks_of_the_same_ledger_are_merged(store, queue):
+    await queue.mark(7, ["b1", "b2"])
+    await queue.mark(7, ["b2", "b3"], 5)
+    await queue.mark(7, ["b1"], 6)
+    assert await queue.read(7) == Mark(7, ("b1", "b2", "b3"), 5)
+    assert (await store.get(LEAF)).version == 2
+
+
+async def test_all_marks_are_listed_in_order_and_nothing_else(store, queue):
+    ids = [0, 7, 65_535, 65_536, 2**32, 9_999_999_999, 10_000_000_000, 2**63 - 1]
+    for ledger_id in reversed(ids):
+        await queue.mark(ledger_id, ["b1"])
+    parent = LEAF.rpartition("/")[0]
+    await store.create(f"{parent}/urL0000000008")
+    await store.create(f"{parent}/other")
+    await store.create(f"{BASE}/ledgers/zzzz")
+    assert await listed(queue) == [Mark(ledger_id, ("b1",)) for ledger_id in ids]
+
+
+async def test_nothing_is_listed_or_taken_before_anything_is_marked(queue):
+    assert await listed(queue) == []
+    assert await queue.take() is None
+    assert await queue.read(7) is None
+
+
+async def test_no_queue_is_made_where_there_is_no_cluster(store):
+    queue = UnderreplicationQueue(store)
+    for call in (queue.mark(7, []), queue.disable(), queue.enable(), queue.take()):
+        with pytest.raises(ClusterNotInitializedError):
+            await call
+    assert await store.exists("/ledgers") is None
+
+
+@pytest.mark.parametrize("data", [b"replica: 7", b"\xff", b"what", b'replica: "b1" ctime: "x"'])
+async def test_a_damaged_mark_is_said_to_be_one_and_not_kept_locked(store, queue, data):
+    await queue.mark(7, ["b1"])
+    await store.set(LEAF, data)
+    for call in (queue.mark(7, ["b2"]), queue.read(7), listed(queue), queue.take()):
+        with pytest.raises(MetadataFormatError, match="urL0000000007"):
+            await call
+    assert (await store.get(LEAF)).data == data
+    assert await store.exists(LOCK) is None
+
+
+@pytest.mark.parametrize("layout", [b'type: "BASIC" version: 2', b'type: "OTHER" version: 1', b""])
+async def test_a_queue_of_another_layout_is_refused(store, queue, layout):
+    await store.create(BASE)
+    await store.create(f"{BASE}/LAYOUT", layout)
+    for call in (queue.mark(7, []), queue.take(), listed(queue)):
+        with pytest.raises(MetadataFormatError, match="LAYOUT"):
+            await call
+
+
+async def test_damaged_settings_are_said_to_be_damaged(store, queue):
+    await queue.set_lost_bookie_delay_s(1)
+    await store.set(f"{BASE}/lostBookieRecoveryDelay", b"soon")
+    with pytest.raises(MetadataFormatError, match="lostBookieRecoveryDelay"):
+        await queue.lost_bookie_delay_s()
+    await queue.set_checked_at_ms(Check.REPLICAS, 1)
+    await store.set(f"{BASE}/replicascheckctime", b"\xff")
+    with pytest.raises(MetadataFormatError, match="replicascheckctime"):
+        await queue.checked_at_ms(Check.REPLICAS)
+
+
+async def test_work_that_is_done_leaves_no_mark_no_empty_parents_and_no_lock(store, queue):
+    await queue.mark(7, ["b1"])
+    await queue.mark(8, ["b1"])
+    works = [await queue.take(), await queue.take()]
+    assert {work.ledger_id for work in works} == {7, 8}
+    assert await queue.take() is None
+    assert await queue.done(works[0])
+    assert len(await store.children(f"{BASE}/ledgers/0000/0000/0000")) == 1
+    assert await queue.done(works[1])
+    assert await store.children(f"{BASE}/ledgers") == []
+    assert await store.children(f"{BASE}/locks") == []
+    with pytest.raises(SessionExpiredError):
+        await queue.done(works[0])
+
+
+async def test_work_is_chosen_by_lot(queue):
+    for ledger_id in range(16):
+        await queue.mark(ledger_id, [])
+    assert [(await queue.take()).ledger_id for _ in range(16)] != list(range(16))
+
+
+async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeypatch):
+    await queue.mark(7, [])
+    create = store.create
+
+    async def lose_answer(path, *arguments, **options):
+        await create(path, *arguments, **options)
+        if path == LOCK:
+            raise MetadataUnavailableError("no answer")
+
+    await store.create(f"{BASE}/locks")
+    monkeypatch.setattr(store, "create", lose_answer)
+    with pytest.raises(MetadataUnavailableError):
+        await queue.take()
+    monkeypatch.undo()
+    other = UnderreplicationQueue(store, "host-b")
+    assert await other.take() is None
+    work = await queue.take()
+    assert work.ledger_id == 7
+    assert await queue.done(work)
+    assert await store.exists(LOCK) is None
