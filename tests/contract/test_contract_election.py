@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from metadata_bells import settle
 
 from quorumbook.errors import SessionExpiredError
 from quorumbook.metadata.election import Election
@@ -103,6 +104,26 @@ async def test_one_in_the_middle_that_goes_makes_nobody_leader(driver, store, ot
     # The third now watches the first: it follows when that one goes.
     await first.resign()
     await until(lambda: third.is_leader)
+
+
+async def test_a_leader_that_goes_wakes_only_the_next(driver, store, other, stand, monkeypatch):
+    first = await stand(store, "b1")
+    second = await stand(other, "b2")
+    last_store = await driver.open()
+    await stand(last_store, "b3")
+    await settle(driver, last_store)
+    looks = []
+    children = last_store.children
+
+    async def look(*arguments):
+        looks.append(arguments)
+        return await children(*arguments)
+
+    monkeypatch.setattr(last_store, "children", look)
+    await first.resign()
+    await until(lambda: second.is_leader)
+    await settle(driver, last_store)
+    assert looks == []
 
 
 async def test_a_vote_that_somebody_deletes_is_cast_again_behind_the_others(store, other, stand):

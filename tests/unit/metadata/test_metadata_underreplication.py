@@ -118,7 +118,7 @@ async def test_all_marks_are_listed_in_order_and_nothing_else(store, queue):
     for ledger_id in reversed(ids):
         await queue.mark(ledger_id, ["b1"])
     parent = LEAF.rpartition("/")[0]
-    await store.create(f"{parent}/urL0000000008")
+    await store.create(f"{parent}/urL0000000000")
     await store.create(f"{parent}/other")
     await store.create(f"{BASE}/ledgers/zzzz")
     assert await listed(queue) == [Mark(ledger_id, ("b1",)) for ledger_id in ids]
@@ -190,6 +190,11 @@ async def test_work_is_chosen_by_lot(queue):
     assert [(await queue.take()).ledger_id for _ in range(16)] != list(range(16))
 
 
+async def nothing_locked(_watch):
+    """Say what was true before somebody else was faster."""
+    return set()
+
+
 async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeypatch):
     await queue.mark(7, [])
     create = store.create
@@ -205,8 +210,30 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeyp
         await queue.take()
     monkeypatch.undo()
     other = UnderreplicationQueue(store, "host-b")
+    monkeypatch.setattr(other, "_locked", nothing_locked)
     assert await other.take() is None
     work = await queue.take()
     assert work.ledger_id == 7
     assert await queue.done(work)
     assert await store.exists(LOCK) is None
+
+
+async def test_the_lock_of_whoever_came_after_our_session_is_left_alone(store, queue, monkeypatch):
+    await queue.mark(7, [])
+    await store.set(LEAF, b"damaged")
+    get = store.get
+
+    async def lose_the_session(path, *arguments):
+        if path == LEAF:
+            monkeypatch.undo()
+            store._shared.extend(store.session_id, 0)
+            with pytest.raises(SessionExpiredError):
+                await store.create("/a")
+            await store.renew_session()
+            await store.create(LOCK, b"somebody else", ephemeral=True)
+        return await get(path, *arguments)
+
+    monkeypatch.setattr(store, "get", lose_the_session)
+    with pytest.raises(MetadataFormatError):
+        await queue.take()
+    assert (await store.get(LOCK)).data == b"somebody else"
