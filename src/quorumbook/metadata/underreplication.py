@@ -287,7 +287,7 @@ class UnderreplicationQueue:
         """Take a lock, then read what to do: what is marked from here on raises the version."""
         lock = self._paths.underreplicated_lock(ledger_id)
         session_id = self._store.session_id
-        data = text_record("LockDataFormat", bookieId=self._worker)
+        data = text_record("LockDataFormat", bookieId=self._worker or None)
         try:
             await create_with_parents(self._store, lock, data, ephemeral=True)
         except NodeExistsError:
