@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from doubles.zookeeper import Missing, find_zookeeper, start_zookeeper
 from quorumbook.zookeeper_server import ZooKeeperServer
+
+# A shell that runs the tests in the background has Ctrl-C ignored, in their children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
