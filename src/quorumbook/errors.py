@@ -24,6 +24,7 @@
     │   ├── MetadataFormatError  SessionExpiredError  MetadataUnavailableError
     │   ├── MetadataUnauthorizedError
     │   └── ClusterNotInitializedError  ClusterExistsError  MetadataMoveError
+    ├── NoAuditorError                 nobody looks after the cluster's ledgers, or may
     ├── StorageError                   a bookie's own disk, with path and offset
     │   ├── CorruptJournalError  CorruptEntryLogError  CorruptIndexError  CorruptStateError
     │   ├── MissingEntryLogError  ShortReadError  DiskFullError
@@ -346,6 +347,12 @@ class ClusterExistsError(MetadataError):
 
 class MetadataMoveError(MetadataError):
     """Metadata is not dumped, restored or copied: the source is in use, the target not empty."""
+
+
+class NoAuditorError(QuorumbookError):
+    """Nobody audits the cluster's ledgers now, or auditing is switched off."""
+
+    retriable = True
 
 
 class StorageError(QuorumbookError):

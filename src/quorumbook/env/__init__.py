@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quorumbook.env.budget import Budget
 from quorumbook.env.disk import RealDisk, UncachedFile
 from quorumbook.env.interfaces import (
     Clock,
@@ -24,23 +25,27 @@ from quorumbook.env.interfaces import (
     DiskUsage,
     File,
     Network,
+    Programs,
     T,
     Threads,
     Worker,
 )
-from quorumbook.env.machine import RealClock, RealNetwork, RealThreads
+from quorumbook.env.machine import RealClock, RealNetwork, RealPrograms, RealThreads
 from quorumbook.env.tls import TlsContexts, TlsOptions, explain
 
 __all__ = [
+    "Budget",
     "Clock",
     "Disk",
     "DiskUsage",
     "Env",
     "File",
     "Network",
+    "Programs",
     "RealClock",
     "RealDisk",
     "RealNetwork",
+    "RealPrograms",
     "RealThreads",
     "Threads",
     "TlsContexts",
@@ -78,6 +83,13 @@ class Env:
     disk: Disk = field(default_factory=RealDisk)
     network: Network = field(default_factory=RealNetwork)
     threads: Threads = field(default_factory=RealThreads)
+    programs: Programs = field(default_factory=RealPrograms)
+    #: What all background I/O of this process shares.
+    background: Budget = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make the budget of this world's clock."""
+        object.__setattr__(self, "background", Budget(self.clock, self.threads))
 
 
 def logger(name: str) -> logging.Logger:

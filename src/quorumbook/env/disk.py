@@ -308,10 +308,11 @@ class RealDisk:
         self.sync_directory(os.path.dirname(path) or ".")
 
     def usage(self, path: str) -> DiskUsage:
-        """Return total and free space."""
+        """Return total and free space; what is kept for the superuser belongs to neither."""
         with _storage_errors(path):
             stat = os.statvfs(path)
-        return DiskUsage(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+        used = stat.f_blocks - stat.f_bfree
+        return DiskUsage((used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: str) -> Callable[[], None]:
         """Take an exclusive lock file and return its release."""

@@ -22,6 +22,13 @@ class Clock(Protocol):
         """Return milliseconds since 1970."""
         ...
 
+    def boot_id(self) -> str:
+        """Return what tells one boot of the machine from another, or "" if nothing does.
+
+        Monotonic time begins anew with each, and what was not synced is gone.
+        """
+        ...
+
 
 class File(Protocol):
     """An open file; all calls block and belong into a worker's job."""
@@ -151,8 +158,24 @@ class Threads(Protocol):
         ...
 
 
+class Programs(Protocol):
+    """Other programs of this machine."""
+
+    def run(self, words: Sequence[str], *, timeout_s: float) -> str:
+        """Run a program to its end and return what it printed; blocks, so for a worker's job.
+
+        Raises:
+            OSError: it cannot be started, took too long, or said that it failed.
+        """
+        ...
+
+
 class Network(Protocol):
     """Streams in Protocol style: ``data_received(bytes)``, ``transport.write(bytes)``."""
+
+    async def address_of(self, host: str) -> str:
+        """Return the first address of a host; errors are OSError."""
+        ...
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]

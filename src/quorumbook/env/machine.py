@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import queue
 import ssl
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quorumbook.env.interfaces import T, Worker
 from quorumbook.env.tls_transport import TlsTransport
@@ -24,6 +26,18 @@ class RealClock:
     def wall_ms(self) -> int:
         """Return milliseconds since 1970."""
         return time.time_ns() // 1_000_000
+
+    def boot_id(self) -> str:
+        """Return what tells one boot of the machine from another."""
+        with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+        if sys.platform == "darwin":
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                return subprocess.run(  # noqa: S603 - a fixed command
+                    command, capture_output=True, check=True, text=True, timeout=5
+                ).stdout.strip()
+        return ""
 
 
 class RealWorker:
@@ -78,8 +92,29 @@ class RealThreads:
         time.sleep(seconds)
 
 
+class RealPrograms:
+    """Programs of this machine, without a shell between."""
+
+    def run(self, words: Sequence[str], *, timeout_s: float) -> str:
+        """Run a program to its end and return what it printed."""
+        try:
+            done = subprocess.run(  # noqa: S603 - what the configuration names
+                list(words), capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{words[0]} did not end within {timeout_s:g} s") from None
+        if done.returncode:
+            raise OSError(f"{words[0]} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+        return done.stdout
+
+
 class RealNetwork:
     """TCP of the running event loop."""
+
+    async def address_of(self, host: str) -> str:
+        """Return the first address of a host; errors are OSError."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, None)
+        return str(found[0][4][0])
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]

@@ -236,7 +236,11 @@ _VERIFY[21] = _VERIFY[20]
 
 #: Parts of OpenSSL's names of what the other side told us, in this order.
 _ALERTS = (
-    ("CERTIFICATE_REQUIRED", "it demands a certificate", "set tls.client_authentication"),
+    (
+        "CERTIFICATE_REQUIRED",
+        "it demands a certificate",
+        "set tls.certificate_file and tls.key_file, and for bookies tls.client_authentication",
+    ),
     ("CERTIFICATE_EXPIRED", "our certificate has expired", "renew it"),
     ("CERTIFICATE_REVOKED", "our certificate was revoked", "issue a new one"),
     ("UNKNOWN_CA", "it does not know who signed our certificate", "add our CA to its tls.ca_file"),
