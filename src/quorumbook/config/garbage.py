@@ -1,4 +1,4 @@
-"""The options of garbage collection and compaction; a part of ``schema``."""
+"""The options of garbage collection, compaction and background I/O; a part of ``schema``."""
 
 from __future__ import annotations
 
@@ -41,13 +41,28 @@ GC_OPTIONS = (
         peer_key="majorCompactionInterval", minimum=0,
     ),
     Option(
-        "gc", "compaction_rate_bytes", Kind.SIZE, 1_000_000,
-        "Bytes a second that compaction moves; 0: as fast as it can.",
-        peer_key="compactionRateByBytes", minimum=0,
+        "gc", "surplus_interval_s", Kind.DURATION, 86400.0,
+        "Time between two searches for copies of closed ledgers that name this bookie no more; "
+        "0: none.",
+        peer_key="gcOverreplicatedLedgerWaitTime", peer_unit=0.001, minimum=0,
+    ),
+    Option(
+        "gc", "surplus_grace_s", Kind.DURATION, 3600.0,
+        "Such a copy is dropped when it is found again so much later, and nothing was added to it.",
+        minimum=0,
     ),
     Option(
         "gc", "reserve_size_bytes", Kind.SIZE, 16 * 1024 * 1024,
         "Disk space kept so that compaction can give space back on a full disk.",
+        minimum=0,
+    ),
+)  # fmt: skip
+
+BACKGROUND_OPTIONS = (
+    Option(
+        "background", "io_rate_bytes", Kind.SIZE, 20 * 1024 * 1024,
+        "Bytes a second that compaction, scrubbing and replication may read and write together; "
+        "0: no limit.",
         minimum=0,
     ),
 )  # fmt: skip

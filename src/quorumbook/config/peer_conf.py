@@ -13,6 +13,9 @@ one thing here:
     ledgerStorageClass                                         storage.peer_storage
     tlsProviderFactoryClass                                    tls.enabled; without it the other
                                                                keys of TLS mean nothing, as there
+    ensemblePlacementPolicy                                    placement.policy, by the class's name
+    reppDnsResolverClass                                       nothing, if it is ScriptBasedMapping:
+                                                               placement.rack_script says it all
 
 Every other key is named once in a warning: it has no effect here, protects nothing here, or is not
 the peer's at all.
@@ -45,7 +48,16 @@ _GROUPS = """
 metadataServiceUri zkServers zkLedgersRootPath ledgerManagerFactoryClass ledgerManagerType
 journalDirectories journalDirectory listeningInterface useHostNameAsBookieID useShortHostName
 allowLoopback ledgerStorageClass sortedLedgerStorageEnabled tlsProviderFactoryClass
+ensemblePlacementPolicy
 """
+_CLIENT_PACKAGE = "org.apache.bookkeeper.client"
+_POLICIES = {
+    f"{_CLIENT_PACKAGE}.DefaultEnsemblePlacementPolicy": "random",
+    f"{_CLIENT_PACKAGE}.RackawareEnsemblePlacementPolicy": "rack-aware",
+    f"{_CLIENT_PACKAGE}.RegionAwareEnsemblePlacementPolicy": "region-aware",
+    f"{_CLIENT_PACKAGE}.ZoneawareEnsemblePlacementPolicy": "zone-aware",
+}
+_SCRIPT_MAPPING = "org.apache.bookkeeper.net.ScriptBasedMapping"
 _TOGETHER = frozenset(_GROUPS.split())
 #: What the peer writes for "not set".
 _UNSET = {"dbStorage_readAheadCacheBatchBytesSize": "-1"}
@@ -86,6 +98,8 @@ class PeerConf:
         """Return a value as the option's type wants it."""
         values = self._properties.values(key)
         if option.kind is Kind.LIST:
+            if key == "reppRegionsToWrite":  # the peer cuts it at semicolons itself
+                values = [part.strip() for value in values for part in value.split(";")]
             return [value for value in values if value]
         if option.kind is Kind.SWITCH:
             return _JAVA_WORDS.get(values[0].strip().lower(), values[0])
@@ -107,6 +121,9 @@ class PeerConf:
         if self._text("diskUsageThreshold") and not self._text("diskUsageLwmThreshold"):
             source = self.source("diskUsageThreshold")
             found["bookie.disk_usage_writable"] = (self._text("diskUsageThreshold"), source)
+        policy = _POLICIES.get(self._text("ensemblePlacementPolicy"))
+        if policy is not None:
+            found["placement.policy"] = (policy, self.source("ensemblePlacementPolicy"))
         if self._has_tls:
             found["tls.enabled"] = ("true", self.source("tlsProviderFactoryClass"))
         if self._is_on("httpServerEnabled"):
@@ -147,9 +164,7 @@ class PeerConf:
         key = "journalDirectories" if self._text("journalDirectories") else "journalDirectory"
         journals = [value for value in self._properties.values(key) if value]
         if journals:
-            found["storage.journal_directory"] = (journals[0], self.source(key))
-        if journals[1:]:
-            found["storage.further_journal_directories"] = (journals[1:], self.source(key))
+            found["storage.journal_directories"] = (journals, self.source(key))
         storage = self._text("ledgerStorageClass")
         if storage:
             kind = "db" if storage.endswith("DbLedgerStorage") else "sorted"
@@ -180,6 +195,10 @@ class PeerConf:
             for key in self._properties
             if key and key not in _DIRECT and key not in _TOGETHER and self._counts(key)
         ]
+        if self._text("reppDnsResolverClass") == _SCRIPT_MAPPING:
+            others.remove("reppDnsResolverClass")
+        if self._text("ensemblePlacementPolicy") not in {"", *_POLICIES}:
+            others.append("ensemblePlacementPolicy")
         protective = [
             key
             for key in others
