@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any
 
 from quorumbook.ids import EntryId, LedgerId
@@ -180,9 +181,29 @@ def _found_layout(
     return LENGTH.pack(size) + head, middle, before_entry, tail
 
 
-def found_answers(request: ReadRun, entry_ids: range, entries: Sequence[memoryview]) -> bytes:
-    """Return the answers to some reads of a run whose entries, all of one size, were found."""
-    return v2.encode_read_answers(request.ledger_id, entry_ids, entries)
+def found_answers(
+    request: ReadRun, entries: Sequence[memoryview], max_lac: EntryId | None
+) -> bytes:
+    """Return the answers to all reads of a run; the entries, all of one size, were found."""
+    transactions = request.transactions
+    if transactions is None:
+        return v2.encode_read_answers(request.ledger_id, request.entry_ids, entries)
+    entry_ids = varint.encode_row(request.entry_ids)
+    head, middle, before_entry, tail = _found_layout(
+        request.ledger_id, max_lac, len(transactions[0]), len(entry_ids[0]), len(entries[0])
+    )
+    rows = zip(
+        repeat(tail + head),
+        transactions,
+        repeat(middle),
+        entry_ids,
+        repeat(before_entry),
+        entries,
+        strict=False,
+    )
+    pieces = chain.from_iterable(rows)
+    next(pieces)
+    return b"".join(chain((head,), pieces, (tail,)))
 
 
 def batch_read_answer(
@@ -281,6 +302,8 @@ def bare_answer(request: Request, status: Status) -> bytes:
         return b"".join(
             _bare(Operation.ADD_ENTRY, token, status) for token in request.transaction_ids
         )
+    if isinstance(request, ReadRun):
+        return b"".join(_bare(read.operation, read.token, status) for read in request.reads())
     return _bare(request.operation, request.token, status)
 
 
@@ -295,6 +318,8 @@ def error_answer(request: Request, status: Status) -> bytes:
         return error_answer(request.refused, request.status)
     if isinstance(request, BatchRead):
         return b"".join(batch_read_answer(request, status))
+    if isinstance(request, ReadRun):
+        return b"".join(read_answer(read, status) for read in request.reads())
     answer = _ERROR_ANSWERS.get(type(request))
     if answer is None:
         return bare_answer(request, status)

@@ -28,6 +28,7 @@ from hashlib import sha1
 from itertools import accumulate, count, repeat
 from operator import ne
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 import google_crc32c
@@ -51,6 +52,13 @@ _pack_crc32c = _CRC32C.pack
 _crc32c = google_crc32c.value
 _extend_crc32c = google_crc32c.extend
 _join = b"".join
+
+
+class EntryMarks(NamedTuple):
+    """What entries say of the ledger, by entry."""
+
+    last_adds_confirmed: tuple[EntryId, ...]
+    lengths: tuple[int, ...]
 
 
 class DigestType(IntEnum):
@@ -78,6 +86,42 @@ def entry_header(entry: bytes) -> tuple[LedgerId, EntryId, EntryId, int]:
         raise DigestMismatchError(f"an entry of {len(entry)} bytes has no whole header")
     header: tuple[int, int, int, int] = _HEADER.unpack_from(entry)
     return header
+
+
+def entry_marks(data: bytes, payload_sizes: Sequence[int], payload_offset: int) -> EntryMarks:
+    """Return last add confirmed and length of entries that were verified.
+
+    Args:
+        data: The entries, each behind its 4-byte size.
+        payload_sizes: How long each one's payload is.
+        payload_offset: Where payloads begin in entries.
+    """
+    head = 4 + payload_offset
+    if payload_sizes.count(payload_sizes[0]) == len(payload_sizes):
+        rest = payload_sizes[0] + payload_offset - HEADER_SIZE_BYTES
+        found = Struct(f">20xqq{rest}x").iter_unpack(data)
+    else:
+        starts = accumulate((head + size for size in payload_sizes[:-1]), initial=20)
+        found = map(_IDS.unpack_from, repeat(data), starts)
+    return EntryMarks(*zip(*found, strict=True))
+
+
+def entries_in(data: bytes) -> int:
+    """Return how many whole entries, each behind its 4-byte size, there are; not verified."""
+    if len(data) < 4:
+        return 0
+    step = 4 + _SIZE.unpack_from(data)[0]
+    count, rest = divmod(len(data), step) if step > 4 else (0, 1)
+    if not rest and all(data[at::step] == data[at : at + 1] * count for at in range(4)):
+        return count
+    count = position = 0
+    while len(data) - position >= 4:
+        size = _SIZE.unpack_from(data, position)[0]
+        position += 4 + size
+        if size <= 0 or position > len(data):
+            break
+        count += 1
+    return count
 
 
 class Digester(ABC):

@@ -4,15 +4,17 @@ Each request carries what its answer must echo.  In v2 that is the version byte 
 0, 1 or 2) and the ids as requested; in v3 the transaction id.
 
 Requests are plain objects with slots: one for each frame, but one for a whole run of adds and for
-a row of plain v2 reads.
+a row of plain reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import repeat
 
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.protocol import varint
 from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status
 
@@ -172,21 +174,52 @@ class Read(Request):
 
 
 class ReadRun(Request):
-    """Plain v2 reads of one ledger that came together, their ids at equal distances.
+    """Plain reads of one ledger that came together, their ids at equal distances.
 
     That is what a client sends that reads in a row: where the ensemble stripes its reads, each
     bookie is asked for every n-th entry.
+
+    Attributes:
+        entry_ids: What is read, ascending.
+        transactions: In v3 the transaction id of each read, a varint as it came.
     """
 
-    __slots__ = ("entry_ids", "ledger_id")
+    __slots__ = ("entry_ids", "ledger_id", "transactions")
 
     operation = Operation.READ_ENTRY
 
-    def __init__(self, token: int, ledger_id: LedgerId, entry_ids: range) -> None:
-        self.version = 2
+    def __init__(
+        self,
+        token: int,
+        ledger_id: LedgerId,
+        entry_ids: range,
+        transactions: Sequence[bytes] | None = None,
+    ) -> None:
+        self.version = 2 if transactions is None else 3
         self.token = token
         self.ledger_id = ledger_id
         self.entry_ids = entry_ids
+        self.transactions = transactions
+
+    def cut(self, count: int) -> tuple[ReadRun, ReadRun]:
+        """Return the first reads, so many, and the others."""
+        ids, transactions = self.entry_ids, self.transactions
+        first = transactions and transactions[:count]
+        others = transactions and transactions[count:]
+        return (
+            ReadRun(self.token, self.ledger_id, ids[:count], first),
+            ReadRun(self.token, self.ledger_id, ids[count:], others),
+        )
+
+    def reads(self) -> list[Read]:
+        """Return the reads one by one."""
+        tokens: Iterable[int] = repeat(self.token)
+        if self.transactions is not None:
+            tokens = [varint.decode(piece, 0, len(piece))[0] for piece in self.transactions]
+        return [
+            Read(self.version, token, self.ledger_id, entry_id)
+            for token, entry_id in zip(tokens, self.entry_ids, strict=False)
+        ]
 
 
 class BatchRead(Request):

@@ -11,7 +11,7 @@ All complete frames of a chunk are decoded in one loop, and adds that belong tog
 from __future__ import annotations
 
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
-from quorumbook.protocol import v2_requests, v3_requests, v3_runs
+from quorumbook.protocol import v2_requests, v3_reads, v3_requests, v3_runs
 from quorumbook.protocol.answers import (
     add_answers,
     auth_answer,
@@ -100,7 +100,7 @@ class RequestDecoder:
                     begin = position
                     position = v3_runs.decode_adds(data, position, end, max_length, requests)
                     if position == begin:
-                        position = v3_runs.decode_reads(data, position, end, max_length, requests)
+                        position = v3_reads.decode_reads(data, position, end, max_length, requests)
                     if position != begin:
                         continue
                 request = None

@@ -1,18 +1,16 @@
-"""Adds and plain reads that a bookie receives in v3, decoded by hand.
+"""Adds that a bookie receives in v3, decoded by hand.
 
 They come in masses, and in one of two layouts: the peer's Java client writes the field ``flag``
 first, Google's libraries write it last.
 
     add   0a n (08 version 10 02 18 txn [20 priority])
           aa 06 n ([a0 06 flag] 08 ledger 10 entry 1a 14 key 22 n body [28 flags] [a0 06 flag])
-    read  0a n (08 version 10 01 18 txn [20 priority])
-          a2 06 n (08 ledger 10 entry)
 
 What does not look exactly like this is left to the protobuf library (``v3_requests.py``).
 
 Adds of one client and ledger differ in transaction id, entry id and body only.  After the first,
 ``_Layout`` knows where these are, and each frame that follows is cut up by one ``unpack_from`` and
-compared with it.  Reads are done alike.
+compared with it.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import NamedTuple
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
-from quorumbook.protocol.requests import AddRun, Operation, Read, Request, Unsupported
+from quorumbook.protocol.requests import AddRun, Operation, Request, Unsupported
 from quorumbook.protocol.runs import MAX_GAP, build_run
 from quorumbook.protocol.status import Status
 
@@ -33,17 +31,15 @@ _DEFERRED_SYNC = 1
 _VERSION_THREE = 3
 
 _ADD_TAG = b"\xaa\x06"
-_READ_TAG = b"\xa2\x06"
 _FLAG_TAG = b"\xa0\x06"
 _KEY_TAG = b"\x1a\x14"
-_LEAST_SIZE = 16
-_SIGN = 1 << 63
+LEAST_SIZE = 16
 
 
 _structs: dict[str, Struct] = {}
 
 
-def _struct(layout: str) -> Struct:
+def struct_of(layout: str) -> Struct:
     """Return a struct of a layout seen on the wire; many frames, and connections, have the same."""
     struct = _structs.get(layout)
     if struct is None:
@@ -124,7 +120,7 @@ class _Layout:
         self.body_at = add.body_at - position
         head, before_nested, nested, before_body = map(len, self.fixed)
         nested_size, body_size = add.nested_at - add.nested_size_at, add.body_at - add.body_size_at
-        self.unpack = _struct(
+        self.unpack = struct_of(
             f">i{head}sB{transaction_size - 1}s{before_nested}s{nested_size}s{nested}s"
             f"B{entry_id_size - 1}s{before_body}s{body_size}sqq"
         ).unpack_from
@@ -260,7 +256,7 @@ def _add_run(
 
 def _add_at(data: bytes, position: int, end: int, max_length: int) -> tuple[_Add | None, int]:
     """Decode the frame at a position if it is a complete add of a known layout."""
-    if end - position < _LEAST_SIZE:
+    if end - position < LEAST_SIZE:
         return None, position
     length = int.from_bytes(data[position : position + 4], "big")
     stop = position + 4 + length
@@ -272,7 +268,7 @@ def _add_at(data: bytes, position: int, end: int, max_length: int) -> tuple[_Add
         return None, position
 
 
-def _decode_header(data: bytes, position: int, operation: int) -> tuple[int, int, int, int, int]:
+def decode_header(data: bytes, position: int, operation: int) -> tuple[int, int, int, int, int]:
     """Return transaction id, where it begins and ends, priority, and where the header ends."""
     if (
         data[position + 4] != 0x0A
@@ -296,23 +292,23 @@ def _decode_header(data: bytes, position: int, operation: int) -> tuple[int, int
 
 def _decode_add(data: bytes, position: int, stop: int) -> _Add:
     """Decode an add by hand; raises if its layout is another."""
-    transaction_id, transaction_at, transaction_end, priority, at = _decode_header(
+    transaction_id, transaction_at, transaction_end, priority, at = decode_header(
         data, position, Operation.ADD_ENTRY
     )
     flag = write_flags = 0
-    nested_size_at = at + len(_expect(data, at, _ADD_TAG))
+    nested_size_at = at + len(expect(data, at, _ADD_TAG))
     size, nested_at = varint.decode(data, nested_size_at, stop)
     at = nested_at
     if at + size != stop:
         raise RemoteProtocolError("another layout")
     if data[at : at + 2] == _FLAG_TAG:
         flag, at = varint.decode(data, at + 2, stop)
-    echo_ledger_id, at = varint.decode(data, at + len(_expect(data, at, b"\x08")), stop)
-    entry_id_at = at + len(_expect(data, at, b"\x10"))
+    echo_ledger_id, at = varint.decode(data, at + len(expect(data, at, b"\x08")), stop)
+    entry_id_at = at + len(expect(data, at, b"\x10"))
     echo_entry_id, entry_id_end = varint.decode(data, entry_id_at, stop)
-    key_at = entry_id_end + len(_expect(data, entry_id_end, _KEY_TAG))
+    key_at = entry_id_end + len(expect(data, entry_id_end, _KEY_TAG))
     at = key_at + 20
-    body_size_at = at + len(_expect(data, at, b"\x22"))
+    body_size_at = at + len(expect(data, at, b"\x22"))
     size, body_at = varint.decode(data, body_size_at, stop)
     at = body_end = body_at + size
     if at < stop and data[at] == 0x28:
@@ -344,97 +340,8 @@ def _decode_add(data: bytes, position: int, stop: int) -> _Add:
     )
 
 
-def _expect(data: bytes, position: int, tag: bytes) -> bytes:
+def expect(data: bytes, position: int, tag: bytes) -> bytes:
+    """Return a field's tag if it stands at a position; raises if the layout is another."""
     if not data.startswith(tag, position):
         raise RemoteProtocolError("another layout")
     return tag
-
-
-def decode_reads(
-    data: bytes, position: int, end: int, max_length: int, requests: list[Request]
-) -> int:
-    """Decode the plain reads that follow each other from a position on; return where they end.
-
-    Plain are reads of one entry without key, flag or waiting.  Returns the position itself if the
-    frame there is another.
-    """
-    while end - position >= _LEAST_SIZE:
-        length = int.from_bytes(data[position : position + 4], "big")
-        stop = position + 4 + length
-        if stop > end or length > max_length:
-            break
-        try:
-            transaction_id, transaction_at, transaction_end, priority, at = _decode_header(
-                data, position, Operation.READ_ENTRY
-            )
-            size, at = varint.decode(data, at + len(_expect(data, at, _READ_TAG)), stop)
-            is_whole = at + size == stop
-            ledger_id, at = varint.decode(data, at + len(_expect(data, at, b"\x08")), stop)
-            entry_id_at = at + len(_expect(data, at, b"\x10"))
-            entry_id, at = varint.decode(data, entry_id_at, stop)
-        except (RemoteProtocolError, IndexError):
-            break
-        if at != stop or not is_whole:
-            break
-        ledger_id = varint.signed(ledger_id)
-        requests.append(Read(3, transaction_id, ledger_id, varint.signed(entry_id), priority > 0))
-        if data.startswith(data[position : position + 4], stop):
-            fields = (transaction_at, transaction_end, entry_id_at)
-            stop = _match_reads(data, position, stop, end, fields, requests)
-        position = stop
-    return position
-
-
-def _match_reads(
-    data: bytes,
-    position: int,
-    stop: int,
-    end: int,
-    fields: tuple[int, int, int],
-    requests: list[Request],
-) -> int:
-    """Take the reads behind ``stop`` that look like the one before; return where they end."""
-    transaction_at, transaction_end, entry_id_at = fields
-    size = stop - position
-    run_prefix = data[position:transaction_at]
-    run_middle = data[transaction_end:entry_id_at]
-    transaction_size, entry_id_size = transaction_end - transaction_at, stop - entry_id_at
-    transaction_bias = 128 if transaction_size > 1 else 0
-    entry_id_bias = 128 if entry_id_size > 1 else 0
-    unpack = _struct(
-        f">{len(run_prefix)}sB{transaction_size - 1}s{len(run_middle)}sB{entry_id_size - 1}s"
-    ).unpack_from
-    model = requests[-1]
-    assert isinstance(model, Read)
-    ledger_id, is_high_priority = model.ledger_id, model.is_high_priority
-    transaction_rest = entry_id_rest = None
-    transaction_base = entry_id_base = -1
-    position = stop
-    while end - position >= size:
-        prefix, low, rest, middle, entry_id_low, entry_id_high = unpack(data, position)
-        if prefix != run_prefix or middle != run_middle:
-            break
-        if rest != transaction_rest:
-            transaction_rest, transaction_base = rest, varint.high_part(rest)
-        if entry_id_high != entry_id_rest:
-            entry_id_rest, entry_id_base = entry_id_high, varint.high_part(entry_id_high)
-        low -= transaction_bias
-        entry_id_low -= entry_id_bias
-        if (
-            not 0 <= low < 128
-            or not 0 <= entry_id_low < 128
-            or transaction_base < 0
-            or not 0 <= entry_id_base < _SIGN
-        ):
-            break
-        requests.append(
-            Read(
-                3,
-                transaction_base + low,
-                ledger_id,
-                entry_id_base + entry_id_low,
-                is_high_priority,
-            )
-        )
-        position += size
-    return position

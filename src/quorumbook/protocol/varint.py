@@ -5,6 +5,7 @@ Only what the hand-written v3 codecs need.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from quorumbook.errors import RemoteProtocolError
@@ -35,6 +36,26 @@ def _encode_rest(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def encode_row(values: range) -> list[bytes]:
+    """Encode ascending numbers, none of them negative; those that share all but a byte at once."""
+    encoded: list[bytes] = []
+    while values:
+        first = values[0]
+        rest = _encode_rest(first >> 7) if first > 127 else b""
+        block = (MORE if rest else LAST)[first & 127 :: values.step][: len(values)]
+        encoded += [low + rest for low in block]
+        values = values[len(block) :]
+    return encoded
+
+
+def are_whole(pieces: Sequence[bytes]) -> bool:
+    """Tell whether all of these, which are of one size, are varints and nothing else."""
+    size, joined = len(pieces[0]), b"".join(pieces)
+    return joined[size - 1 :: size].isascii() and all(
+        min(joined[place::size]) > 127 for place in range(size - 1)
+    )
 
 
 def decode(data: bytes, position: int, end: int) -> tuple[int, int]:
