@@ -31,8 +31,11 @@ _LOGGERS = (("slf4j-simple",), ("log4j-slf4j2-impl", "log4j-core", "log4j-api"))
 #: A server with a JAAS file or TLS needs them, a plain one does not.
 _NETTY_JARS = tuple(
     f"netty-{part}"
-    for part in ("buffer", "codec", "codec-base", "common", "handler", "resolver", "transport")
-)
+    for part in (
+        "buffer", "codec", "codec-base", "common", "handler", "resolver", "transport",
+        "transport-classes-epoll", "transport-native-unix-common",
+    )
+)  # fmt: skip
 _DEBIAN_JAR = "/usr/share/java/zookeeper.jar"
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _VERSION = re.compile(r"-(\d[\w.]*)\.jar$")

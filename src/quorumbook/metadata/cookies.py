@@ -188,8 +188,9 @@ def check_cookies(
     if missing:
         raise CookieMissingError(
             f"bookie {bookie_id} is known to the cluster but there is no cookie in "
-            f"{', '.join(missing)}: a disk is not mounted or was emptied; mount it, or start a "
-            "new bookie under another id"
+            f"{', '.join(missing)}: a disk is not mounted or was emptied; mount it, or, if what "
+            "was there is lost for good, start once with --set bookie.stamp_missing_cookies=true: "
+            "other bookies have the entries"
         )
     return CookieVerdict.KNOWN
 
@@ -269,8 +270,7 @@ def _options_of(found: Cookie, expected: Cookie) -> str:
     """Return the options that the bookie of a cookie is started with, as far as they differ."""
     values = (
         ("bookie.bookie_id", lambda cookie: (cookie.bookie_id,)),
-        ("storage.journal_directory", lambda cookie: cookie.journal_directories[:1]),
-        ("storage.further_journal_directories", lambda cookie: cookie.journal_directories[1:]),
+        ("storage.journal_directories", lambda cookie: cookie.journal_directories),
         ("storage.ledger_directories", lambda cookie: cookie.ledger_directories),
         ("storage.index_directories", lambda cookie: cookie.index_directories or ()),
     )

@@ -1,4 +1,4 @@
-r"""Elections in the metadata store, as the peer elects its auditor.
+r"""Elections in the metadata store, as the peer elects its auditor; applications have them too.
 
     <path>               bookieId: "<leader>"\n       who led last
     <path>/V_<10 digits> bookieId: "<candidate>"\n    ephemeral and sequential: a vote
@@ -19,8 +19,10 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable
+from types import TracebackType
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import LocalProtocolError, MetadataError, NoSuchNodeError
 from quorumbook.metadata.nodes import create_with_parents, parse_text_record, text_record
 from quorumbook.metadata.store import MetadataStore
@@ -51,20 +53,45 @@ async def current_leader(store: MetadataStore, path: str) -> str | None:
             return str(parse_text_record(_RECORD, (await store.get(vote)).data, vote).bookieId)
 
 
-class Election:
-    """One candidate of an election.
+def named_election(store: MetadataStore, parent: str, name: str, candidate: str) -> Election:
+    """Return a candidate of the election of a name, below a parent.
 
-    It only avoids that two leaders get into each other's way: what a leader does must be safe
-    with two of them, which compare-and-set and fencing see to.
+    Args:
+        store: Where; stays the caller's to close.
+        parent: The node below which elections lie; made when somebody stands.
+        name: Which election.
+        candidate: Who stands: nobody else's name; one is made up if it is empty.
+
+    Raises:
+        LocalProtocolError: an election cannot have that name.
+    """
+    if not re.fullmatch(r"[^/\0]+", name) or name in (".", ".."):
+        raise LocalProtocolError(f"{name!r} is no name of an election: it is one name in a path")
+    if not candidate:
+        candidate = f"candidate-{store.env.random.getrandbits(64):016x}"
+    return Election(store, f"{parent}/{name}", candidate)
+
+
+class Election:
+    """One candidate of an election: ``async with`` stands at its beginning, resigns at its end.
+
+    An election only avoids that two processes do the same work and fight about it.  Its leader
+    may have been paused for longer than its session lived: it believes to lead, and another one
+    does.  So never rely on ``is_leader`` for safety.  What a leader does must be safe with two of
+    them; a fence sees to that (a stream's writer, a ledger's recovery), or compare-and-set.
     """
 
     def __init__(self, store: MetadataStore, path: str, candidate: str) -> None:
         self._store = store
         self._path = path
+        #: By which name this candidate stands.
+        self.candidate = candidate
         self._data = text_record(_RECORD, bookieId=candidate)
         #: The path of our vote while its session lives.
         self._vote: str | None = None
         self._look_again = asyncio.Event()
+        #: Set, and replaced, when ``is_leader`` changes or this candidate stands no more.
+        self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._remove_callback: Callable[[], None] | None = None
         #: Whether this candidate leads, as far as this process knows.
@@ -72,6 +99,41 @@ class Election:
         #: Called on the loop whenever ``is_leader`` changes; when the session ends, before
         #: anything that comes after.
         self.on_changed: Callable[[bool], None] | None = None
+
+    @property
+    def has_vote(self) -> bool:
+        """Tell whether this candidate's vote is in the store, as far as this process knows."""
+        return self._vote is not None
+
+    async def __aenter__(self) -> Election:
+        self.stand()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.resign()
+
+    async def wait_to_lead(self) -> None:
+        """Wait until this candidate leads.
+
+        Raises:
+            LocalProtocolError: it does not stand, or the store was closed.
+        """
+        await self._wait_for(leads=True)
+
+    async def wait_to_lose(self) -> None:
+        """Wait until this candidate does not lead, as far as this process knows."""
+        await self._wait_for(leads=False)
+
+    async def _wait_for(self, *, leads: bool) -> None:
+        while self.is_leader is not leads:
+            if self._task is None or self._task.done():
+                raise LocalProtocolError(f"{self.candidate} does not stand at {self._path}")
+            await self._news.wait()
 
     def stand(self) -> None:
         """Vote for this candidate until it resigns, in one session after the other.
@@ -82,6 +144,8 @@ class Election:
         if self._task is None:
             self._remove_callback = self._store.on_session_expired(self._on_session_expired)
             self._task = asyncio.ensure_future(self._run())
+            # A closed store ends it without anybody's call.
+            self._task.add_done_callback(lambda _: self._tell())
 
     async def resign(self) -> None:
         """Stop leading, withdraw the vote, and stand no more."""
@@ -89,14 +153,13 @@ class Election:
         if task is None:
             return
         self._set_leader(False)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await end([task])
+        self._tell()
         assert self._remove_callback is not None
         self._remove_callback()
         self._store.unwatch(self._look_again.set)
         vote, self._vote = self._vote, None
-        with contextlib.suppress(MetadataError):
+        with contextlib.suppress(MetadataError, LocalProtocolError):
             # One that cannot be deleted goes with its session.
             if vote is None:
                 vote = await self._find_vote()
@@ -194,8 +257,13 @@ class Election:
     def _set_leader(self, is_leader: bool) -> None:
         if is_leader != self.is_leader:
             self.is_leader = is_leader
+            self._tell()
             if self.on_changed is not None:
                 self.on_changed(is_leader)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
 
 def _votes(names: list[str]) -> list[str]:

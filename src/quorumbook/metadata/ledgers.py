@@ -7,7 +7,7 @@ What the metadata says and how it may change is ``ledger.metadata``'s business, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 
 from quorumbook.errors import (
@@ -88,16 +88,26 @@ class LedgerManager:
         await self._check_cluster()
         return False
 
-    async def write(self, metadata: LedgerMetadata, version: int) -> int:
+    async def write(
+        self, metadata: LedgerMetadata, version: int, *, in_session: bool = False
+    ) -> int:
         """Replace a ledger's metadata if its node has this version; return the new version.
+
+        Args:
+            metadata: What to write.
+            version: What it is based on.
+            in_session: It relies on a lock too, and must not be written in another session.
 
         Raises:
             MetadataVersionConflict: somebody else changed it; read again and decide.
             NoSuchLedgerInMetadataError: it was deleted.
+            SessionExpiredError: the session is over, and with it the lock.
         """
         path = await self._path(metadata.ledger_id)
         data = encode(replace(metadata, creator_token=None))
         try:
+            if in_session:
+                return await self._store.set(path, data, version)
             return await with_living_session(
                 self._store, lambda: self._store.set(path, data, version)
             )
@@ -126,7 +136,7 @@ class LedgerManager:
                 await self._store.delete(parent)
                 parent, _ = split(parent)
 
-    async def list(self) -> AsyncIterator[LedgerId]:
+    async def list(self) -> AsyncGenerator[LedgerId, None]:
         """Yield the ids of all ledgers, ascending.
 
         Ledgers made or deleted meanwhile may or may not be among them; every other ledger is.

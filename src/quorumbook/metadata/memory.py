@@ -32,7 +32,15 @@ from quorumbook.metadata.store import (
     Watch,
     split,
 )
-from quorumbook.metadata.tree import Row, Stamp, Tree, WatchKind, WatchTable, run_callbacks
+from quorumbook.metadata.tree import (
+    Callbacks,
+    Row,
+    Stamp,
+    Tree,
+    WatchKind,
+    WatchTable,
+    run_callbacks,
+)
 
 T = TypeVar("T")
 MULTI_LIMIT = 10_000
@@ -230,7 +238,7 @@ class MemoryStore:
         self._loop = asyncio.get_running_loop()
         self._timeout_ns = int(session_timeout_s * 1e9)
         self._watches = WatchTable()
-        self._on_expired: dict[object, Callable[[], None]] = {}
+        self._on_expired = Callbacks()
         self._is_closed = False
         tree.attach(self)
         self.session_id = tree.begin_session(self, self._lease_end_ns())
@@ -246,13 +254,7 @@ class MemoryStore:
 
     def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback run whenever a session ends; return its removal."""
-        key = object()
-        self._on_expired[key] = callback
-
-        def remove() -> None:
-            self._on_expired.pop(key, None)
-
-        return remove
+        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -322,7 +324,7 @@ class MemoryStore:
 
     def tell_expired(self) -> None:
         """From any thread: the session is over."""
-        self._on_loop(self._call, list(self._on_expired.values()))
+        self._on_loop(self._call, self._on_expired.present())
 
     def tell_touched(self, paths: Collection[str]) -> None:
         """From any thread, the tree being held: nodes changed."""

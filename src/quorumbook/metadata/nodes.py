@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf import text_format
 
+from quorumbook.env import logger
 from quorumbook.errors import (
+    MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
     NodeExistsError,
     NoSuchNodeError,
     SessionExpiredError,
 )
-from quorumbook.metadata.store import MetadataStore, Watch, split
+from quorumbook.metadata.store import MetadataStore, Operation, Watch, split
 from quorumbook.protocol.messages import message_class
 
 T = TypeVar("T")
+_log = logger("metadata")
+_RETRY_S = 0.2
+_PATIENCE_S = 60.0
 #: Parents may be deleted by others as often as we make them; nobody is that unlucky.
 _ATTEMPTS = 32
 
@@ -31,10 +37,20 @@ async def create_with_parents(
     ephemeral: bool = False,
     sequential: bool = False,
 ) -> str:
-    """Create a node, making its parents (persistent, empty) where they are missing."""
+    """Create a node, making its parents (persistent, empty) where they are missing.
+
+    One that neither belongs to the session nor is numbered is created in a new session if the old
+    one ends meanwhile; it may be there then already, which is an error as ever.
+    """
+
+    def create() -> Awaitable[str]:
+        return store.create(path, data, ephemeral=ephemeral, sequential=sequential)
+
     for _ in range(_ATTEMPTS):
         try:
-            return await store.create(path, data, ephemeral=ephemeral, sequential=sequential)
+            if ephemeral or sequential:
+                return await create()
+            return await with_living_session(store, create)
         except NoSuchNodeError:
             parent, _name = split(path)
             with contextlib.suppress(NodeExistsError):
@@ -53,6 +69,39 @@ async def with_living_session(store: MetadataStore, write: Callable[[], Awaitabl
     except SessionExpiredError:
         await store.renew_session()
         return await write()
+
+
+async def change_once(
+    store: MetadataStore,
+    operations: Sequence[Operation],
+    was_done: Callable[[], Awaitable[bool]],
+    what: str,
+) -> None:
+    """Carry operations out in one step, once, however often the answer is lost.
+
+    What they write says what it is (a ledger's id, a segment's number), so that after a lost
+    answer a look tells whether they were carried out.
+    """
+    clock = store.env.clock
+    deadline_ns = clock.now_ns() + int(_PATIENCE_S * 1e9)
+    is_unknown = False
+    while True:
+        try:
+            if is_unknown and await was_done():
+                return
+            await with_living_session(store, lambda: store.multi(operations))
+        except MetadataUnavailableError as error:
+            if clock.now_ns() > deadline_ns:
+                raise
+            is_unknown = True
+            _log.warning("%s waits: %s", what, error)
+            await asyncio.sleep(_RETRY_S)
+        except MetadataError:
+            if is_unknown and await was_done():
+                return
+            raise
+        else:
+            return
 
 
 class OnceWatch:
@@ -91,3 +140,19 @@ def parse_text_record(name: str, data: bytes, path: str) -> Any:
     if not message.IsInitialized():
         raise MetadataFormatError(f"metadata node {path} lacks a required field")
     return message
+
+
+def raise_damaged(errors: Sequence[MetadataFormatError]) -> None:
+    """Raise one error for all nodes that could not be read, if there are any."""
+    if errors:
+        others = f"; {len(errors) - 1} other nodes cannot be understood either"
+        raise MetadataFormatError(f"{errors[0]}{others if errors[1:] else ''}")
+
+
+async def delete_tree(store: MetadataStore, path: str, *, keeps_top: bool = False) -> None:
+    """Delete a node, if it is there, and what lies below it, or only that."""
+    with contextlib.suppress(NoSuchNodeError):
+        names = await store.children(path)
+        await asyncio.gather(*(delete_tree(store, f"{path}/{name}") for name in names))
+        if not keeps_top:
+            await store.delete(path)

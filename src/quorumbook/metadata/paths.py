@@ -5,6 +5,8 @@
     <root>/cookies/<bookie id>
     <root>/idgen/ID-<seq>  <root>/idgen-long/HOB-<n>/ID-<seq>
     <root>/underreplication/...
+    <root>/racks                               ours: where bookies stand
+    <root>/elections/<name>                    ours: elections of applications
     <root>/transfer  <root>/transfer-lock      while metadata is being moved here
     ledgers, by the layout's rule:
 
@@ -151,6 +153,16 @@ class TreePaths:
     def auditor_election(self) -> str:
         """The parent of the votes of those who would be auditor; its data names who is."""
         return f"{self.underreplication}/auditorelection"
+
+    @property
+    def racks(self) -> str:
+        """The node with the table of racks; the peer has none."""
+        return f"{self.root}/racks"
+
+    @property
+    def elections(self) -> str:
+        """The parent of applications' elections; the peer has none."""
+        return f"{self.root}/elections"
 
     @property
     def transfer(self) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import (
     ConnectFailedError,
     LocalProtocolError,
@@ -231,9 +232,7 @@ class BookieRegistration:
     async def _stop_restoring(self) -> None:
         task, self._restoring = self._restoring, None
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end([task])
 
     def _set_registered(self, is_registered: bool) -> None:
         if is_registered != self.is_registered:

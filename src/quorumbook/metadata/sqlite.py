@@ -25,7 +25,7 @@ from quorumbook.metadata.store import (
     Set,
     Watch,
 )
-from quorumbook.metadata.tree import WatchKind, run_callbacks
+from quorumbook.metadata.tree import Callbacks, WatchKind, run_callbacks
 
 T = TypeVar("T")
 MULTI_LIMIT = 10_000
@@ -42,7 +42,7 @@ class SqliteStore:
         self.ledgers_root = DEFAULT_LEDGERS_ROOT
         self.multi_limit = MULTI_LIMIT
         self.session_timeout_s = session_timeout_s
-        self._on_expired: dict[object, Callable[[], None]] = {}
+        self._on_expired = Callbacks()
         self._is_closed = False
         self._thread = SqliteThread(
             path,
@@ -83,13 +83,7 @@ class SqliteStore:
 
     def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback run whenever a session ends; return its removal."""
-        key = object()
-        self._on_expired[key] = callback
-
-        def remove() -> None:
-            self._on_expired.pop(key, None)
-
-        return remove
+        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -191,4 +185,4 @@ class SqliteStore:
         return self.env.clock.wall_ms()
 
     def _tell_expired(self) -> None:
-        run_callbacks(list(self._on_expired.values()))
+        run_callbacks(self._on_expired.present())

@@ -15,8 +15,6 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -122,19 +120,6 @@ def metadata_error(error: sqlite3.Error, path: str) -> MetadataError:
             f"metadata file {path} was held by another process for {BUSY_TIMEOUT_S:g} s"
         )
     return MetadataUnavailableError(f"metadata file {path}: {error}")
-
-
-def boot_id() -> str:
-    """Return what tells one boot of this machine from another; leases end with their boot."""
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-    if sys.platform == "darwin":
-        command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            return subprocess.run(  # noqa: S603 - a fixed command
-                command, capture_output=True, check=True, text=True, timeout=5
-            ).stdout.strip()
-    return "unknown"
 
 
 @contextlib.contextmanager

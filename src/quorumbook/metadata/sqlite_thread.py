@@ -34,7 +34,6 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.sqlite_file import (
     BUSY_TIMEOUT_S,
-    boot_id,
     metadata_error,
     open_file,
     sqlite_errors,
@@ -162,7 +161,7 @@ class SqliteThread:
     def _open(self) -> None:
         self._connection = open_file(self._path, self._uri, create=self._create)
         self._rows = SqliteRows(self._connection)
-        self._sessions = SqliteSessions(self._connection, boot_id())
+        self._sessions = SqliteSessions(self._connection, self._clock.boot_id() or "unknown")
         self.tree = Tree(self._rows)
         self._identity = self._file_identity()
         self.session_id = 0

@@ -309,6 +309,33 @@ class WatchTable:
         return list(changed)
 
 
+class Callbacks:
+    """Callbacks that stay until they are removed, such as those for the end of a session."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self) -> None:
+        self._by_key: dict[object, Callable[[], None]] = {}
+
+    def add(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Keep a callback; return its removal."""
+        key = object()
+        self._by_key[key] = callback
+
+        def remove() -> None:
+            self._by_key.pop(key, None)
+
+        return remove
+
+    def present(self) -> list[Callable[[], None]]:
+        """Return those that are there now; running one may add and remove others."""
+        return list(self._by_key.values())
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_key.clear()
+
+
 def run_callbacks(callbacks: Sequence[Callable[[], None]]) -> None:
     """Run callbacks so that one watcher's mistake does not keep the news from the others."""
     for callback in callbacks:

@@ -117,7 +117,7 @@ async def _open_zookeeper(uri: str, env: Env, session_timeout_s: float) -> Metad
 
 
 async def _open_etcd(uri: str, env: Env, session_timeout_s: float) -> MetadataStore:
-    endpoints, root = parse_etcd_address(uri)
+    address = parse_etcd_address(uri)
     try:
         # Only here: what it imports comes with an extra.
         from quorumbook.metadata.etcd.store import EtcdStore  # noqa: PLC0415
@@ -125,6 +125,4 @@ async def _open_etcd(uri: str, env: Env, session_timeout_s: float) -> MetadataSt
         raise ConfigError(
             f"metadata URI {uri!r} needs grpcio: pip install 'quorumbook[etcd]'"
         ) from error
-    return await EtcdStore.open(
-        endpoints, env, uri=uri, ledgers_root=root, session_timeout_s=session_timeout_s
-    )
+    return await EtcdStore.open(address, env, uri=uri, session_timeout_s=session_timeout_s)

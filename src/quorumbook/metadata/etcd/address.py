@@ -1,20 +1,40 @@
-"""Addresses: ``etcd://HOST:PORT,HOST/ledgers``; endpoints of one etcd, and a place in its tree."""
+"""etcd metadata URIs: endpoints of one etcd, and a place in its tree.
+
+etcd://HOST:PORT,HOST/ledgers[?tls.ca_file=FILE&...]    options: see ``metadata.tls``
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from quorumbook.env.tls import TlsOptions
 from quorumbook.errors import ConfigError, LocalProtocolError
 from quorumbook.metadata.store import check_path
+from quorumbook.metadata.tls import TLS_OPTIONS, parse_tls
 
 _DEFAULT_PORT = 2379
+#: What the library for etcd's connections has no place for.
+_NOT_HERE = ("tls.verify_host", "tls.key_password_file", "tls.crl_file")
+_OPTIONS = tuple(name for name in TLS_OPTIONS if name not in _NOT_HERE)
 
 
-def parse_address(uri: str) -> tuple[tuple[str, ...], str]:
-    """Return the endpoints and the ledgers root that a URI names.
+class EtcdAddress(NamedTuple):
+    """What a URI names."""
+
+    endpoints: tuple[str, ...]
+    ledgers_root: str
+    tls: TlsOptions | None
+
+
+def parse_address(uri: str) -> EtcdAddress:
+    """Take a URI apart.
 
     Raises:
         ConfigError: it is no such URI.
     """
-    hosts, slash, root = uri.partition("://")[2].partition("/")
+    address, _, query = uri.partition("://")[2].partition("?")
+    hosts, slash, root = address.partition("/")
     endpoints = tuple(_with_port(uri, host) for host in hosts.split(","))
     path = slash + root
     try:
@@ -23,9 +43,16 @@ def parse_address(uri: str) -> tuple[tuple[str, ...], str]:
         raise ConfigError(
             f"metadata URI {uri!r} names no place in the tree; it ends like /ledgers"
         ) from error
-    if path == "/" or set(path) & set("?#"):
+    if path == "/" or "#" in path:
         raise ConfigError(f"metadata URI {uri!r} names no place in the tree; it ends like /ledgers")
-    return endpoints, path
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:
+            known = ", ".join(_OPTIONS)
+            raise ConfigError(
+                f"metadata URI {uri!r}: {name!r} is not known here; known are {known}"
+            )
+    return EtcdAddress(endpoints, path, parse_tls(uri, options))
 
 
 def _with_port(uri: str, host: str) -> str:

@@ -1,9 +1,9 @@
 """What the etcd driver asks of etcd: its messages, and calls that go on to another endpoint.
 
-The client library is grpcio alone, used here only.  Of the packages that wrap it for etcd, some
-are not kept up, and those that are know one endpoint, don't resume watches, and register generated
-modules in the protobuf pool of the whole process, which two of them cannot share.  A dozen
-messages from a table do without all that.
+The client library is grpcio alone, used here and in ``credentials`` only.  Of the packages that
+wrap it for etcd, some are not kept up, and those that are know one endpoint, don't resume watches,
+and register generated modules in the protobuf pool of the whole process, which two of them cannot
+share.  A dozen messages from a table do without all that.
 
 ``call`` repeats a request at the next endpoint until its time is over, so every request must be
 such that it may arrive twice.  Numbers and names of fields are etcd's (v3 API, etcd 3.4 and up);
@@ -26,6 +26,7 @@ from quorumbook.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
+from quorumbook.metadata.etcd.credentials import explain
 from quorumbook.protocol.messages import build_pool
 
 _MESSAGES = {
@@ -124,12 +125,20 @@ class _NoAnswerError(grpc.RpcError):  # type: ignore[misc] # grpc comes without 
 class EtcdClient:
     """Calls to the endpoints of one etcd cluster, from one event loop."""
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
         self._name = f"etcd at {','.join(endpoints)}"
+        self._endpoints = endpoints
         self._channels = [
-            grpc.aio.insecure_channel(endpoint, options=_OPTIONS) for endpoint in endpoints
+            grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+            if credentials is None
+            else grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+            for endpoint in endpoints
         ]
         self._current = 0
+        #: What was wrong with each endpoint when it was asked last.
+        self._failures: dict[str, str] = {}
 
     async def call(self, method: Method, request: Any, *, timeout_s: float) -> tuple[Any, bool]:
         """Return the response, and whether earlier attempts may have been carried out as well.
@@ -143,20 +152,22 @@ class EtcdClient:
         pause_s = _PAUSE_FIRST_S
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
+        # An endpoint that is silent leaves time for the others.
+        attempt_s = min(_ATTEMPT_TIMEOUT_S, timeout_s / len(self._endpoints))
+        self._failures.clear()
         while True:
             left_s = deadline - loop.time()
             try:
-                response = await self._attempt(
-                    method, request, max(min(left_s, _ATTEMPT_TIMEOUT_S), 0.1)
-                )
+                response = await self._attempt(method, request, max(min(left_s, attempt_s), 0.1))
             except grpc.RpcError as error:
                 self._judge(error)
-                reason = self._next(error)
+                self._next(error)
                 is_repeated = True
             else:
                 return response, is_repeated
             if loop.time() + pause_s >= deadline:
-                raise MetadataUnavailableError(f"{self._name} does not answer: {reason}")
+                why = "; ".join(f"{name}: {cause}" for name, cause in self._failures.items())
+                raise MetadataUnavailableError(f"no {self._name} answers: {why}")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _PAUSE_LAST_S)
 
@@ -177,7 +188,7 @@ class EtcdClient:
         try:
             yield call
         except grpc.RpcError as error:
-            raise MetadataUnavailableError(f"{self._name}: {self._next(error)}") from error
+            raise MetadataUnavailableError(f"etcd at {self._next(error)}") from error
         finally:
             call.cancel()
 
@@ -210,9 +221,12 @@ class EtcdClient:
 
     def _next(self, error: grpc.RpcError) -> str:
         """Turn to the next endpoint and return what was wrong with this one."""
+        endpoint = self._endpoints[self._current]
         self._current = (self._current + 1) % len(self._channels)
         details = getattr(error, "details", lambda: None)()
-        return str(details or getattr(error, "code", lambda: error)())
+        cause = explain(str(details or getattr(error, "code", lambda: error)()))
+        self._failures[endpoint] = cause
+        return f"{endpoint}: {cause}"
 
     def _judge(self, error: grpc.RpcError) -> None:
         """Raise what a repetition would not change."""

@@ -21,12 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from quorumbook.env import Env, logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
 )
+from quorumbook.metadata.etcd.address import EtcdAddress
 from quorumbook.metadata.etcd.calls import Call, EtcdCalls, Session, Step
 from quorumbook.metadata.etcd.client import (
     GRANT,
@@ -36,6 +38,7 @@ from quorumbook.metadata.etcd.client import (
     NoSuchLeaseError,
     messages,
 )
+from quorumbook.metadata.etcd.credentials import credentials
 from quorumbook.metadata.etcd.rows import MULTI_LIMIT, EtcdTree, EtcdView, Need, session_key
 from quorumbook.metadata.etcd.watch import EtcdWatcher
 from quorumbook.metadata.store import (
@@ -49,12 +52,14 @@ from quorumbook.metadata.store import (
     Watch,
     split,
 )
-from quorumbook.metadata.tree import Stamp, WatchKind, WatchTable, run_callbacks
+from quorumbook.metadata.tree import Callbacks, Stamp, WatchKind, WatchTable, run_callbacks
 
 T = TypeVar("T")
 _log = logger("metadata")
 #: How long an operation waits for an etcd that does not answer.
 _PATIENCE_S = 10.0
+#: The same when a store is opened: addresses may be wrong, and somebody may be looking on.
+_OPEN_PATIENCE_S = 3.0
 _CLOSE_PATIENCE_S = 1.0
 _RETRY_S = 0.5
 
@@ -64,25 +69,24 @@ class EtcdStore:
 
     def __init__(
         self,
-        endpoints: Sequence[str],
+        address: EtcdAddress,
         env: Env,
         *,
         uri: str,
-        ledgers_root: str,
         session_timeout_s: float,
     ) -> None:
         self.uri = uri
         self.env = env
-        self.ledgers_root = ledgers_root
+        self.ledgers_root = address.ledgers_root
         self.multi_limit = MULTI_LIMIT
         self.session_timeout_s = session_timeout_s
         self._ttl_s = math.ceil(session_timeout_s)
-        self._on_expired: dict[object, Callable[[], None]] = {}
+        self._on_expired = Callbacks()
         self._watches = WatchTable()
         self._changed: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._client = EtcdClient(endpoints)
+        self._client = EtcdClient(address.endpoints, credentials(address.tls, env))
         self._session = Session(on_over=self._tell_expired)
         self._calls = EtcdCalls(self._client, env, self._session, patience_s=_PATIENCE_S)
         self._watcher = EtcdWatcher(self._client, self._look_at, self._session_is_over)
@@ -91,11 +95,10 @@ class EtcdStore:
     @classmethod
     async def open(
         cls,
-        endpoints: Sequence[str],
+        address: EtcdAddress,
         env: Env,
         *,
         uri: str,
-        ledgers_root: str,
         session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_S,
     ) -> EtcdStore:
         """Connect and begin a session.
@@ -103,10 +106,9 @@ class EtcdStore:
         Raises:
             MetadataUnavailableError: no endpoint answers.
             MetadataFormatError: the peer's etcd driver has a cluster at this root.
+            ConfigError: a file for TLS cannot be used.
         """
-        store = cls(
-            endpoints, env, uri=uri, ledgers_root=ledgers_root, session_timeout_s=session_timeout_s
-        )
+        store = cls(address, env, uri=uri, session_timeout_s=session_timeout_s)
         try:
             await store._refuse_peer()
             await store.renew_session()
@@ -129,13 +131,7 @@ class EtcdStore:
 
     def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback run whenever a session ends; return its removal."""
-        key = object()
-        self._on_expired[key] = callback
-
-        def remove() -> None:
-            self._on_expired.pop(key, None)
-
-        return remove
+        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -316,7 +312,7 @@ class EtcdStore:
             self._session.is_over()
 
     def _tell_expired(self) -> None:
-        run_callbacks(list(self._on_expired.values()))
+        run_callbacks(self._on_expired.present())
 
     # Watches
 
@@ -371,7 +367,7 @@ class EtcdStore:
         txn = messages["TxnRequest"](
             success=[messages["RequestOp"](request_range=each) for each in ranges]
         )
-        answer, _ = await self._client.call(TXN, txn, timeout_s=_PATIENCE_S)
+        answer, _ = await self._client.call(TXN, txn, timeout_s=_OPEN_PATIENCE_S)
         if any(each.response_range.count for each in answer.responses):
             raise MetadataFormatError(
                 f"{self.uri}: the peer's etcd driver has a cluster at {self.ledgers_root}, whose "
@@ -382,9 +378,7 @@ class EtcdStore:
         self._is_closed = True
         self._watches.clear()
         tasks = [self._heartbeat, *([self._looking] if self._looking is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)
         await self._watcher.stop()
         await self._calls.stop()
         await self._client.close()

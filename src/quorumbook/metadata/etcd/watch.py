@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata.etcd.client import (
     EVENT_DELETE,
@@ -128,8 +129,7 @@ class EtcdWatcher:
                     try:
                         await self._read(stream)
                     finally:
-                        writer.cancel()
-                        await asyncio.gather(writer, return_exceptions=True)
+                        await end([writer])
             except MetadataUnavailableError as error:
                 _log.debug("metadata watches: %s", error)
             except Exception:

@@ -11,6 +11,7 @@ begins.  LAYOUT is flat, legacyhierarchical, hierarchical or longhierarchical; w
     auth_file=FILE     a file with USER:PASSWORD in its first line, for the scheme digest
     sasl_file=FILE     the same for the scheme sasl, by DIGEST-MD5; one of the two
     chroot=/PATH       all paths, the cluster's included, are below this node
+    tls=true, tls.*    the servers' port for TLS: see ``metadata.tls``
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from quorumbook.env import Disk
 from quorumbook.errors import ConfigError, LocalProtocolError, StorageError
 from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.store import check_path
+from quorumbook.metadata.tls import TLS_OPTIONS, parse_tls
 from quorumbook.metadata.zookeeper import jute
 from quorumbook.metadata.zookeeper.session import Credential
 from quorumbook.metadata.zookeeper.store import ZooKeeperOptions
@@ -31,7 +33,7 @@ _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]@]+))(?::(\d{1,5}))?")
 _ACLS = {"open": jute.OPEN_ACL, "creator": jute.CREATOR_ACL}
 _NO_LAYOUT = ("", "null")
 _FILES = {"auth_file": "digest", "sasl_file": "sasl"}
-_OPTIONS = ("acl", *_FILES, "chroot")
+_OPTIONS = ("acl", *_FILES, "chroot", *TLS_OPTIONS)
 
 
 def parse_layout(uri: str) -> LayoutKind | None:
@@ -88,6 +90,7 @@ def parse_address(uri: str, disk: Disk) -> ZooKeeperOptions:
         chroot=_path(uri, options["chroot"]) if "chroot" in options else "",
         credential=credential,
         acl=_ACLS[acl],
+        tls=parse_tls(uri, options),
     )
 
 

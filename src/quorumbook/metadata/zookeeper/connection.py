@@ -9,10 +9,12 @@ Which server, which session, and what is asked again is the session's business.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from quorumbook.env.tls import explain
 from quorumbook.errors import QuorumbookError, RemoteProtocolError
 from quorumbook.metadata.zookeeper import jute
 from quorumbook.metadata.zookeeper.jute import Header, Op
@@ -20,6 +22,8 @@ from quorumbook.metadata.zookeeper.jute import Header, Op
 _SIZE = 4
 _PING = jute.request(jute.PING_XID, Op.PING)
 _LAST_XID = 2**31 - 1
+#: Begins what a server that speaks TLS says to one who does not.
+_ALERT = b"\x15\x03"
 
 
 class AnswerLost(QuorumbookError):  # noqa: N818 - decided upon by the store, never seen outside
@@ -69,6 +73,8 @@ class Connection(asyncio.Protocol):
         self._heard_at = self._sent_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self.answered_zxid = 0
+        #: The server broke TLS off when it had looked at our certificate.
+        self.is_mistrusted = False
         #: Done when the connection has ended; the result says why.
         self.lost: asyncio.Future[str] = self._loop.create_future()
 
@@ -136,7 +142,17 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
-        self.end(f"the connection ended ({exc})" if exc else "the server closed the connection")
+        if isinstance(exc, ssl.SSLError):
+            self.is_mistrusted = True
+            self.end(explain(exc))
+        elif exc:
+            self.end(f"the connection ended ({exc})")
+        elif self._greeting is not None and not self._greeting.done():
+            self.end(
+                "the server closed the connection without a word; if it speaks TLS, say ?tls=true"
+            )
+        else:
+            self.end("the server closed the connection")
 
     def data_received(self, data: bytes) -> None:
         """Hand out all complete frames."""
@@ -146,6 +162,8 @@ class Connection(asyncio.Protocol):
         try:
             while len(received) - start >= _SIZE:
                 size = int.from_bytes(received[start : start + _SIZE], "big", signed=True)
+                if received.startswith(_ALERT):
+                    raise RemoteProtocolError("it speaks TLS: say ?tls=true in the URI")
                 if not 0 <= size <= jute.MAX_FRAME_SIZE_BYTES:
                     raise RemoteProtocolError(f"no ZooKeeper: it announces {size} bytes")
                 end = start + _SIZE + size

@@ -15,12 +15,16 @@ import asyncio
 import contextlib
 import errno
 import re
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorumbook.env import Env, logger
+from quorumbook.env.tasks import end
+from quorumbook.env.tls import TlsContexts, explain
 from quorumbook.errors import (
+    ConfigError,
     LocalProtocolError,
     MetadataError,
     MetadataUnauthorizedError,
@@ -38,6 +42,7 @@ _RETRY_FIRST_S = 0.05
 _RETRY_LAST_S = 1.0
 _CONNECT_S_MIN = 0.2
 _CLOSE_S = 1.0
+_NO_CERTIFICATE = "wants a certificate of ours: name tls.certificate_file and tls.key_file"
 _REFUSED = "ZooKeeper refuses our SASL credentials: see the file that sasl_file names"
 #: So often nobody listens anywhere before that is said of a first connection.
 _ABSENT_ROUNDS = 2
@@ -65,6 +70,7 @@ class Session:
         servers: Host and port of each.
         timeout_s: How long the session is to outlive the last sign of us; the server may
             decide otherwise.
+        tls: What connections are secured with; None leaves them plain.
         on_over: Called when the session ended.
     """
 
@@ -74,8 +80,10 @@ class Session:
         servers: list[tuple[str, int]],
         timeout_s: float,
         credential: Credential | None,
+        tls: TlsContexts | None,
         on_over: Callable[[], None],
     ) -> None:
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._random = env.random
         self._servers = list(servers)
@@ -92,7 +100,7 @@ class Session:
         #: Why there is no connection, by server; a connection that ended stands alone.
         self._failures: dict[tuple[str, int], str] = {}
         self._refusal: MetadataError | None = None
-        #: How many servers of this round are not there at all.
+        #: How many servers of this round are not there at all, or not by our certificates.
         self._absent = 0
         self.watches = WatchTable()
         #: The session that writes belong to, also when it is over.
@@ -167,8 +175,7 @@ class Session:
                 async with asyncio.timeout(_CLOSE_S):
                     await connection.request(Op.CLOSE, b"")
             connection.end("closed")
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end([self._task])
         self._wake()
 
     def _check_open(self) -> None:
@@ -225,21 +232,35 @@ class Session:
         connect_s = max(self.timeout_s * 2 / 3 / len(self._servers), _CONNECT_S_MIN)
         try:
             async with asyncio.timeout(connect_s):
-                await self._loop.create_connection(lambda: connection, *server)
+                context = self._context()
+                await self._loop.create_connection(
+                    lambda: connection,
+                    *server,
+                    ssl=context,
+                    server_hostname=None if context is None else server[0],
+                )
                 if await self._greet(connection):
                     await self._prepare(connection)
                     return connection
         except TimeoutError:
             self._failures[server] = f"{name} does not answer within {connect_s:.1f} s"
+        except ssl.SSLError as error:
+            self._failures[server] = f"{name}: {explain(error, host=server[0])}"
+            self._absent += 1
         except OSError as error:
             if _is_refused(error):
                 self._failures[server] = f"nobody listens at {name}"
             else:
-                self._failures[server] = f"{name}: {error.strerror or error}"
+                # One that ends in the middle of a handshake says nothing.
+                self._failures[server] = f"{name}: {error.strerror or str(error) or explain(error)}"
             # The name of the error says it on every system, its number does not.
             self._absent += _is_refused(error) or type(error).__name__ == "gaierror"
         except (AnswerLost, RemoteProtocolError) as error:
             self._failures[server] = f"{name}: {error}"
+            if connection.is_mistrusted:
+                self._absent += 1
+                if self._tls is not None and not self._tls.options.key_file:
+                    self._failures[server] = f"{name} {_NO_CERTIFICATE}"
         except MetadataUnauthorizedError as error:
             self._refusal = error
             self._wake()
@@ -248,6 +269,15 @@ class Session:
             raise
         connection.end("given up")
         return None
+
+    def _context(self) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        try:
+            self._tls.refresh()
+        except ConfigError as error:
+            _log.warning("ZooKeeper: %s; the certificates from before stay in use", error)
+        return self._tls.current()
 
     async def _greet(self, connection: Connection) -> bool:
         """Take the session up on a connection; False if it is over."""

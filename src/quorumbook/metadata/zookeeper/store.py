@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from quorumbook.env import Env, logger
+from quorumbook.env import Env
+from quorumbook.env.tls import TlsContexts, TlsOptions
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataError,
@@ -38,6 +39,7 @@ from quorumbook.metadata.store import (
     check_data,
     check_path,
 )
+from quorumbook.metadata.tree import Callbacks, run_callbacks
 from quorumbook.metadata.zookeeper import jute, lost_writes
 from quorumbook.metadata.zookeeper.connection import Answer, AnswerLost, Connection
 from quorumbook.metadata.zookeeper.jute import Code, Header, Op
@@ -45,7 +47,6 @@ from quorumbook.metadata.zookeeper.lost_writes import Fate, Sight
 from quorumbook.metadata.zookeeper.session import Credential, Session
 from quorumbook.metadata.zookeeper.watches import WatchKind
 
-_log = logger("metadata.zookeeper")
 #: A multi must fit into one request; this many creations of ledgers do.
 MULTI_LIMIT = 1000
 #: The servers refuse larger requests.
@@ -70,6 +71,7 @@ class ZooKeeperOptions:
     chroot: str = ""
     credential: Credential | None = None
     acl: tuple[jute.Acl, ...] = field(default=jute.OPEN_ACL)
+    tls: TlsOptions | None = None
 
 
 class ZooKeeperStore:
@@ -86,12 +88,17 @@ class ZooKeeperStore:
         self._acl = jute.acls(options.acl)
         self._loop = asyncio.get_running_loop()
         self._patience_s = session_timeout_s
-        self._on_expired: dict[object, Callable[[], None]] = {}
+        self._on_expired = Callbacks()
         self._is_closed = False
         #: Sequential nodes whose creation was found out about after its answer was lost.
         self._found: set[str] = set()
         self._session = Session(
-            env, options.servers, session_timeout_s, options.credential, self._tell_expired
+            env,
+            options.servers,
+            session_timeout_s,
+            options.credential,
+            TlsContexts(options.tls, env.clock, server_side=False) if options.tls else None,
+            self._tell_expired,
         )
 
     @classmethod
@@ -108,6 +115,7 @@ class ZooKeeperStore:
         Raises:
             MetadataUnavailableError: no server answers.
             MetadataUnauthorizedError: the servers refuse the credentials.
+            ConfigError: a file for TLS cannot be used.
         """
         store = cls(options, env, uri=uri, session_timeout_s=session_timeout_s)
         try:
@@ -135,13 +143,7 @@ class ZooKeeperStore:
 
     def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback run whenever a session ends; return its removal."""
-        key = object()
-        self._on_expired[key] = callback
-
-        def remove() -> None:
-            self._on_expired.pop(key, None)
-
-        return remove
+        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -358,11 +360,7 @@ class ZooKeeperStore:
 
     def _tell_expired(self) -> None:
         self._found.clear()
-        for callback in list(self._on_expired.values()):
-            try:
-                callback()
-            except Exception:
-                _log.exception("a callback at the end of a metadata session failed")
+        run_callbacks(self._on_expired.present())
 
 
 @dataclass(frozen=True, slots=True)
