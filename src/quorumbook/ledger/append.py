@@ -1,7 +1,7 @@
 """The append machine: one writer's view of one open ledger, in batches.
 
     AppendState(metadata, *, delay_ensemble_change=False, require_replacement=False,
-                max_ensemble_changes=None, is_deferred_sync=False)
+                max_ensemble_changes=None, is_deferred_sync=False, ack_domains=None)
       .push(total_size_bytes, count, sizes=None) -> (first_entry_id, last_add_confirmed, length)
       .on_acks(bookie_index, bookie_id, first_entry_id, last_entry_id)
       .on_failure(bookie_index, bookie_id, error)
@@ -47,7 +47,7 @@ reaches its replacement by ``Send``.  Payloads, timers, frames and futures are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from quorumbook.errors import (
     InternalError,
@@ -71,6 +71,7 @@ from quorumbook.ledger.append_effects import (
 )
 from quorumbook.ledger.lengths import Lengths
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
+from quorumbook.ledger.placement.domains import AckDomains
 from quorumbook.ledger.placement.schedule import (
     StripeMasks,
     can_reach_quorum,
@@ -104,6 +105,7 @@ class AppendState:
         require_replacement: bool = False,
         max_ensemble_changes: int | None = None,
         is_deferred_sync: bool = False,
+        ack_domains: Callable[[LedgerMetadata], AckDomains | None] | None = None,
     ) -> None:
         """Start with a ledger that was just created.
 
@@ -113,6 +115,8 @@ class AppendState:
             require_replacement: fail rather than go on with fewer bookies.
             max_ensemble_changes: after so many no bookie is replaced any more.
             is_deferred_sync: bookies acknowledge before they sync: any failure ends the writer.
+            ack_domains: tells for an ensemble in which fault domains its acks count; an entry
+                that is not acknowledged in enough of them waits.
         """
         if metadata.state is not LedgerState.OPEN:
             raise LocalProtocolError(
@@ -133,6 +137,8 @@ class AppendState:
         self._require_replacement = require_replacement
         self._max_ensemble_changes = max_ensemble_changes
         self._is_deferred_sync = is_deferred_sync
+        self._ack_domains_of = ack_domains or (lambda _: None)
+        self._ack_domains = self._ack_domains_of(metadata)
 
         self._base: EntryId = metadata.last_fragment.first_entry_id
         self._next: EntryId = self._base
@@ -288,7 +294,7 @@ class AppendState:
                     bookie_id=bookie_id,
                 )
             )
-        elif not (self._delay_ensemble_change and self._is_viable()):
+        elif not (self._delay_ensemble_change and self.is_viable):
             self._is_change_wanted = True
 
     def poll(self) -> list[Effect]:
@@ -317,6 +323,8 @@ class AppendState:
                     at_least[k] |= at_least[k - 1] & bits
                 at_least[0] |= bits
         done = at_least[-1]
+        if self._ack_domains is not None:
+            done &= self._ack_domains.enough(self._acks)
         if not done & 1:
             return
         count = (~done & (done + 1)).bit_length() - 1
@@ -342,9 +350,12 @@ class AppendState:
 
     # Ensemble changes ----------------------------------------------------------------------
 
-    def _is_viable(self) -> bool:
+    @property
+    def is_viable(self) -> bool:
+        """Tell whether every entry can be acknowledged without the failed bookies."""
         mask = sum(1 << index for index in self._failed)
-        return can_reach_quorum(
+        is_spread = self._ack_domains is None or self._ack_domains.can_reach(mask)
+        return is_spread and can_reach_quorum(
             mask, self._ensemble_size, self._write_quorum_size, self._ack_quorum_size
         )
 
@@ -379,6 +390,7 @@ class AppendState:
             raise InternalError(f"ensemble change {change} led to {metadata}")
         old = self.ensemble
         self.metadata, self.ensemble = metadata, metadata.ensemble
+        self._ack_domains = self._ack_domains_of(metadata)
         self._change = None
         replaced = set(replaced_indexes)
         replaced.update(i for i, bookie_id in enumerate(self.ensemble) if bookie_id != old[i])
@@ -388,7 +400,7 @@ class AppendState:
             self._send_pending(index)
         if set(self._failed) - set(change.failed):
             # More bookies failed meanwhile: replace them, and try those again that are left.
-            if not (self._delay_ensemble_change and self._is_viable()):
+            if not (self._delay_ensemble_change and self.is_viable):
                 self._is_change_wanted = True
         elif self._failed:
             self._go_on_degraded("too few bookies are left", is_partial=bool(replaced))
@@ -438,7 +450,7 @@ class AppendState:
         if self.error is not None:
             return
         self._is_change_wanted = self._is_change_urgent = False
-        if not self._is_viable() or (self._require_replacement and not is_partial):
+        if not self.is_viable or (self._require_replacement and not is_partial):
             names = ", ".join(self._failed[index] for index in sorted(self._failed))
             failure = NotEnoughBookiesError(
                 f"ledger {self.metadata.ledger_id} cannot go on without {names}: {reason}",

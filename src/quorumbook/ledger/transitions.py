@@ -1,10 +1,11 @@
-"""A writer's changes of the metadata, against whatever stands there now.
+"""Changes of the metadata by a writer and by replication, against whatever stands there now.
 
     changed_metadata(current, change, chosen) -> (LedgerMetadata, replaced_indexes)
     closed_metadata(current, last_entry_id, length) -> LedgerMetadata | None (closed so already)
+    moved_metadata(current, fragment, last_entry_id, moves) -> LedgerMetadata | None (done already)
 
-Both are called with what was read or written last, and after a version conflict again with what
-stands there then; nothing is ever overwritten blindly (R3, R4, R5).
+They are called with what was read or written last, and after a version conflict again with what
+stands there then; nothing is ever overwritten blindly (R3, R4, R5, R30).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from quorumbook.errors import LedgerClosedError, LedgerFencedError, MetadataVersionConflict
 from quorumbook.ids import BookieId, EntryId
 from quorumbook.ledger.append_effects import ChangeEnsemble
-from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
 
 def changed_metadata(
@@ -69,3 +70,43 @@ def closed_metadata(
         f"{current.length}, not at {last_entry_id} with {length}",
         ledger_id=current.ledger_id,
     )
+
+
+def moved_metadata(
+    current: LedgerMetadata,
+    fragment: Fragment,
+    last_entry_id: EntryId,
+    moves: Mapping[BookieId, BookieId],
+) -> LedgerMetadata | None:
+    """Record that copies of a fragment were made, in the metadata as it stands now (R30, S28).
+
+    What others changed meanwhile is kept: a writer its last fragment, a recovery the end.  An
+    ensemble never has fewer bookies afterwards than before.
+
+    Args:
+        current: what was read, or written, last.
+        fragment: what was copied, as it stood when the copying began.
+        last_entry_id: the last entry that was copied.
+        moves: who has the copies now, for each bookie of the ensemble that is replaced.
+
+    Returns:
+        The metadata to write; None if it stands there already, by an attempt whose answer was
+        lost.
+
+    Raises:
+        MetadataVersionConflict: this fragment was changed meanwhile, so the copies are not its.
+    """
+    wanted = tuple(moves.get(bookie_id, bookie_id) for bookie_id in fragment.ensemble)
+    found = {f.first_entry_id: f for f in current.fragments}.get(fragment.first_entry_id)
+    if found is not None and found.ensemble == wanted != fragment.ensemble:
+        return None
+    is_open = found is current.last_fragment and not current.is_closed
+    if found != fragment or is_open or current.last_entry_of(found) != last_entry_id:
+        raise MetadataVersionConflict(
+            f"the fragment of ledger {current.ledger_id} that begins at entry "
+            f"{fragment.first_entry_id} was changed while it was copied",
+            ledger_id=current.ledger_id,
+        )
+    for old, new in moves.items():
+        current = current.replace_bookie(fragment.first_entry_id, old, new)
+    return current
