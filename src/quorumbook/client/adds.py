@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from quorumbook.client.connection import Channel, again
+from quorumbook.client.connection import Channel
 from quorumbook.client.context import Context
 from quorumbook.client.deferred import force, seal_deferred_adds
 from quorumbook.client.ensemble import EnsembleKeeper
@@ -20,6 +20,7 @@ from quorumbook.client.explicit_lac import LacPublisher
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group, PendingGroups
 from quorumbook.client.positions import Position, stripe_of
+from quorumbook.client.waiting import again
 from quorumbook.client.window import Window
 from quorumbook.env import logger
 from quorumbook.errors import (
@@ -91,6 +92,7 @@ class AddDriver:
             require_replacement=options.require_replacement,
             max_ensemble_changes=options.max_ensemble_changes,
             is_deferred_sync=is_deferred_sync,
+            ack_domains=context.bookies.placement.ack_domains,
         )
         self.keeper = EnsembleKeeper(
             context,
@@ -208,6 +210,10 @@ class AddDriver:
         if state.error is not None:
             raise again(state.error)
         self._lac.on_confirmed()
+
+    async def publish(self) -> None:
+        """Have readers see everything that is confirmed."""
+        await self._lac.publish()
 
     def stop(self) -> None:
         """Hear and publish nothing any more."""

@@ -13,16 +13,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
-from quorumbook.client.connection import Channel, ControlChannel
+from quorumbook.client.channels import ControlChannel
+from quorumbook.client.connection import Channel
 from quorumbook.client.deferred import DeferredChannel
 from quorumbook.client.entry_reads import ReadChannel
 from quorumbook.client.handshake import Security
 from quorumbook.client.options import ClientOptions
+from quorumbook.client.placement import Placement
+from quorumbook.client.racks import RackSource
 from quorumbook.client.ticker import Ticker
-from quorumbook.client.waiting import end, outcome_of
+from quorumbook.client.waiting import outcome_of
 from quorumbook.env import Env, logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import (
     BookieUnavailableError,
     ClientClosedError,
@@ -32,7 +37,9 @@ from quorumbook.errors import (
     SecurityError,
 )
 from quorumbook.ids import BookieId, LedgerId
-from quorumbook.ledger.placement.policy import RandomPlacement
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ledger.placement.policy import Adherence, Shape
+from quorumbook.metadata.service_info import BookieServiceInfo
 from quorumbook.protocol import v3
 from quorumbook.protocol.status import Status
 
@@ -56,6 +63,10 @@ class Registrations(Protocol):
         """Return where a bookie listens."""
         ...
 
+    async def service_info(self, bookie_id: BookieId) -> BookieServiceInfo | None:
+        """Return what a registered bookie says about itself."""
+        ...
+
 
 @dataclass(slots=True)
 class _Quarantine:
@@ -71,16 +82,17 @@ class Bookies:
         self,
         env: Env,
         registrations: Registrations,
+        racks: RackSource,
         options: ClientOptions,
         ticker: Ticker,
-        placement: RandomPlacement | None = None,
         security: Security | None = None,
     ) -> None:
         self._env = env
         self._registrations = registrations
         self._options = options
         self._ticker = ticker
-        self._placement = placement or RandomPlacement()
+        #: Who is chosen, of those who can be.
+        self.placement = Placement(env, registrations, racks, options.placement, self._free_bytes)
         self._security = security
         self._writable: frozenset[BookieId] = frozenset()
         self._read_only: frozenset[BookieId] = frozenset()
@@ -115,27 +127,36 @@ class Bookies:
 
         Last come bookies in quarantine, before them those that were silent or gave damaged
         entries lately, and those that have many more reads under way than the idlest one.
+        The others are asked in the order of how near they are, where we know that.
         """
         options = self._options
         if not options.reorder_reads:
             return {}
-        ranks: dict[BookieId, int] = {}
+        ranks = dict(self.placement.nearness(ensemble))
         least = options.reorder_pending_reads
         if least:
             pending = [self.fast(bookie_id).pending_reads for bookie_id in ensemble]
             limit = min(pending) + least
-            ranks = {b: 1 for b, reads in zip(ensemble, pending, strict=True) if reads >= limit}
+            ranks |= {b: 3 for b, reads in zip(ensemble, pending, strict=True) if reads >= limit}
         now_ns = self._env.clock.now_ns()
         for bookie_id in [b for b, until_ns in self._slow.items() if until_ns <= now_ns]:
             del self._slow[bookie_id]
-        ranks.update(dict.fromkeys(self._slow, 2))
-        ranks.update(dict.fromkeys(self.quarantined, 3))
+        ranks.update(dict.fromkeys(self._slow, 4))
+        ranks.update(dict.fromkeys(self.quarantined, 5))
         return ranks
 
     def is_asked_late(self, bookie_id: BookieId, ensemble: Sequence[BookieId]) -> bool:
         """Tell whether others are asked for an entry before this one."""
-        is_calm = not (self._quarantine or self._slow or self._options.reorder_pending_reads)
-        return not is_calm and self.read_ranks(ensemble).get(bookie_id, 0) > 0
+        options = self._options
+        if not (
+            self._quarantine
+            or self._slow
+            or options.reorder_pending_reads
+            or options.placement.local_location
+        ):
+            return False
+        ranks = self.read_ranks(ensemble)
+        return ranks.get(bookie_id, 0) > min(ranks.get(other, 0) for other in ensemble)
 
     def note_slow_read(self, bookie_id: BookieId) -> None:
         """Ask a bookie after others for a while: it was silent, or gave a damaged entry."""
@@ -177,11 +198,17 @@ class Bookies:
         await self._fresh()
         return self._read_only
 
-    async def new_ensemble(self, size: int) -> tuple[BookieId, ...]:
+    async def new_ensemble(
+        self, shape: Shape, custom_metadata: Mapping[str, bytes]
+    ) -> tuple[BookieId, ...]:
         """Choose the bookies of a new ledger; quarantined ones only if it takes them.
 
         Only bookies that accept a connection are chosen, so that a ledger does not begin with
         an ensemble change after a bookie died and its registration lives on for a while.
+
+        Args:
+            shape: The ledger's.
+            custom_metadata: The ledger's; say what bookies must carry, and how they are spread.
 
         Raises:
             NotEnoughBookiesError: too few bookies are writable and can be reached.
@@ -190,14 +217,12 @@ class Bookies:
         await self._fresh()
         refused: dict[BookieId, BookieUnavailableError] = {}
         while True:
-            place = self._placement.new_ensemble
-            random = self._env.random
+            place = partial(self.placement.new_ensemble, shape, custom_metadata, self._writable)
             try:
-                healthy_only = {*refused, *self.quarantined}
-                chosen = place(size, self._writable, healthy_only, random)
+                chosen = await place({*refused, *self.quarantined})
             except NotEnoughBookiesError:
                 try:
-                    chosen = place(size, self._writable, refused, random)
+                    chosen = await place(refused)
                 except NotEnoughBookiesError:
                     for error in refused.values():
                         if isinstance(error, SecurityError):
@@ -212,17 +237,21 @@ class Bookies:
     async def replace(
         self,
         failed: Mapping[int, BookieId],
+        metadata: LedgerMetadata,
         ensemble: Sequence[BookieId],
         *,
+        excluded: Collection[BookieId] = (),
         is_needed: bool = False,
     ) -> dict[int, BookieId]:
         """Choose a bookie for each failed position, or for as many as there are bookies.
 
-        Only bookies that accept a connection are chosen.
+        Only bookies that accept a connection are chosen, and carry what labels the ledger wants.
 
         Args:
             failed: Positions and the bookies that stand there.
+            metadata: The ledger's.
             ensemble: All present members.
+            excluded: Bookies that are not to be chosen.
             is_needed: Without a replacement the ledger stops, so take a quarantined one too.
 
         Raises:
@@ -230,11 +259,17 @@ class Bookies:
         """
         await self._fresh()
         good: dict[int, BookieId] = {}
-        refused: set[BookieId] = set()
+        refused = set(excluded)
         while missing := {i: b for i, b in failed.items() if i not in good}:
-            members = [*ensemble, *good.values()]
+            members = [good.get(i, b) for i, b in enumerate(ensemble)]
+            place = partial(self.placement.replacements, missing, metadata, members, self._writable)
             try:
-                chosen = self._place(missing, members, refused, is_needed=is_needed)
+                try:
+                    chosen = await place({*refused, *self.quarantined})
+                except NotEnoughBookiesError:
+                    if not is_needed:
+                        raise
+                    chosen = await place(refused)
             except NotEnoughBookiesError:
                 if good:
                     break
@@ -243,23 +278,22 @@ class Bookies:
             good.update({i: b for i, b in chosen.items() if b not in refused})
         return good
 
-    def _place(
-        self,
-        failed: Mapping[int, BookieId],
-        members: Sequence[BookieId],
-        refused: Collection[BookieId],
-        *,
-        is_needed: bool,
-    ) -> dict[int, BookieId]:
-        place = self._placement.replace
-        random = self._env.random
-        try:
-            healthy_only = {*refused, *self.quarantined}
-            return place(failed, members, self._writable, healthy_only, random)
-        except NotEnoughBookiesError:
-            if not is_needed:
-                raise
-            return place(failed, members, self._writable, refused, random)
+    async def repaired(
+        self, metadata: LedgerMetadata, ensemble: Sequence[BookieId], excluded: Collection[BookieId]
+    ) -> tuple[BookieId, ...] | None:
+        """Return an ensemble that keeps to the placement policy, changed as little as can be.
+
+        Returns:
+            None if it keeps to it already, or nothing better can be had now.
+        """
+        await self._fresh()
+        out = {*excluded, *(self.quarantined - set(ensemble))}
+        return await self.placement.repaired(metadata, ensemble, self._writable, out)
+
+    async def adherence(self, metadata: LedgerMetadata, ensemble: Sequence[BookieId]) -> Adherence:
+        """Tell how far an ensemble keeps to the placement policy and to its ledger's labels."""
+        await self._fresh()
+        return await self.placement.adherence(metadata, ensemble, self._writable)
 
     async def refusing(
         self, bookie_ids: Iterable[BookieId]
@@ -277,9 +311,10 @@ class Bookies:
                 raise outcome
         return refused
 
-    def has_replacement(self, ensemble: Sequence[BookieId]) -> bool:
-        """Tell whether a healthy bookie outside of the ensemble is known."""
-        return bool(self._writable - self.quarantined - set(ensemble))
+    async def has_replacement(self, metadata: LedgerMetadata, ensemble: Sequence[BookieId]) -> bool:
+        """Tell whether a healthy bookie outside of the ensemble is known that a ledger may use."""
+        others = self._writable - self.quarantined - set(ensemble)
+        return bool(others and await self.placement.fitting(metadata, others))
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback run whenever the registrations changed; return its removal."""
@@ -322,10 +357,15 @@ class Bookies:
         self._is_closed = True
         self._on_change.clear()
         task, self._refreshing = self._refreshing, None
+        await self.placement.close()
         await end([*self._proofs.values(), *([task] if task is not None else [])])
         channels: list[Channel] = [*self._fast.values(), *self._control.values()]
         for channel in [*channels, *self._deferred.values()]:
             await channel.close()
+
+    async def _free_bytes(self, bookie_id: BookieId) -> int:
+        response = await self.control(bookie_id).request("free space", v3.encode_bookie_info)
+        return response.free_disk_bytes or 0
 
     async def _resolve(self, bookie_id: BookieId) -> tuple[str, int]:
         return await self._registrations.resolve(bookie_id)
@@ -369,6 +409,7 @@ class Bookies:
                 appeared = set(writable) - self._writable if self._writable else set()
                 for bookie_id in self._quarantine.keys() & appeared:
                     del self._quarantine[bookie_id]
+                self.placement.on_registrations()
                 self._writable = frozenset(writable)
                 self._read_only = frozenset(read_only)
         except MetadataError as error:

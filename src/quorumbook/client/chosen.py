@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from quorumbook.client.connection import again, fail
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
+from quorumbook.client.waiting import again, fail
 from quorumbook.client.window import Window
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId

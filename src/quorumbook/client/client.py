@@ -7,20 +7,22 @@ import contextlib
 import dataclasses
 import hmac
 from collections.abc import AsyncGenerator, Generator, Mapping
-from types import TracebackType
 from typing import Any
 
 from quorumbook.client.bookies import Bookies
+from quorumbook.client.closing import Closing
 from quorumbook.client.context import Context
-from quorumbook.client.creation import Shape, create
+from quorumbook.client.creation import create
 from quorumbook.client.handshake import security_of
 from quorumbook.client.options import ClientOptions
+from quorumbook.client.racks import rack_source
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.waiting import each_within, limit
 from quorumbook.client.writer import LedgerWriter
 from quorumbook.env import Env, logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import (
     ClientClosedError,
     LedgerClosedError,
@@ -32,9 +34,13 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
+from quorumbook.ledger.placement.policy import Shape
 from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.metadata.election import Election, named_election
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.racks import RackTable
 from quorumbook.metadata.registration import BookieRegistration
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
@@ -65,7 +71,7 @@ def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> Boo
     return BookKeeper(metadata_uri, options=ClientOptions.of(options), env=env)
 
 
-class BookKeeper:
+class BookKeeper(Closing):
     """A client of one cluster; made by ``connect``.
 
     All its ledgers share one connection of each kind to a bookie.  Closing it aborts writers that
@@ -107,15 +113,16 @@ class BookKeeper:
         )
         try:
             await read_instance_id(store)
+            self._registration = BookieRegistration(store)
+            ticker = Ticker(env, _tick_s(options))
+            racks = rack_source(env, RackTable(store), options.placement)
+            bookies = Bookies(env, self._registration, racks, options, ticker, self._security)
         except BaseException:
             await store.close()
             raise
         self._store = store
-        self._registration = BookieRegistration(store)
         self._ledgers = LedgerManager(store)
         self._ids = LedgerIdGenerator(store)
-        ticker = Ticker(env, _tick_s(options))
-        bookies = Bookies(env, self._registration, options, ticker, security=self._security)
         self._context = Context(env, bookies, self._ledgers, options, ticker, store.unwatch)
         return self
 
@@ -134,10 +141,7 @@ class BookKeeper:
         context = self._context
         if context is not None:
             context.ticker.close()
-            tasks = list(context.tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(context.tasks)
             await context.bookies.close()
         if self._ids is not None:
             with contextlib.suppress(RequestTimeoutError):  # the session's end does the same
@@ -154,14 +158,6 @@ class BookKeeper:
     async def __aenter__(self) -> BookKeeper:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     @property
     def metadata_uri(self) -> str:
         """What the client was connected with."""
@@ -171,6 +167,18 @@ class BookKeeper:
     def options(self) -> ClientOptions:
         """The options of this client."""
         return self._options
+
+    @property
+    def context(self) -> Context:
+        """What its parts share; for what is built on a client, such as auto-recovery."""
+        return self._running()
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store of a started client; closed with it."""
+        self._running()
+        assert self._store is not None
+        return self._store
 
     # Ledgers -------------------------------------------------------------------------------
 
@@ -186,6 +194,7 @@ class BookKeeper:
         ledger_id: LedgerId | None = None,
         writer_chosen_ids: bool = False,
         deferred_sync: bool = False,
+        bookie_labels: Mapping[str, str] | None = None,
         **options: Any,
     ) -> LedgerWriter:
         """Create a ledger and return its writer.
@@ -202,14 +211,19 @@ class BookKeeper:
                 and its kin are refused.
             deferred_sync: Bookies acknowledge entries before they sync them; ``force`` has them
                 synced, and only that moves the last add confirmed.
+            bookie_labels: Labels that every bookie of the ledger carries, now and whenever one is
+                replaced; those of the client's options if not given.
             options: Options of ``ClientOptions`` that this writer has otherwise.
 
         Raises:
-            NotEnoughBookiesError: fewer than ``ensemble_size`` bookies take writes (with the
-                option ``opportunistic_striping``: fewer than ``write_quorum_size``).
+            NotEnoughBookiesError: fewer than ``ensemble_size`` bookies take writes and carry the
+                labels (with the option ``opportunistic_striping``: fewer than
+                ``write_quorum_size``), or they cannot be spread as the placement policy enforces.
             LedgerExistsError: there is a ledger of the given id.
-            LocalProtocolError: the sizes contradict each other.
+            LocalProtocolError: the sizes contradict each other, or the placement policy.
         """
+        if bookie_labels is not None:
+            options["bookie_labels"] = bookie_labels
         own = self._options_with(options)
         metadata, version = await self._create(
             own,
@@ -221,6 +235,16 @@ class BookKeeper:
         )
         return self._writer(own, metadata, version, password, deferred_sync, writer_chosen_ids)
 
+    async def reserve_ledger_id(self) -> LedgerId:
+        """Return an id that no ledger has had, for ``create_ledger`` to make one of it.
+
+        Whoever writes down first what it will make can be cleaned up after, wherever it dies.
+        """
+        self._running()
+        assert self._ids is not None
+        async with self._limit("reserving a ledger id"):
+            return await self._ids.next_id()
+
     async def create_unwritten_ledger(
         self,
         *,
@@ -231,6 +255,7 @@ class BookKeeper:
         digest_type: DigestType = DigestType.CRC32C,
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: LedgerId | None = None,
+        bookie_labels: Mapping[str, str] | None = None,
     ) -> LedgerId:
         """Create a ledger for some process to write later, and return its id.
 
@@ -238,8 +263,9 @@ class BookKeeper:
         carries a mark in its custom metadata, by which the claim is made once only.
         """
         self._running()
+        own = {} if bookie_labels is None else {"bookie_labels": bookie_labels}
         metadata, _ = await self._create(
-            self._options,
+            self._options_with(own),
             Shape(ensemble_size, write_quorum_size, ack_quorum_size),
             ledger_id,
             password,
@@ -276,8 +302,7 @@ class BookKeeper:
             _check_password(metadata, password)
             if metadata.state is not LedgerState.OPEN or _UNWRITTEN not in metadata.custom_metadata:
                 raise _has_writer(ledger_id)
-            custom = {k: v for k, v in metadata.custom_metadata.items() if k != _UNWRITTEN}
-            metadata = dataclasses.replace(metadata, custom_metadata=custom)
+            metadata = _without_mark(metadata)
             try:
                 version = await context.ledgers.write(metadata, version)
             except MetadataVersionConflict as conflict:
@@ -316,6 +341,7 @@ class BookKeeper:
             kind = metadata.digest_type or digest_type or DigestType.CRC32C
             seal = digester(kind, password)
             if recover and not metadata.is_closed:
+                metadata = _without_mark(metadata)
                 metadata, version = await recover_ledger(context, seal, metadata, version, password)
             reader = LedgerReader(context, metadata, version, seal, self._forget)
             try:
@@ -394,6 +420,24 @@ class BookKeeper:
         async with self._limit("reading the registrations"):
             return await bookies.writable(), await bookies.read_only()
 
+    def election(self, name: str, candidate: str = "") -> Election:
+        """Return a candidate of an election, which need not exist before somebody stands.
+
+        An election only keeps processes from doing the same work at the same time.  It gives no
+        safety: a leader that was paused believes to lead while another one does.  What makes a
+        takeover safe is the fence: the new leader opens its predecessor's ledger with recovery,
+        or becomes the writer of its stream, before it does anything else.
+
+        Args:
+            name: Which; all clients of the cluster that say the same name stand in the same.
+            candidate: By which name to stand, nobody else's; one is made up if not given.
+
+        Raises:
+            LocalProtocolError: an election cannot have that name.
+        """
+        store = self.store
+        return named_election(store, TreePaths(store.ledgers_root).elections, name, candidate)
+
     # Inside --------------------------------------------------------------------------------
 
     def _running(self) -> Context:
@@ -436,6 +480,7 @@ class BookKeeper:
                 password=password,
                 digest_type=digest_type,
                 custom_metadata=custom_metadata,
+                bookie_labels=options.bookie_labels,
                 may_shrink=options.opportunistic_striping,
             )
 
@@ -472,6 +517,11 @@ class BookKeeper:
 
     def _forget(self, handle: LedgerWriter | LedgerReader) -> None:
         self._handles.discard(handle)
+
+
+def _without_mark(metadata: LedgerMetadata) -> LedgerMetadata:
+    custom = {k: v for k, v in metadata.custom_metadata.items() if k != _UNWRITTEN}
+    return dataclasses.replace(metadata, custom_metadata=custom)
 
 
 def _has_writer(ledger_id: LedgerId) -> LedgerClosedError:

@@ -31,7 +31,9 @@ class Ledgers(Protocol):
         """Return a ledger's metadata and its version."""
         ...
 
-    async def write(self, metadata: LedgerMetadata, version: int) -> int:
+    async def write(
+        self, metadata: LedgerMetadata, version: int, *, in_session: bool = False
+    ) -> int:
         """Replace a ledger's metadata of that version; return the new version."""
         ...
 
@@ -85,6 +87,7 @@ async def change_metadata(
     change: Callable[[LedgerMetadata], LedgerMetadata | None],
     *,
     timeout_s: float,
+    in_session: bool = False,
 ) -> tuple[LedgerMetadata, int]:
     """Compare and set until it went through, was found done, or ``change`` raises.
 
@@ -98,6 +101,7 @@ async def change_metadata(
         version: Its version.
         change: Returns what to write, or None if nothing is left to write.
         timeout_s: How long to wait for a store that cannot be reached.
+        in_session: See ``LedgerManager.write``.
 
     Returns:
         The metadata as it stands then, and its version.
@@ -107,7 +111,7 @@ async def change_metadata(
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return await _change_metadata(context, metadata, version, change)
+            return await _change_metadata(context, metadata, version, change, in_session)
     except QuorumbookError:
         raise
     except TimeoutError as error:
@@ -123,6 +127,7 @@ async def _change_metadata(
     metadata: LedgerMetadata,
     version: int,
     change: Callable[[LedgerMetadata], LedgerMetadata | None],
+    in_session: bool,
 ) -> tuple[LedgerMetadata, int]:
     must_read = False
     while True:
@@ -134,7 +139,8 @@ async def _change_metadata(
             if wanted is None:
                 return metadata, version
             must_read = True
-            return wanted, await context.ledgers.write(wanted, version)
+            version = await context.ledgers.write(wanted, version, in_session=in_session)
+            return wanted, version
         except MetadataVersionConflict as conflict:
             if not must_read:
                 raise  # ``change`` itself found the ledger in another state

@@ -5,8 +5,8 @@ Nothing is sent to bookies: a ledger begins there with its first entry.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from quorumbook.client.bookies import Bookies
@@ -15,6 +15,8 @@ from quorumbook.env import logger
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
+from quorumbook.ledger.placement.labels import CUSTOM_KEY, show_labels
+from quorumbook.ledger.placement.policy import Shape
 from quorumbook.protocol.digest import DigestType
 
 _log = logger("client")
@@ -37,24 +39,6 @@ class LedgerIds(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a ledger is spread."""
-
-    ensemble_size: int
-    write_quorum_size: int
-    ack_quorum_size: int
-
-    def check(self) -> None:
-        """Raise LocalProtocolError if the sizes contradict each other."""
-        if not 1 <= self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
-            raise LocalProtocolError(
-                f"ensemble size {self.ensemble_size}, write quorum size {self.write_quorum_size} "
-                f"and ack quorum size {self.ack_quorum_size} must be in descending order, down "
-                "to 1"
-            )
-
-
 async def create(
     context: Context,
     ledgers: NewLedgers,
@@ -65,6 +49,7 @@ async def create(
     password: bytes,
     digest_type: DigestType,
     custom_metadata: Mapping[str, bytes],
+    bookie_labels: Mapping[str, str],
     may_shrink: bool,
 ) -> tuple[LedgerMetadata, int]:
     """Create a ledger and return its metadata and their version.
@@ -78,17 +63,21 @@ async def create(
         password: Who writes or recovers it must know it.
         digest_type: How entries are protected.
         custom_metadata: Stored with it.
+        bookie_labels: What its bookies must carry.
         may_shrink: Where bookies are few, a smaller ensemble will do, down to the write quorum.
 
     Raises:
         LocalProtocolError: the shape or the id is impossible.
-        NotEnoughBookiesError: too few bookies take writes.
+        NotEnoughBookiesError: too few bookies take writes, or too few of those with the labels.
         LedgerExistsError: there is a ledger of the given id.
     """
     shape.check()
     if ledger_id is not None and ledger_id not in _LEDGER_IDS:
         raise LocalProtocolError(f"a ledger id is 0 to 2**63 - 1, not {ledger_id}")
-    ensemble = await _new_ensemble(context.bookies, shape, may_shrink=may_shrink)
+    custom = dict(custom_metadata)
+    if bookie_labels:
+        custom[CUSTOM_KEY] = show_labels(bookie_labels).encode()
+    ensemble = await _new_ensemble(context.bookies, shape, custom, may_shrink=may_shrink)
     while True:
         metadata = LedgerMetadata(
             ledger_id=await ids.next_id() if ledger_id is None else ledger_id,
@@ -100,7 +89,7 @@ async def create(
             password=password,
             ctime_ms=context.env.clock.wall_ms(),
             is_ctime_stored=True,
-            custom_metadata=dict(custom_metadata),
+            custom_metadata=custom,
         )
         try:
             return await ledgers.create(metadata)
@@ -111,14 +100,13 @@ async def create(
 
 
 async def _new_ensemble(
-    bookies: Bookies, shape: Shape, *, may_shrink: bool
+    bookies: Bookies, shape: Shape, custom: Mapping[str, bytes], *, may_shrink: bool
 ) -> tuple[BookieId, ...]:
-    size = shape.ensemble_size
     while True:
         try:
-            return await bookies.new_ensemble(size)
+            return await bookies.new_ensemble(shape, custom)
         except NotEnoughBookiesError:
-            if not may_shrink or size == shape.write_quorum_size:
+            if not may_shrink or shape.ensemble_size == shape.write_quorum_size:
                 raise
-            size -= 1
-            _log.info("bookies are few: trying an ensemble of %d", size)
+            shape = dataclasses.replace(shape, ensemble_size=shape.ensemble_size - 1)
+            _log.info("bookies are few: trying an ensemble of %d", shape.ensemble_size)

@@ -14,8 +14,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from quorumbook.client.context import Context, change_metadata
-from quorumbook.client.waiting import end
 from quorumbook.env import logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import (
     BookieUnavailableError,
     InternalError,
@@ -28,7 +28,6 @@ from quorumbook.ids import BookieId
 from quorumbook.ledger.append import AppendState
 from quorumbook.ledger.append_effects import ChangeEnsemble
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.ledger.placement.schedule import can_reach_quorum
 from quorumbook.ledger.transitions import changed_metadata
 
 _log = logger("client.writer")
@@ -145,14 +144,9 @@ class EnsembleKeeper:
         self, change: ChangeEnsemble, metadata: LedgerMetadata
     ) -> Mapping[int, BookieId]:
         """Choose replacements; quarantined bookies only if the writer stops without them."""
-        is_needed = self._require_replacement or not can_reach_quorum(
-            sum(1 << index for index in change.failed),
-            metadata.ensemble_size,
-            metadata.write_quorum_size,
-            metadata.ack_quorum_size,
-        )
+        is_needed = self._require_replacement or not self._state.is_viable
         return await self._context.bookies.replace(
-            change.failed, metadata.ensemble, is_needed=is_needed
+            change.failed, metadata, metadata.ensemble, is_needed=is_needed
         )
 
     async def _look_for_bookies(self) -> None:
@@ -169,8 +163,8 @@ class EnsembleKeeper:
                 with contextlib.suppress(QuorumbookError):
                     # Asks again if the registrations could not be read when they changed.
                     await self._context.bookies.writable()
-                if self._may_replace() and self._context.bookies.has_replacement(
-                    self._state.ensemble
+                if self._may_replace() and await self._context.bookies.has_replacement(
+                    self._state.metadata, self._state.ensemble
                 ):
                     self._state.retry_replacement()
                     self._on_progress()

@@ -35,7 +35,7 @@ class EntryBatch:
     what lies between the payloads is none of the caller's business.
     """
 
-    __slots__ = ("_offsets", "_payload_offset", "buffer", "first_entry_id", "ledger_id", "payloads")
+    __slots__ = ("_offsets", "buffer", "first_entry_id", "ledger_id", "payload_offset", "payloads")
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class EntryBatch:
         self.first_entry_id = first_entry_id
         self.buffer = buffer
         self.payloads = payloads
-        self._payload_offset = payload_offset
+        #: Where the payload begins in each entry, behind header and digest.
+        self.payload_offset = payload_offset
         self._offsets: list[tuple[int, int]] | None = None
 
     @property
@@ -75,11 +76,15 @@ class EntryBatch:
     def offsets(self) -> list[tuple[int, int]]:
         """Where each payload starts and ends in ``buffer``."""
         if self._offsets is None:
-            head = 4 + self._payload_offset
+            head = 4 + self.payload_offset
             sizes = list(map(len, self.payloads))
             ends = list(accumulate(size + head for size in sizes))
             self._offsets = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         return self._offsets
+
+    def header_starts(self) -> list[int]:
+        """Return where each entry's header starts in ``buffer``; ``protocol.digest`` has it."""
+        return [start - self.payload_offset for start, _ in self.offsets]
 
     @property
     def size_bytes(self) -> int:
@@ -92,7 +97,7 @@ class EntryBatch:
     def __iter__(self) -> Iterator[Entry]:
         unpack = _FIELD.unpack_from
         buffer, ledger_id, entry_id = self.buffer, self.ledger_id, self.first_entry_id
-        head = 4 + self._payload_offset
+        head = 4 + self.payload_offset
         position = 4 + _LENGTH_OFFSET
         for payload in self.payloads:
             yield Entry(ledger_id, entry_id, payload, unpack(buffer, position)[0])
@@ -117,7 +122,7 @@ class EntryBatch:
 
     def _field_of_last(self, offset: int) -> int:
         # The last entry ends where the buffer does.
-        start = len(self.buffer) - len(self.payloads[-1]) - self._payload_offset
+        start = len(self.buffer) - len(self.payloads[-1]) - self.payload_offset
         field: int = _FIELD.unpack_from(self.buffer, start + offset)[0]
         return field
 
@@ -126,7 +131,7 @@ class EntryBatch:
         start = first_entry_id - self.first_entry_id
         stop = last_entry_id - self.first_entry_id + 1
         if not start and stop == len(self.payloads):
-            heads = stop * (4 + self._payload_offset)
+            heads = stop * (4 + self.payload_offset)
             if heads + sum(map(len, self.payloads)) == len(self.buffer):
                 return self
         begin, end = self.offsets[start - 1][1] if start else 0, self.offsets[stop - 1][1]
@@ -135,7 +140,7 @@ class EntryBatch:
             first_entry_id,
             self.buffer[begin:end],
             self.payloads[start:stop],
-            self._payload_offset,
+            self.payload_offset,
         )
 
     def within(self, max_size_bytes: int) -> EntryBatch:
@@ -157,7 +162,7 @@ class EntryBatch:
             first.first_entry_id,
             b"".join([batch.buffer for batch in batches]),
             [payload for batch in batches for payload in batch.payloads],
-            first._payload_offset,  # noqa: SLF001 - of this class
+            first.payload_offset,
         )
 
 

@@ -68,6 +68,16 @@ class LacPublisher:
         if is_idle and self._delay_s and not self._is_stopped:
             self._arm(self._delay_s)
 
+    async def publish(self) -> None:
+        """Have the bookies know everything that is confirmed now, however long that takes."""
+        wanted = self._state.last_add_confirmed
+        while self._published < wanted and self._state.error is None and not self._is_stopped:
+            if self._task is None:
+                self._task = self._context.spawn(self._publish())
+            await asyncio.wait([self._task])
+            if self._published < wanted:
+                await asyncio.sleep(self._retry_s)
+
     def stop(self) -> None:
         """Publish nothing any more."""
         self._is_stopped = True

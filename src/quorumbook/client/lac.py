@@ -7,6 +7,7 @@ from typing import Any
 
 from quorumbook.client.context import Context
 from quorumbook.client.entries import EntryBatch, blamed
+from quorumbook.client.reading import Sticky
 from quorumbook.env import logger
 from quorumbook.errors import DigestMismatchError, QuorumbookError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
@@ -22,6 +23,8 @@ _log = logger("client.reader")
 #: Where every bookie stores every entry, so many of them are asked for news at a time: one that
 #: is dead or behind must not hold a reader up, and all of them would only say the same.
 _POLLED_BOOKIES = 2
+#: Entries that polls brought and nothing has confirmed yet; more are read again.
+_HELD_ENTRIES = 4
 #: A bookie that gave no news is left alone for so long, and twice as long each further time.
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
@@ -97,15 +100,29 @@ def _lac_of(
 
 
 class LacPolls:
-    """Long polls of one tailing reader; they stay out while it reads what they brought."""
+    """Long polls of one tailing reader; they stay out while it reads what they brought.
+
+    The number in a long poll's answer is under no digest, so a poll asks for the bookie's last
+    entry: that one carries what its writer had confirmed, under its digest.  It is kept, and
+    handed out when the next answer confirms it: whoever follows entry by entry needs no other
+    request.  What an idle writer published by itself is asked for only where no entry proves it.
+
+    What did not come along is best read where the news came from.  That bookie has it, and it
+    answers: one that hangs would hold the reader up until the read goes to another one as well.
+    """
 
     def __init__(self, context: Context, digester: Digester) -> None:
         self._context = context
         self._digester = digester
-        self._polls: dict[BookieId, asyncio.Task[tuple[EntryId, EntryBatch | None]]] = {}
+        self._polls: dict[BookieId, asyncio.Task[EntryId]] = {}
+        #: The greatest number proven so far.
+        self._proven: EntryId = INVALID_ENTRY_ID
+        self._held: dict[EntryId, EntryBatch] = {}
         #: Bookies that gave no news: how often, and until when they are left alone.
         self._resting: dict[BookieId, tuple[int, int]] = {}
         self._turn = 0
+        #: The position whose bookie told the newest; None until one has.
+        self.source: Sticky | None = None
 
     async def wait(
         self, metadata: LedgerMetadata, known: EntryId, other: asyncio.Future[None]
@@ -118,27 +135,32 @@ class LacPolls:
             other: Ends the wait as well; whoever owns it resolves it.
 
         Returns:
-            The last add confirmed known now, and entry ``known + 1`` if it came along.
+            The last add confirmed known now, and the first entries from ``known + 1`` to there
+            if they came along.
         """
+        self._proven = max(self._proven, known)
         while True:
             pause_s = self._ask(metadata, known)
             waiting: list[asyncio.Future[Any]] = [*self._polls.values(), other]
             await asyncio.wait(waiting, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-            lac, batch = known, None
             for bookie_id, poll in list(self._polls.items()):
                 if poll.done():
                     del self._polls[bookie_id]
-                    heard, entry = poll.result()
-                    lac = max(lac, heard)
-                    batch = batch or entry
-            if lac > known or other.done():
-                return lac, batch
+                    self._learn(poll.result(), bookie_id, metadata)
+            if self._proven > known or other.done():
+                return self._proven, self._release(known + 1)
 
     def close(self) -> None:
         """Take the polls back."""
         for poll in self._polls.values():
             poll.cancel()
         self._polls.clear()
+
+    def _learn(self, lac: EntryId, bookie_id: BookieId, metadata: LedgerMetadata) -> None:
+        if lac > self._proven:
+            self._proven = lac
+            if bookie_id in metadata.ensemble:
+                self.source = Sticky(metadata.ensemble.index(bookie_id))
 
     def _ask(self, metadata: LedgerMetadata, known: EntryId) -> float | None:
         """Have a poll out at as many bookies as are needed; return when to look again."""
@@ -164,30 +186,26 @@ class LacPolls:
                 self._polls[bookie_id] = asyncio.get_running_loop().create_task(poll)
         return min(pauses_ns) / _NS if pauses_ns else None
 
-    async def _poll(
-        self, bookie_id: BookieId, metadata: LedgerMetadata, known: EntryId
-    ) -> tuple[EntryId, EntryBatch | None]:
+    async def _poll(self, bookie_id: BookieId, metadata: LedgerMetadata, known: EntryId) -> EntryId:
         """Ask one bookie, and return what it proves; after an error another one is asked."""
         options, clock = self._context.options, self._context.env.clock
         asked_ns = clock.now_ns()
         try:
-            lac, batch = await self._news(bookie_id, metadata.ledger_id, known)
+            lac = await self._news(bookie_id, metadata.ledger_id, known)
         except QuorumbookError as error:
             # Also of a bookie that has nothing of the ledger yet, which answers at once.
             _log.debug("ledger %d: %s", metadata.ledger_id, error)
             self._rest(bookie_id)
-            return known, None
+            return known
         waited_ns = clock.now_ns() - asked_ns
         if lac > known or waited_ns >= options.long_poll_timeout_s * _NS / 2:
             self._resting.pop(bookie_id, None)
         else:
             # No news, and at once: of a fenced ledger a bookie does not wait for any.
             self._rest(bookie_id)
-        return lac, batch
+        return lac
 
-    async def _news(
-        self, bookie_id: BookieId, ledger_id: LedgerId, known: EntryId
-    ) -> tuple[EntryId, EntryBatch | None]:
+    async def _news(self, bookie_id: BookieId, ledger_id: LedgerId, known: EntryId) -> EntryId:
         options = self._context.options
         timeout_s = options.long_poll_timeout_s
         control = self._context.bookies.control(bookie_id)
@@ -199,27 +217,21 @@ class LacPolls:
                 INVALID_ENTRY_ID,
                 previous_lac=known,
                 timeout_ms=int(timeout_s * 1000),
-                is_piggyback=True,
             )
 
         response = await control.request(
             "a long poll", encode, timeout_s=timeout_s + options.request_timeout_s
         )
-        if response.status is not Status.OK:
+        lac = claimed = known
+        if response.status is Status.OK:
+            lac = max(lac, self._hold(response.body or b"", bookie_id, ledger_id))
+            claimed = known if response.max_lac is None else response.max_lac
+        elif response.status is not Status.NO_ENTRY:
             raise error_for(response.status, ledger_id=ledger_id, bookie_id=bookie_id)
-        claimed = INVALID_ENTRY_ID if response.max_lac is None else response.max_lac
-        batch = None
-        if response.body and response.entry_id == known + 1:
-            batch = self._batch(response.body, ledger_id, known + 1)
-        if claimed <= known and batch is None:
-            return known, None
-        # The number in a long poll's answer is under no digest, and an entry never says that it
-        # is confirmed itself: what the bookie has stored of its writer has to say so.
-        stored = await control.request(
-            "a read of the last add confirmed", lambda txn_id: v3.encode_read_lac(txn_id, ledger_id)
-        )
-        lac = _lac_of(stored, bookie_id, self._digester, ledger_id)
-        if lac < claimed:
+        # A bookie without an entry may still have been told of the last add confirmed.
+        if claimed > max(lac, self._proven) or response.status is Status.NO_ENTRY:
+            lac = max(lac, await self._published(bookie_id, ledger_id))
+        if lac < claimed and self._proven < claimed:
             _log.warning(
                 "ledger %d: bookie %s says that entry %d is confirmed, and proves only %d",
                 ledger_id,
@@ -227,7 +239,16 @@ class LacPolls:
                 claimed,
                 lac,
             )
-        return max(lac, known), batch if lac > known else None
+        return lac
+
+    async def _published(self, bookie_id: BookieId, ledger_id: LedgerId) -> EntryId:
+        """Return what a bookie can prove of what the writer published without an entry."""
+        stored = await self._context.bookies.control(bookie_id).request(
+            "a read of the last add confirmed", lambda txn_id: v3.encode_read_lac(txn_id, ledger_id)
+        )
+        if stored.status is Status.NO_ENTRY:
+            return INVALID_ENTRY_ID
+        return _lac_of(stored, bookie_id, self._digester, ledger_id)
 
     def _rest(self, bookie_id: BookieId) -> None:
         """Leave a bookie alone for a while, and ask another one first."""
@@ -237,8 +258,30 @@ class LacPolls:
         until_ns = self._context.env.clock.now_ns() + int(pause_s * _NS)
         self._resting[bookie_id] = min(times + 1, 10), until_ns
 
-    def _batch(self, body: bytes, ledger_id: int, entry_id: EntryId) -> EntryBatch:
-        self._digester.verify(body, ledger_id, entry_id)
-        buffer = SIZE.pack(len(body)) + body
-        payload = self._digester.payload(body)
-        return EntryBatch(ledger_id, entry_id, buffer, [payload], self._digester.payload_offset)
+    def _hold(self, entry: bytes, bookie_id: BookieId, ledger_id: LedgerId) -> EntryId:
+        """Keep an entry until it is confirmed; return what it says is."""
+        digester = self._digester
+        try:
+            digester.verify(entry, ledger_id, None)
+        except DigestMismatchError as error:
+            raise blamed(error, bookie_id) from error
+        _, entry_id, lac, _ = entry_header(entry)
+        if entry_id > self._proven and entry_id not in self._held:
+            if len(self._held) == _HELD_ENTRIES:
+                del self._held[min(self._held)]
+            self._held[entry_id] = EntryBatch(
+                ledger_id,
+                entry_id,
+                SIZE.pack(len(entry)) + entry,
+                [digester.payload(entry)],
+                digester.payload_offset,
+            )
+        return lac
+
+    def _release(self, first_entry_id: EntryId) -> EntryBatch | None:
+        """Return what is confirmed and here from an entry on, and forget everything confirmed."""
+        confirmed = {i: self._held.pop(i) for i in sorted(self._held) if i <= self._proven}
+        batches: list[EntryBatch] = []
+        while (batch := confirmed.get(first_entry_id + len(batches))) is not None:
+            batches.append(batch)
+        return EntryBatch.joined(batches) if batches else None

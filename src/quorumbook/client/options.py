@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from quorumbook.env import TlsOptions
 from quorumbook.errors import ConfigError
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
+from quorumbook.ledger.placement.labels import checked_labels
+from quorumbook.ledger.placement.options import PlacementOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class ClientOptions:
         tls: Certificates and rules; None connects in the clear.
         auth_plugin: An authentication plug-in's name, or ``module:Class``; empty uses none.
         auth_settings: What the plug-in is made with.
+        bookie_labels: Labels that every bookie of a new ledger must carry, now and for ever.
+        placement: Which bookies are chosen and read first; of the client as a whole.
     """
 
     connect_timeout_s: float = 5.0
@@ -88,20 +93,23 @@ class ClientOptions:
     tls: TlsOptions | None = None
     auth_plugin: str = ""
     auth_settings: str = ""
+    bookie_labels: Mapping[str, str] = field(default_factory=dict)
+    placement: PlacementOptions = field(default_factory=PlacementOptions)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in _MAY_BE_ZERO:
+        checked_labels(self.bookie_labels, "bookie_labels")
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if each.name in _MAY_BE_ZERO:
                 if value < 0:
-                    raise ConfigError(f"{field.name} must not be negative, not {value}")
+                    raise ConfigError(f"{each.name} must not be negative, not {value}")
             elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-                raise ConfigError(f"{field.name} must be above zero, not {value}")
+                raise ConfigError(f"{each.name} must be above zero, not {value}")
 
     @classmethod
     def of(cls, given: dict[str, object]) -> ClientOptions:
         """Build from keyword arguments; an unknown name is an error that suggests one."""
-        names = [field.name for field in dataclasses.fields(cls)]
+        names = [each.name for each in dataclasses.fields(cls)]
         for name in given:
             if name not in names:
                 near = difflib.get_close_matches(name, names, 1)

@@ -11,8 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from quorumbook.client.connection import again
 from quorumbook.client.positions import stripe_of
+from quorumbook.client.waiting import again
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId
 

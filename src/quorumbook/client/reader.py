@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from types import TracebackType
 
-from quorumbook.client.connection import again
+from quorumbook.client.closing import Closing
 from quorumbook.client.context import Context
 from quorumbook.client.entries import Entry, EntryBatch
 from quorumbook.client.lac import LacPolls, read_lac
 from quorumbook.client.reading import ChunkRead, RangeRead, Sticky
 from quorumbook.client.single import read_single
+from quorumbook.client.waiting import again
 from quorumbook.env import logger
 from quorumbook.errors import (
     LedgerClosedError,
@@ -31,7 +31,7 @@ _log = logger("client.reader")
 _METADATA_RETRY_S = 0.5
 
 
-class LedgerReader:
+class LedgerReader(Closing):
     """A ledger opened for reading; made by ``BookKeeper.open_ledger``.
 
     Of a ledger that is still written (opened with ``recover=False``) only entries up to the last
@@ -233,7 +233,8 @@ class LedgerReader:
         try:
             while True:
                 if first <= self._lac:
-                    async with contextlib.aclosing(self._read(first, self._lac)) as batches:
+                    due = self._read(first, self._lac, polls.source)
+                    async with contextlib.aclosing(due) as batches:
                         async for batch in batches:
                             first = batch.last_entry_id + 1
                             yield batch
@@ -242,15 +243,11 @@ class LedgerReader:
                     continue
                 if self._metadata.is_closed:
                     return
-                batch_of_one = await self._wait_for_news(polls)
-                if (
-                    batch_of_one is not None
-                    and batch_of_one.first_entry_id == first
-                    and self._lac == first
-                ):
-                    first += 1
-                    self._note(batch_of_one)
-                    yield batch_of_one
+                came_along = await self._wait_for_news(polls)
+                if came_along is not None and came_along.first_entry_id == first:
+                    first = came_along.last_entry_id + 1
+                    self._note(came_along)
+                    yield came_along
         finally:
             polls.close()
 
@@ -265,6 +262,10 @@ class LedgerReader:
         with its next entry, or when idle) is not in it.
         """
         return await self._read_lac(is_try=False)
+
+    def note_confirmed(self, entry_id: EntryId) -> None:
+        """Take it from somebody who knows that an entry is confirmed, so that it can be read."""
+        self._raise_lac(entry_id)
 
     # The end -------------------------------------------------------------------------------
 
@@ -288,17 +289,6 @@ class LedgerReader:
         if self._on_over is not None:
             self._on_over(self)
 
-    async def __aenter__(self) -> LedgerReader:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     def __repr__(self) -> str:
         state = self._metadata.state.name
         return f"<LedgerReader {self.id}, {state}, last add confirmed {self._lac}>"
@@ -312,14 +302,15 @@ class LedgerReader:
         if not metadata.is_closed:
             await self.read_last_add_confirmed()
 
-    async def _read(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+    async def _read(
+        self, first: EntryId, last: EntryId, source: Sticky | None = None
+    ) -> AsyncGenerator[EntryBatch, None]:
         self._check_open()
         self._check_first(first)
         if first > last:
             return
-        read = RangeRead(
-            self._context, self._digester, lambda: self._metadata, first, last, self._sticky
-        )
+        sticky = self._sticky or source
+        read = RangeRead(self._context, self._digester, lambda: self._metadata, first, last, sticky)
         self._reads.add(read)
         try:
             batches: AsyncIterator[EntryBatch] = read.batches()

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from quorumbook.client.connection import again
 from quorumbook.client.context import Context
 from quorumbook.client.entries import EntryBatch, blamed
+from quorumbook.client.waiting import again
 from quorumbook.errors import ClientClosedError, DigestMismatchError, QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.ledger.metadata import LedgerMetadata

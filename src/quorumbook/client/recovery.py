@@ -83,6 +83,8 @@ class _RecoveryDriver:
         self._context = context
         self._digester = digester
         self._ledger_id = metadata.ledger_id
+        #: As the recovery began; what a ledger is confined to never changes.
+        self._metadata = metadata
         self._version = version
         self._master_key = master_key(password)
         most = context.options.recovery_batch_entries
@@ -298,7 +300,7 @@ class _RecoveryDriver:
     async def _choose(self, effect: ChooseReplacement) -> None:
         try:
             chosen = await self._context.bookies.replace(
-                effect.failed, effect.ensemble, is_needed=True
+                effect.failed, self._metadata, effect.ensemble, is_needed=True
             )
         except NotEnoughBookiesError:
             self._state.on_no_replacement()

@@ -1,10 +1,11 @@
-"""Waiting that ends: whole operations within their time, tasks that somebody else may cancel."""
+"""Waiting that ends: operations within their time, tasks others may cancel, futures that fail."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+import copy
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
 from quorumbook.errors import ClientClosedError, QuorumbookError, RequestTimeoutError
@@ -56,9 +57,15 @@ async def outcome_of(task: asyncio.Task[T]) -> T:
         raise ClientClosedError("the client is closed") from None
 
 
-async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they are over, whatever comes of them."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+def fail(future: asyncio.Future[Any], error: QuorumbookError) -> None:
+    """Give a future its error; whoever let go of it in the meantime need not hear of it."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
+def again(error: QuorumbookError) -> QuorumbookError:
+    """Return an error of its own for each waiter: a raised one collects its raiser's frames."""
+    another = copy.copy(error)
+    another.__cause__ = error.__cause__
+    return another

@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import TracebackType
 
 from quorumbook.client.adds import AddDriver
 from quorumbook.client.chosen import Append, ChosenAppends
-from quorumbook.client.connection import again
+from quorumbook.client.closing import ClosingQuietly
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
-from quorumbook.client.waiting import outcome_of
+from quorumbook.client.waiting import again, outcome_of
 from quorumbook.client.window import Window
 from quorumbook.errors import (
     BackpressureError,
@@ -35,7 +34,7 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.transitions import closed_metadata
 
 
-class LedgerWriter:
+class LedgerWriter(ClosingQuietly):
     """A ledger that this process writes; made by ``BookKeeper.create_ledger``.
 
     Use it as an async context manager: leaving it waits for pending entries and closes the
@@ -305,6 +304,14 @@ class LedgerWriter:
         self._flush()
         await self._adds.confirmed(self._state.last_add_pushed)
 
+    async def publish(self) -> None:
+        """Wait until everything appended so far is safe, and tailing readers can see it.
+
+        Without it they see the last entries when ``lac_delay_s`` is over.
+        """
+        await self.flush()
+        await self._adds.publish()
+
     async def force(self) -> EntryId:
         """Have everything appended so far synced by all bookies of the ensemble.
 
@@ -364,22 +371,6 @@ class LedgerWriter:
         self._state.abort(error)
         self._adds.act()
         self._detach()
-
-    async def __aenter__(self) -> LedgerWriter:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is None:
-            await self.close()
-            return
-        # The failure that is on its way says more than what closing makes of it.
-        with contextlib.suppress(QuorumbookError):
-            await self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
