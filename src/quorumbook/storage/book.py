@@ -18,9 +18,9 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.caches import Caches
 from quorumbook.storage.flush import Checkpoint
-from quorumbook.storage.index import IndexReader
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.ledgers import LedgerHandle, LedgerTable
-from quorumbook.storage.marks import LogMark
+from quorumbook.storage.marks import Marks
 from quorumbook.storage.write_cache import WriteCache
 
 _LAC = Struct(">q")
@@ -190,6 +190,21 @@ class Book:
             self._deleted.add(ledger_id)
         return gone
 
+    def empty(self, ledger_ids: Iterable[LedgerId]) -> list[LedgerHandle]:
+        """Forget ledgers' entries, and keep fences, keys and what readers were told.
+
+        Returns:
+            Their former handles.
+        """
+        former = [handle for one in ledger_ids if (handle := self.table.get(one)) is not None]
+        self.delete(handle.ledger_id for handle in former)
+        for old in former:
+            handle = self.create(old.ledger_id, b"")
+            lac = old.last_add_confirmed
+            handle.load(old.state()._replace(is_fenced=True, last_add_confirmed=lac))
+            self.table.mark_dirty(handle)
+        return former
+
     def is_settled(self, ledger_id: LedgerId) -> bool:
         """Tell whether all that ever came of a ledger is in the index."""
         handle = self.table.peek(ledger_id)
@@ -211,7 +226,7 @@ class Book:
             self._caches.active or self.table.dirty or self._deleted or self.limbo_start is not None
         )
 
-    def checkpoint(self, mark: LogMark) -> Checkpoint:
+    def checkpoint(self, marks: Marks) -> Checkpoint:
         """Cut out everything up to now; the caches swap."""
         self.checkpoints += 1
         cache = self._caches.swap() if self._caches.active else WriteCache()
@@ -220,7 +235,7 @@ class Book:
         limbo_start, self.limbo_start = self.limbo_start, None
         return Checkpoint(
             cache,
-            mark,
+            marks,
             handles,
             sorted(self._deleting),
             limbo_start,

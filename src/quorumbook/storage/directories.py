@@ -2,7 +2,7 @@
 
     <journal directory>/current/    <hex id>.txn journals, VERSION
     <ledger directory>/current/     <hex id>.log entry logs, lastMark, ledger states, VERSION;
-                                    in the first one the index as well
+                                    in the first one the index as well, and the reserves
     <any directory>/quorumbook.lock held while a bookie runs
 
 ``VERSION`` is the cookie, one copy in each directory; what it must say is decided by the bookie
@@ -25,13 +25,14 @@ GIVING_BACK_NAME = "quorumbook.giving-back"
 INDEX_NAME = "index.sqlite"
 
 
-def _normal(directory: str) -> str:
+def normal(directory: str) -> str:
+    """Return a configured directory as ``Directories`` names it."""
     return directory.rstrip("/") or "/"
 
 
 def current(directory: str) -> str:
     """Return where a configured directory keeps its files."""
-    return f"{_normal(directory)}/{CURRENT}"
+    return f"{normal(directory)}/{CURRENT}"
 
 
 def read_cookie_file(env: Env, directory: str) -> bytes | None:
@@ -43,7 +44,7 @@ def read_cookie_file(env: Env, directory: str) -> bytes | None:
 def write_cookie_file(env: Env, directory: str, cookie: bytes) -> None:
     """Stamp a configured directory, durably."""
     env.disk.make_directory(current(directory))
-    env.disk.sync_directory(_normal(directory))
+    env.disk.sync_directory(normal(directory))
     env.disk.write_file(f"{current(directory)}/{COOKIE_NAME}", cookie)
 
 
@@ -59,27 +60,27 @@ class Directories:
     """All directories of one bookie.
 
     Attributes:
-        journal: Where the journals lie (``.../current``).
+        journals: Where the journals lie (``.../current``), one for each journal directory.
         ledgers: Where the entry logs lie, one for each ledger directory.
         index_path: The index file.
 
-    ``others`` belong to the bookie by its cookie, and nothing is written to them: further journal
-    directories and index directories of a bookie that was the peer's.
+    ``others`` belong to the bookie by its cookie, and nothing is written to them: the index
+    directories of a bookie that was the peer's.
     """
 
     def __init__(
         self,
         env: Env,
-        journal_directory: str,
+        journal_directories: Sequence[str],
         ledger_directories: Sequence[str],
         index_path: str | None = None,
         others: Sequence[str] = (),
     ) -> None:
         self._disk = env.disk
-        self._others = [_normal(directory) for directory in others]
-        self._journal = _normal(journal_directory)
-        self._ledgers = [_normal(directory) for directory in ledger_directories]
-        self.journal = current(journal_directory)
+        self._others = [normal(directory) for directory in others]
+        self._journals = [normal(directory) for directory in journal_directories]
+        self._ledgers = [normal(directory) for directory in ledger_directories]
+        self.journals = [current(directory) for directory in journal_directories]
         self.ledgers = [current(directory) for directory in ledger_directories]
         self.index_path = index_path or f"{self.ledgers[0]}/{INDEX_NAME}"
         self._releases: list[Callable[[], None]] = []
@@ -87,7 +88,7 @@ class Directories:
     @property
     def all(self) -> list[str]:
         """Every configured directory once."""
-        return list(dict.fromkeys([self._journal, *self._ledgers, *self._others]))
+        return list(dict.fromkeys([*self._journals, *self._ledgers, *self._others]))
 
     def prepare(self, *, is_moving: bool = False) -> None:
         """Make what is missing and take the locks; blocks.
@@ -127,5 +128,5 @@ class Directories:
 
     def usage(self) -> dict[str, DiskUsage]:
         """Return the space of every directory that is written to; blocks."""
-        used = dict.fromkeys([self._journal, *self._ledgers])
+        used = dict.fromkeys([*self._journals, *self._ledgers])
         return {directory: self._disk.usage(directory) for directory in used}

@@ -21,6 +21,7 @@ the space of retired journals is given back, and ``rest`` is called: whoever set
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -30,10 +31,10 @@ from quorumbook.errors import DiskFullError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.entrylog.writer import WRITE_BUFFER_BYTES, EntryLogs
-from quorumbook.storage.index import Index
+from quorumbook.storage.index import DamagedIndexError, Index
 from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.ledgers import LedgerHandle
-from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark
+from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark, Marks, furthest
 from quorumbook.storage.state_file import LedgerState, StateCopies
 from quorumbook.storage.stored_run import StoredRun
 from quorumbook.storage.write_cache import WriteCache
@@ -43,21 +44,29 @@ MARK_KEY = "mark"
 #: Meta of the index: why a limbo start is due, and the ledger id that stands for it in copies.
 LIMBO_START_KEY = "limbo_start"
 LIMBO_START_ID: LedgerId = -1
+_MARK = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})")
 #: Shorter stretches are not shown to the read cache: thousands of them would hold up the loop.
 _KEPT_SIZE_BYTES = 64 * 1024
 
 
-def encode_index_mark(mark: LogMark) -> str:
-    """Return a mark as the index remembers it."""
-    return f"{mark.journal_id}:{mark.offset}"
+def encode_index_marks(marks: Sequence[LogMark]) -> str:
+    """Return the marks of all journals as the index remembers them."""
+    return ",".join(f"{mark.journal_id}:{mark.offset}" for mark in marks)
 
 
-def decode_index_mark(text: str | None) -> LogMark | None:
-    """Parse what ``encode_index_mark`` made."""
+def decode_index_marks(text: str | None, count: int) -> Marks:
+    """Parse what ``encode_index_marks`` made for so many journals; nothing is ``NO_MARK``.
+
+    Raises:
+        DamagedIndexError: Nobody made that.
+    """
     if text is None:
-        return None
-    journal_id, _, offset = text.partition(":")
-    return LogMark(int(journal_id), int(offset))
+        return (NO_MARK,) * count
+    matches = [_MARK.fullmatch(part) for part in str(text).split(",")]
+    marks = tuple(LogMark(int(match[1]), int(match[2])) for match in matches if match)
+    if len(marks) != len(matches) or len(marks) != count:
+        raise DamagedIndexError(f"the index is damaged: {text!r} is no mark of {count} journals")
+    return marks
 
 
 @dataclass(slots=True)
@@ -65,7 +74,7 @@ class Checkpoint:
     """Everything that one checkpoint brings to its place."""
 
     cache: WriteCache
-    mark: LogMark
+    marks: Marks
     handles: list[LedgerHandle] = field(default_factory=list)
     deleted: list[LedgerId] = field(default_factory=list)
     #: None leaves the limbo start as it is, "" ends it, a reason demands it.
@@ -131,7 +140,7 @@ class Checkpointer:
         #: Runs may lie in entry logs that the index is yet to hear of: no log may be removed.
         self.has_unindexed_runs = False
         #: Never behind what the index says: several flushes of one replay share an early mark.
-        self.index_mark = decode_index_mark(index.meta(MARK_KEY)) or NO_MARK
+        self.index_marks = decode_index_marks(index.meta(MARK_KEY), marks.journal_count)
         self.statistics = FlushStatistics()
 
     def run(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -142,8 +151,8 @@ class Checkpointer:
                 self._store(checkpoint)
                 checkpoint.is_committed = True
             self._copy_states(checkpoint)
-            minimum = self._marks.advance(checkpoint.mark)
-            self.statistics.journals_deleted += self.journals.retire(minimum)
+            minima = self._marks.advance_all(checkpoint.marks)
+            self.statistics.journals_deleted += self.journals.retire(minima)
             self.journals.release_some()
         except BaseException as error:
             self.statistics.failed += 1
@@ -165,8 +174,8 @@ class Checkpointer:
             self.has_unindexed_runs = True
         checkpoint.states = self._states_of(checkpoint)
         new_logs = {run.entry_log_id for run in runs} - self._known_logs
-        index_mark = max(self.index_mark, checkpoint.mark)
-        meta: list[tuple[str, str | None]] = [(MARK_KEY, encode_index_mark(index_mark))]
+        index_marks = furthest(self.index_marks, checkpoint.marks)
+        meta: list[tuple[str, str | None]] = [(MARK_KEY, encode_index_marks(index_marks))]
         if checkpoint.limbo_start is not None:
             meta.append((LIMBO_START_KEY, checkpoint.limbo_start or None))
         checkpoint.replaced = self._index.commit(
@@ -177,7 +186,7 @@ class Checkpointer:
             meta=meta,
         )
         self.has_unindexed_runs = False
-        self.index_mark = index_mark
+        self.index_marks = index_marks
         self._known_logs |= new_logs
         self.statistics.runs += len(runs)
         self.statistics.bytes_flushed += checkpoint.cache.data_bytes

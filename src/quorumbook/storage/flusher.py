@@ -24,7 +24,7 @@ from quorumbook.errors import DiskFullError, StorageError
 from quorumbook.storage.book import Book
 from quorumbook.storage.caches import Caches
 from quorumbook.storage.flush import Checkpoint, Checkpointer
-from quorumbook.storage.marks import LogMark
+from quorumbook.storage.marks import Marks
 from quorumbook.storage.options import StorageOptions
 
 _ATTEMPTS = 5
@@ -43,7 +43,7 @@ class Flusher:
         checkpointer: What they do.
         book: Where they are cut from.
         caches: Whose size calls for them.
-        mark: Gives the end of the last durable group.
+        marks: Give the end of each journal's last durable group.
         options: Sizes and times.
         random_below: Keeps bookies out of step.
         sleep: Blocks the worker for some seconds.
@@ -60,7 +60,7 @@ class Flusher:
         book: Book,
         caches: Caches,
         *,
-        mark: Callable[[], LogMark],
+        marks: Callable[[], Marks],
         options: StorageOptions,
         random_below: Callable[[int], int],
         sleep: Callable[[float], None],
@@ -73,7 +73,7 @@ class Flusher:
         self._checkpointer = checkpointer
         self._book = book
         self._caches = caches
-        self._mark = mark
+        self._marks = marks
         self._options = options
         self._on_settled = on_settled
         self._on_full = on_full
@@ -84,7 +84,7 @@ class Flusher:
         self._running: Checkpoint | None = None
         self._failed: Checkpoint | None = None
         self._failures = 0
-        self._last_mark = mark()
+        self._last_marks = marks()
         self._waiters: list[asyncio.Future[None]] = []
         self._is_scheduled = False
         self._is_stopped = False
@@ -182,7 +182,7 @@ class Flusher:
         await waiter
 
     def _has_work(self) -> bool:
-        return self._book.is_dirty or self._mark() != self._last_mark
+        return self._book.is_dirty or self._marks() != self._last_marks
 
     def _by_time(self) -> None:
         if self._running is None and self._failed is None and self._has_work():
@@ -200,7 +200,7 @@ class Flusher:
             self._retry = None
         checkpoint, self._failed = self._failed, None
         if checkpoint is None:
-            checkpoint = self._book.checkpoint(self._mark())
+            checkpoint = self._book.checkpoint(self._marks())
         self._running = checkpoint
         self._worker.submit(lambda: self._checkpointer.run(checkpoint), self._ended)
 
@@ -213,7 +213,7 @@ class Flusher:
             self._note_failure(result)
         else:
             self._failures = 0
-            self._last_mark = checkpoint.mark
+            self._last_marks = checkpoint.marks
             had_been_full, self.is_full = self.is_full, False
             self._book.settle(checkpoint)
             self._on_settled(bool(checkpoint.replaced), had_been_full)

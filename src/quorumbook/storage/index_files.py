@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 #: Behind the path of an index that is not whole yet.
 BUILDING_SUFFIX = ".building"
+#: The name of a note: the next start does not believe this index.
+_SUSPECT_SUFFIX = ".suspect"
 
 
 def index_exists(path: str) -> bool:
     """Tell whether there is an index file."""
     return os.path.exists(path)
+
+
+def distrust(path: str) -> None:
+    """Have the next start rebuild the index."""
+    with open(f"{path}{_SUSPECT_SUFFIX}", "wb"):
+        pass
+    _sync_names(path)
+
+
+def is_distrusted(path: str) -> bool:
+    """Tell whether somebody found the index damaged."""
+    return os.path.exists(f"{path}{_SUSPECT_SUFFIX}")
 
 
 def set_aside(path: str) -> str:
@@ -21,7 +36,19 @@ def set_aside(path: str) -> str:
             os.unlink(aside + suffix)
         if os.path.exists(path + suffix):
             os.replace(path + suffix, aside + suffix)
+    if is_distrusted(path):
+        # Behind that, because a missing index is rebuilt in any case.
+        os.unlink(f"{path}{_SUSPECT_SUFFIX}")
     return aside
+
+
+def copy_index(path: str, directory: str) -> str:
+    """Copy an index, with what was committed last, and return where the copy is."""
+    target = os.path.join(directory, os.path.basename(path))
+    for suffix in ("", "-wal"):
+        if os.path.exists(path + suffix):
+            shutil.copyfile(path + suffix, target + suffix)
+    return target
 
 
 def remove_index(path: str) -> None:
@@ -34,7 +61,11 @@ def remove_index(path: str) -> None:
 def move_index(source: str, target: str) -> None:
     """Give a closed index file its name, durably."""
     os.replace(source, target)
-    directory = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+    _sync_names(target)
+
+
+def _sync_names(path: str) -> None:
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:

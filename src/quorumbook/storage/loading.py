@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.index import IndexReader
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.options import Damage
 from quorumbook.storage.stored_run import StoredRun
 
@@ -63,6 +63,10 @@ class Loaded:
 
 class MismatchError(StorageError):
     """Other bytes lie there than were written."""
+
+
+class KnownDamageError(MismatchError):
+    """The index says that these bytes are damaged; nobody has to be told again."""
 
 
 class Loader:
@@ -142,6 +146,7 @@ class Loader:
         raise NoSuchEntryError(ledger_id=ledger_id, entry_id=entry_id)
 
     def _load_single(self, row: StoredRun, entry_id: EntryId) -> bytes:
+        _demand_undamaged(row)
         size = row.size_of(entry_id)
         position = row.position_of(entry_id)
         data = self._read_log(row.entry_log_id, position, size + 4)
@@ -160,6 +165,7 @@ class Loader:
             MismatchError: Other bytes lie there than were written.
             StorageError: They cannot be read.
         """
+        _demand_undamaged(row)
         data = self._read_log(row.entry_log_id, row.position, row.size_bytes)
         self._statistics.run_reads += 1
         run = EntryRun(row.ledger_id, row.first_entry_id, row.last_entry_id, row.sizes, data)
@@ -224,7 +230,8 @@ class Loader:
     def _damage(
         ledger_id: LedgerId, first: EntryId, last: EntryId, error: BaseException, loaded: Loaded
     ) -> None:
-        loaded.damages.append(Damage(ledger_id, first, last, str(error)))
+        if not isinstance(error, KnownDamageError):
+            loaded.damages.append(Damage(ledger_id, first, last, str(error)))
 
 
 def entry_head(data: bytes, position: int) -> tuple[int, LedgerId, EntryId]:
@@ -233,6 +240,14 @@ def entry_head(data: bytes, position: int) -> tuple[int, LedgerId, EntryId]:
         return (-1, -1, -1)
     size, ledger_id, entry_id = _ENTRY_HEAD.unpack_from(data, position)
     return size, ledger_id, entry_id
+
+
+def _demand_undamaged(row: StoredRun) -> None:
+    if row.is_damaged:
+        raise KnownDamageError(
+            f"entries {row.first_entry_id} to {row.last_entry_id} of ledger {row.ledger_id} are "
+            f"damaged: entry log {row.entry_log_id:x}, byte {row.position}"
+        )
 
 
 def _is_framed(run: EntryRun) -> bool:

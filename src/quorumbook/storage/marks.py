@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quorumbook.env import Disk, Env
 from quorumbook.errors import CorruptStateError, InternalError, StorageError
@@ -35,6 +35,8 @@ class LogMark(NamedTuple):
     offset: int
 
 
+#: One for each journal, in the order of the configured directories.
+Marks: TypeAlias = tuple[LogMark, ...]
 #: Before everything: replay takes every journal there is.
 NO_MARK = LogMark(0, 0)
 
@@ -88,6 +90,11 @@ def write_mark(disk: Disk, directory: str, mark: LogMark, name: str = "lastMark"
         disk.sync_directory(directory)
 
 
+def furthest(marks: Marks, others: Marks) -> Marks:
+    """Return the later mark of each journal."""
+    return tuple(map(max, marks, others))
+
+
 def has_reached(marks: Sequence[LogMark], others: Sequence[LogMark]) -> bool:
     """Tell whether every journal of ``marks`` is at or behind its counterpart in ``others``.
 
@@ -108,6 +115,11 @@ class LastMarks:
         self._names = [mark_file_name(index, journal_count) for index in range(journal_count)]
         self._marks: dict[str, list[LogMark]] = {}
 
+    @property
+    def journal_count(self) -> int:
+        """How many journals there are."""
+        return len(self._names)
+
     def load(self) -> None:
         """Read every copy."""
         self._marks = {
@@ -121,6 +133,16 @@ class LastMarks:
             for name, mark in zip(self._names, self._loaded(directory), strict=True):
                 if not self._disk.exists(f"{directory}/{name}"):
                     write_mark(self._disk, directory, mark, name)
+
+    @property
+    def minima(self) -> Marks:
+        """Return where the replay of each journal starts."""
+        return tuple(self.minimum(index) for index in range(len(self._names)))
+
+    @property
+    def maxima(self) -> Marks:
+        """Return the newest copy of each journal's mark."""
+        return tuple(self.maximum(index) for index in range(len(self._names)))
 
     def minimum(self, journal_index: int = 0) -> LogMark:
         """Return where replay starts, and below which journals may be deleted."""
@@ -151,9 +173,9 @@ class LastMarks:
             raise error
         return self.minimum(journal_index)
 
-    def advance_all(self, marks: Iterable[LogMark]) -> list[LogMark]:
+    def advance_all(self, marks: Iterable[LogMark]) -> Marks:
         """Advance one mark for each journal, each on its own; return the new minima."""
-        return [self.advance(mark, index) for index, mark in enumerate(marks)]
+        return tuple(self.advance(mark, index) for index, mark in enumerate(marks))
 
     def mend(self, mark: LogMark, journal_index: int = 0) -> None:
         """Take copies back that claim more than ``mark``, which is known to be all there is.

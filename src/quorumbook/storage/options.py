@@ -61,6 +61,8 @@ class StartReport:
     #: Why, in a sentence for the log.
     limbo_reason: str = ""
     has_damaged_journal_tail: bool = False
+    #: Whoever ran on the directories last was killed, or lost power.
+    was_unclean: bool = False
     is_index_rebuilt: bool = False
     replayed_entries: int = 0
     replayed_bytes: int = 0

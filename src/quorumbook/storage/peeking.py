@@ -65,7 +65,7 @@ class Peeks:
             return None
         row = rows[index]
         size = row.size_of(entry_id)
-        if not 0 < size <= _PEEK_SIZE_BYTES:
+        if row.is_damaged or not 0 < size <= _PEEK_SIZE_BYTES:
             return None
         try:
             data = self._logs.peek(row.entry_log_id, row.position_of(entry_id), size + 4)

@@ -36,7 +36,7 @@ from quorumbook.ids import (
 )
 from quorumbook.protocol.run import SIZE, EntryRun
 from quorumbook.storage.caches import Caches
-from quorumbook.storage.index import IndexReader
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.loading import STRIDE, Loaded, Loader, LogReader, ReadStatistics
 from quorumbook.storage.options import MIB, Damage
@@ -247,11 +247,12 @@ class Reads:
     def entry_ids(
         self, ledger_id: LedgerId, done: Callable[[list[range] | BaseException], None]
     ) -> None:
-        """Give all ids as ascending ranges, or an error."""
+        """Give the ids of all entries that can be read as ascending ranges, or an error."""
         unflushed = self._caches.unflushed_ranges(ledger_id)
 
         def job() -> list[range]:
-            stored = [ids for run in self._index.runs(ledger_id) for ids in run.ranges()]
+            runs = self._index.runs(ledger_id)
+            stored = [ids for run in runs if not run.is_damaged for ids in run.ranges()]
             return merge_ranges([*stored, *unflushed])
 
         def finish(answer: list[range] | BaseException) -> None:

@@ -37,24 +37,28 @@ from quorumbook.storage.flush import (
     MARK_KEY,
     Checkpoint,
     Checkpointer,
-    decode_index_mark,
-    encode_index_mark,
+    decode_index_marks,
+    encode_index_marks,
 )
-from quorumbook.storage.index import DamagedIndexError, Index, IndexReader
+from quorumbook.storage.index import DamagedIndexError, Index
 from quorumbook.storage.index_files import (
     BUILDING_SUFFIX,
     index_exists,
+    is_distrusted,
     move_index,
     remove_index,
     set_aside,
 )
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.journal.replay import journal_ids, replay
 from quorumbook.storage.ledgers import lac_of_packet
-from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark
+from quorumbook.storage.marks import NO_MARK, LastMarks, Marks, has_reached
 from quorumbook.storage.options import StartReport, StorageOptions
+from quorumbook.storage.reserve import START_NAME, START_SIZE_BYTES, Reserve
 from quorumbook.storage.state_file import LedgerState, StateCopies, StateFileContent
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.stored_run import DAMAGED, StoredRun
+from quorumbook.storage.unclean import was_unclean
 
 _REBUILD_ROWS = 500
 _log = logger("storage")
@@ -69,7 +73,7 @@ class Opened:
     entry_logs: EntryLogs
     checkpointer: Checkpointer
     book: Book
-    mark: LogMark
+    marks: Marks
     report: StartReport
     #: A checkpoint that could not be finished because a disk is full.
     pending: Checkpoint | None = None
@@ -117,13 +121,16 @@ class _Opening:
     def run(self) -> Opened:
         env, directories = self._env, self._directories
         self._demand_no_peer()
-        marks = LastMarks(env, directories.ledgers)
+        reserve = Reserve(env.disk, f"{directories.ledgers[0]}/{START_NAME}")
+        reserve.give()
+        marks = LastMarks(env, directories.ledgers, len(directories.journals))
         marks.load()
         copies = StateCopies(env, directories.ledgers)
         contents = copies.load()
         index = self._index = self._open_index(marks, contents)
         self._loop_index = IndexReader(directories.index_path)
         self._remove_unused_logs(index)
+        self._condemn_lost_logs(index)
         entry_logs = EntryLogs(
             env,
             directories.ledgers,
@@ -135,7 +142,7 @@ class _Opening:
             entry_logs,
             copies,
             marks,
-            JournalRemoval(env, directories.journal),
+            JournalRemoval(env, directories.journals),
             now_ns=env.clock.now_ns,
         )
         book = Book(
@@ -145,11 +152,10 @@ class _Opening:
             wall_ms=env.clock.wall_ms,
         )
         marks.prepare()
-        opened = Opened(
-            index, self._loop_index, entry_logs, checkpointer, book, NO_MARK, self._report
-        )
+        opened = Opened(index, self._loop_index, entry_logs, checkpointer, book, (), self._report)
         self._replay(opened, marks)
         opened.damages = self._damages
+        reserve.take(START_SIZE_BYTES)
         return opened
 
     # The index
@@ -171,7 +177,7 @@ class _Opening:
         path = self._directories.index_path
         if not index_exists(path):
             is_first = (
-                marks.maximum() == NO_MARK
+                not any(map(any, marks.maxima))
                 and not any(contents)
                 and not find_entry_logs(self._env, self._directories.ledgers)
             )
@@ -180,7 +186,7 @@ class _Opening:
             _log.error("the index %s is lost, it is rebuilt from the entry logs", path)
             return self._rebuild(contents)
         try:
-            return self._trusted_index(marks)
+            return self._trusted_index(marks, contents)
         except DamagedIndexError as error:
             aside = set_aside(path)
             _log.error("%s; it is kept as %s and rebuilt from the entry logs", error, aside)
@@ -191,34 +197,49 @@ class _Opening:
         self._env.disk.sync_directory(self._directories.ledgers[0])
         return index
 
-    def _trusted_index(self, marks: LastMarks) -> Index:
+    def _trusted_index(
+        self, marks: LastMarks, contents: list[StateFileContent | StorageError | None]
+    ) -> Index:
         # An index file of which nothing was ever committed is an empty one, so it is made anew.
-        index = Index(self._directories.index_path, create=marks.maximum() == NO_MARK)
+        index = Index(self._directories.index_path, create=not any(map(any, marks.maxima)))
         try:
-            index.check()
-            reached = decode_index_mark(index.meta(MARK_KEY)) or NO_MARK
-            if reached < marks.maximum():
+            if is_distrusted(self._directories.index_path):
+                raise DamagedIndexError("scrub found the index damaged")
+            if index.is_small:
+                index.check_whole()
+                if index.ledger_ids_without_state():
+                    raise DamagedIndexError(
+                        "the index lost the state of a ledger", path=self._directories.index_path
+                    )
+            reached = decode_index_marks(index.meta(MARK_KEY), marks.journal_count)
+            if not has_reached(reached, marks.maxima):
                 # Somebody put an old copy back, or its log of changes is gone; or lastMark is
                 # damaged, and would skip what only the journal has.
                 self._mend_marks(marks, reached)
                 raise DamagedIndexError(
-                    f"the index is older than the marks ({reached} before {marks.maximum()})",
+                    f"the index is older than the marks ({reached} before {marks.maxima})",
                     path=self._directories.index_path,
                 )
             reason = index.meta(LIMBO_START_KEY)
             if reason is not None:
                 self._report.needs_limbo_start = True
                 self._report.limbo_reason = reason
+            elif any(
+                isinstance(content, StateFileContent) and LIMBO_START_ID in content.states
+                for content in contents
+            ):
+                self._reasons.append("a limbo start was not finished")
         except BaseException:
             index.close()
             raise
         return index
 
-    def _mend_marks(self, marks: LastMarks, reached: LogMark) -> None:
-        """Replay from where the index got to, if the journal from there on is still there."""
-        ids = journal_ids(self._env, self._directories.journal)
-        if reached.journal_id in ids or (reached == NO_MARK and ids):
-            marks.mend(reached)
+    def _mend_marks(self, marks: LastMarks, reached: Marks) -> None:
+        """Replay from where the index got to, if the journals from there on are still there."""
+        for number, directory in enumerate(self._directories.journals):
+            ids = journal_ids(self._env, directory)
+            if reached[number].journal_id in ids or (reached[number] == NO_MARK and ids):
+                marks.mend(reached[number], number)
 
     def _rebuild(self, contents: list[StateFileContent | StorageError | None]) -> Index:
         self._report.is_index_rebuilt = True
@@ -249,8 +270,8 @@ class _Opening:
             )
         if self._reasons:
             index.commit(meta=[(LIMBO_START_KEY, "; ".join(self._reasons))])
-        marks = LastMarks(self._env, self._directories.ledgers)
-        index.commit(meta=[(MARK_KEY, encode_index_mark(marks.maximum()))])
+        marks = LastMarks(self._env, self._directories.ledgers, len(self._directories.journals))
+        index.commit(meta=[(MARK_KEY, encode_index_marks(marks.maxima))])
         # Only a whole index gets the name, so a crash meanwhile begins the work again.
         index.truncate_wal()
         index.close()
@@ -294,7 +315,9 @@ class _Opening:
         unused = set(index.entry_logs_without_runs())
         logs = find_entry_logs(self._env, self._directories.ledgers)
         for entry_log_id, directory in logs.items():
-            if entry_log_id in unused or entry_log_id not in known:
+            is_unused = entry_log_id in unused or entry_log_id not in known
+            # The runs have the last word: they are sealed, the list of logs is not.
+            if is_unused and not index.runs_behind(entry_log_id, 0, 1):
                 _log.info("entry log %x holds nothing any more, it is removed", entry_log_id)
                 delete_entry_log(self._env, directory, entry_log_id)
         # The newest id stays known, so that it is never used again.
@@ -302,19 +325,36 @@ class _Opening:
         if forgotten:
             index.commit(deleted_entry_logs=forgotten)
 
+    def _condemn_lost_logs(self, index: Index) -> None:
+        """Put the entries of logs that are gone on record as damaged."""
+        there = find_entry_logs(self._env, self._directories.ledgers)
+        for entry_log_id in sorted(set(index.entry_logs()) - set(there)):
+            lost = index.runs_in(entry_log_id)
+            if lost:
+                _log.error(
+                    "entry log %x is gone, and with it %d runs of entries; they are copied anew "
+                    "from other bookies", entry_log_id, len(lost),
+                )  # fmt: skip
+                index.divide((row, [row._replace(checksum=DAMAGED)]) for row in lost)
+
     # The journal
 
     def _replay(self, opened: Opened, marks: LastMarks) -> None:
         report = self._report
-        start = marks.minimum()
-        visitor = _Replay(opened, self._options.write_cache_size_bytes, start)
-        found = replay(self._env, self._directories.journal, start, visitor)
-        opened.mark = found.end
-        report.has_damaged_journal_tail = found.damaged_tail
+        starts = marks.minima
+        visitor = _Replay(opened, self._options.write_cache_size_bytes, starts)
+        report.was_unclean = was_unclean(self._env.disk, self._directories.ledgers)
+        replays = [
+            replay(self._env, directory, start, visitor, was_unclean=report.was_unclean)
+            for directory, start in zip(self._directories.journals, starts, strict=True)
+        ]
+        opened.marks = tuple(found.end for found in replays)
+        damage = [place for found in replays for place in found.damage]
+        report.has_damaged_journal_tail = bool(damage)
         report.replayed_entries = visitor.entries
         report.replayed_bytes = visitor.size_bytes
-        if found.damaged_tail:
-            where = ", ".join(f"{path} at byte {offset}" for path, offset in found.damage)
+        if damage:
+            where = ", ".join(f"{path} at byte {offset}" for path, offset in damage)
             self._reasons.append(f"the end of the journal is damaged ({where})")
         if self._reasons:
             if report.limbo_reason:
@@ -322,8 +362,8 @@ class _Opening:
             report.needs_limbo_start = True
             report.limbo_reason = "; ".join(self._reasons)
             opened.book.limbo_start = report.limbo_reason
-        if opened.book.is_dirty or found.end != start:
-            visitor.flush(found.end)
+        if opened.book.is_dirty or opened.marks != starts:
+            visitor.flush(opened.marks)
         report.is_full = opened.pending is not None
         report.ledgers_in_limbo = opened.index.count_in_limbo()
 
@@ -331,11 +371,11 @@ class _Opening:
 class _Replay:
     """Takes records over as if they had just become durable; flushes when a cache is full."""
 
-    def __init__(self, opened: Opened, limit_bytes: int, mark: LogMark) -> None:
+    def __init__(self, opened: Opened, limit_bytes: int, marks: Marks) -> None:
         self._opened = opened
         self._book = opened.book
         self._limit_bytes = limit_bytes
-        self._mark = mark
+        self._marks = marks
         self._cached = 0
         self.entries = 0
         self.size_bytes = 0
@@ -347,7 +387,7 @@ class _Replay:
         self.size_bytes += len(run.data)
         self._cached += len(run.data)
         if self._cached >= self._limit_bytes:
-            self.flush(self._mark)
+            self.flush(self._marks)
 
     def on_key(self, ledger_id: LedgerId, master_key: bytes) -> None:
         """A ledger's key: stored again (S48)."""
@@ -362,7 +402,7 @@ class _Replay:
         handle = self._book.get_or_create(ledger_id)
         self._book.set_explicit_lac(handle, packet, lac_of_packet(packet))
 
-    def flush(self, mark: LogMark) -> None:
+    def flush(self, marks: Marks) -> None:
         """Bring what was replayed to its place; on a full disk it stays in memory (S55)."""
         self._cached = 0
         opened = self._opened
@@ -371,31 +411,13 @@ class _Replay:
                 opened.checkpointer.run(opened.pending)
                 self._book.settle(opened.pending)
                 opened.pending = None
-            checkpoint = self._book.checkpoint(mark)
+            checkpoint = self._book.checkpoint(marks)
             opened.pending = checkpoint
             opened.checkpointer.run(checkpoint)
             self._book.settle(checkpoint)
             opened.pending = None
         except DiskFullError as error:
             _log.error("the replay cannot be flushed: %s", error)
-
-
-def replay_further(
-    env: Env, opened: Opened, options: StorageOptions, directory: str, mark: LogMark
-) -> LogMark:
-    """Take over one more journal directory, which the peer wrote; return where it ends.
-
-    Raises:
-        CorruptJournalError: It is damaged.
-    """
-    visitor = _Replay(opened, options.write_cache_size_bytes, opened.mark)
-    found = replay(env, directory, mark, visitor)
-    if found.damaged_tail:
-        path, offset = found.damage[0]
-        reason = f"the end of the journal is damaged ({path} at byte {offset})"
-        opened.book.limbo_start = opened.book.limbo_start or reason
-    visitor.flush(opened.mark)
-    return found.end
 
 
 def _merged_states(

@@ -27,18 +27,21 @@ from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.book import Book
 from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import Directories
+from quorumbook.storage.directories import CURRENT, Directories
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.flusher import Flusher
 from quorumbook.storage.gc.care import StorageCare
 from quorumbook.storage.gc.logs import EntryLogKeeper
-from quorumbook.storage.index import IndexReader
-from quorumbook.storage.journal.group_commit import Journal
+from quorumbook.storage.index_files import distrust
+from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.journal.several import Journals
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.peeking import Peeks
 from quorumbook.storage.reads import BatchDone, Reads
+from quorumbook.storage.scrub.care import ScrubCare
 from quorumbook.storage.startup import Opened, open_storage
+from quorumbook.storage.unclean import mark_running, mark_stopped
 from quorumbook.storage.writes import Done, Writes
 
 _DAMAGE_LIMIT = 10_000
@@ -52,7 +55,7 @@ class LedgerStorage:
 
     Args:
         env: The outside world.
-        journal_directory: Where journals go (below it, ``current/``).
+        journal_directories: Where journals go (below each, ``current/``).
         ledger_directories: Where entry logs go (below each, ``current/``); the index lives in
             the first one.
         options: Sizes and times.
@@ -70,7 +73,7 @@ class LedgerStorage:
         self,
         env: Env,
         *,
-        journal_directory: str,
+        journal_directories: Sequence[str],
         ledger_directories: Sequence[str],
         options: StorageOptions | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
@@ -83,7 +86,7 @@ class LedgerStorage:
         self._env = env
         self.options = options or StorageOptions()
         self.directories = Directories(
-            env, journal_directory, ledger_directories, index_path, other_directories
+            env, journal_directories, ledger_directories, index_path, other_directories
         )
         self._on_fatal = on_fatal
         self._on_full = on_full
@@ -99,7 +102,7 @@ class LedgerStorage:
         self._read_worker: Worker
         self._opened: Opened
         self._book: Book
-        self._journal: Journal
+        self._journals: Journals
         self._flusher: Flusher
         self._writes: Writes
         self._reads: Reads
@@ -110,6 +113,8 @@ class LedgerStorage:
         self.needs_limbo_start = False
         #: Counts, removes and compacts, once the storage is started.
         self.care: StorageCare
+        #: Reads everything again, and keeps record of what is damaged.
+        self.scrub_care: ScrubCare
 
     # Life cycle
 
@@ -123,20 +128,16 @@ class LedgerStorage:
         """
         worker = self._env.threads.start_worker("storage-flush")
         try:
-            await run_job(worker, self.directories.prepare)
-            opened = await run_job(
-                worker,
-                lambda: open_storage(self._env, self.directories, self._caches, self.options),
-            )
+            opened = await run_job(worker, self._open)
         except BaseException:
             worker.stop()
             self.directories.release()
             raise
         self._opened, self._flush_worker, self._book = opened, worker, opened.book
-        self._journal = Journal(
+        self._journals = Journals(
             self._env,
-            self.directories.journal,
-            mark=opened.mark,
+            self.directories.journals,
+            marks=opened.marks,
             file_size_bytes=self.options.journal_file_size_bytes,
             group_size_bytes_max=self.options.journal_group_size_bytes,
             on_failed=self._fail,
@@ -146,7 +147,7 @@ class LedgerStorage:
             opened.checkpointer,
             opened.book,
             self._caches,
-            mark=self._journal.durable_mark,
+            marks=self._journals.durable_marks,
             options=self.options,
             random_below=self._env.random.randrange,
             sleep=self._env.threads.sleep,
@@ -155,7 +156,7 @@ class LedgerStorage:
             on_fatal=self._fail,
         )
         self._writes = Writes(
-            self._journal,
+            self._journals,
             opened.book,
             on_shown=self._flusher.flush_if_full,
             on_failed=self._fail,
@@ -181,6 +182,12 @@ class LedgerStorage:
         self._flusher.start(opened.pending)
         return opened.report
 
+    def _open(self) -> Opened:
+        self.directories.prepare()
+        opened = open_storage(self._env, self.directories, self._caches, self.options)
+        mark_running(self._env.disk, self.directories.ledgers)
+        return opened
+
     def _prepare_care(self) -> None:
         opened, directories = self._opened, self.directories.ledgers
         opened.checkpointer.on_stretch = self._keep
@@ -195,8 +202,16 @@ class LedgerStorage:
             keeper,
             self._flush_worker,
             book=opened.book,
-            forget=self._forget,
+            forget=lambda ledger_ids: self._forgotten(opened.book.delete(ledger_ids)),
+            empty=lambda ledger_ids: self._forgotten(opened.book.empty(ledger_ids)),
             forget_logs=self._forget_logs,
+        )
+        self.scrub_care = ScrubCare(
+            self._env,
+            directories,
+            opened.index,
+            self._flush_worker,
+            on_changed=self._reads.forget_places,
         )
 
     async def stop(self) -> None:
@@ -208,7 +223,7 @@ class LedgerStorage:
         if not self._is_open:
             return
         self._is_open = False
-        await self._journal.stop()
+        await self._journals.stop()
         error = await self._flusher.stop(flush=self._fatal is None)
         if self._fatal is None and error is None:
             try:
@@ -218,6 +233,7 @@ class LedgerStorage:
         self._read_worker.stop()
         self._flush_worker.stop()
         self.care.close()
+        self.scrub_care.close()
         self._close_files()
         if error is not None:
             raise error
@@ -226,6 +242,7 @@ class LedgerStorage:
         self._opened.checkpointer.journals.release_all()
         self._opened.entry_logs.close()
         self._opened.index.truncate_wal()
+        mark_stopped(self._env.disk, self.directories.ledgers)
 
     def _close_files(self) -> None:
         self._log_reader.close()
@@ -301,7 +318,7 @@ class LedgerStorage:
 
     def force(self, done: Done) -> None:
         """Call ``done`` when everything appended so far is durable."""
-        self._journal.enqueue((), done)
+        self._journals.force(done)
 
     # Room
 
@@ -430,11 +447,11 @@ class LedgerStorage:
 
     async def delete_ledgers(self, ledger_ids: Iterable[LedgerId]) -> None:
         """Forget ledgers for good (the metadata store positively said that they are gone)."""
-        self._forget(ledger_ids)
+        self._forgotten(self._book.delete(ledger_ids))
         await self._flusher.flush()
 
-    def _forget(self, ledger_ids: Iterable[LedgerId]) -> None:
-        for handle in self._book.delete(ledger_ids):
+    def _forgotten(self, handles: Iterable[LedgerHandle]) -> None:
+        for handle in handles:
             self._writes.wake(handle)
         self._reads.forget_places()
 
@@ -461,6 +478,11 @@ class LedgerStorage:
         """
         await self._flusher.flush()
 
+    def distrust_index(self, error: BaseException) -> None:
+        """Stop, and have the next start rebuild the index: what it denies may be here."""
+        distrust(self.directories.index_path)
+        self._fail(error)
+
     def ledger_ids(self) -> list[LedgerId]:
         """Return all ledgers known here, ascending."""
         stored = set(self._opened.loop_index.ledger_ids())
@@ -471,6 +493,18 @@ class LedgerStorage:
         """Entries that could not be given back since the start (bounded)."""
         return list(self._damaged)
 
+    def sync_times(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return by directory and use ("journal", "ledgers") how many syncs, and nanoseconds."""
+        entry_logs = self._opened.entry_logs.sync_times
+        found = {
+            ("ledgers", path): entry_logs.get(path, (0, 0)) for path in self.directories.ledgers
+        }
+        for path, one in zip(self.directories.journals, self._journals.statistics(), strict=True):
+            found["journal", path] = one["syncs"], one["sync_ns"]
+        return {
+            (use, path.removesuffix("/" + CURRENT)): took for (use, path), took in found.items()
+        }
+
     async def usage(self) -> dict[str, DiskUsage]:
         """Return the space of all directories."""
         if not self._is_open:
@@ -478,11 +512,14 @@ class LedgerStorage:
         return await run_job(self._read_worker, self.directories.usage)
 
     def statistics(self) -> dict[str, int]:
-        """Return counters and sizes for metrics."""
-        journal = asdict(self._journal.statistics())
+        """Return counters and sizes for metrics; ``name@index`` is that of one journal."""
         reads = asdict(self._reads.statistics)
         flush = asdict(self._opened.checkpointer.statistics)
-        numbers = {f"journal_{name}": number for name, number in journal.items()}
+        numbers = {
+            f"journal_{name}@{index}": number
+            for index, journal in enumerate(self._journals.statistics())
+            for name, number in journal.items()
+        }
         numbers |= {f"read_{name}": number for name, number in reads.items()}
         numbers |= {f"flush_{name}": number for name, number in flush.items()}
         return numbers | {

@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from quorumbook.ids import EntryId, LedgerId
 
+#: In the place of a checksum: the bytes are known to be wrong, or cannot be read.
+DAMAGED = -1
+
 
 class StoredRun(NamedTuple):
     """Entries ``first_entry_id`` to ``last_entry_id``, both of them here, side by side on disk."""
@@ -25,10 +28,15 @@ class StoredRun(NamedTuple):
     entry_log_id: int
     position: int
     sizes: int | Sequence[int]
-    #: CRC32C of the whole run's bytes, None after a cut.
+    #: CRC32C of the whole run's bytes, None after a cut, or ``DAMAGED``.
     checksum: int | None = None
     #: The last add confirmed that the last entry carries, None if unknown.
     last_add_confirmed: EntryId | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Tell whether the entries are known to be damaged here."""
+        return self.checksum == DAMAGED
 
     @property
     def size_bytes(self) -> int:
@@ -103,7 +111,7 @@ class StoredRun(NamedTuple):
             self.entry_log_id,
             self.position_of(first_entry_id),
             sizes,
-            None,
+            DAMAGED if self.is_damaged else None,
             self.last_add_confirmed if is_end else None,
         )
 

@@ -17,6 +17,7 @@ from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.book import Book
 from quorumbook.storage.journal.format import fence_record, key_record, lac_record
 from quorumbook.storage.journal.group_commit import Journal
+from quorumbook.storage.journal.several import Journals, joined
 from quorumbook.storage.ledgers import LedgerHandle
 
 Done: TypeAlias = Callable[[BaseException | None], None]
@@ -27,7 +28,7 @@ class Writes:
     """Appends, fences and explicit LACs; used on the event loop.
 
     Args:
-        journal: Makes them durable.
+        journals: Make them durable.
         book: Makes them visible.
         on_shown: Called after each batch: a cache may be full.
         on_failed: Something durable could not be shown.
@@ -35,13 +36,13 @@ class Writes:
 
     def __init__(
         self,
-        journal: Journal,
+        journals: Journals,
         book: Book,
         *,
         on_shown: Callable[[], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        self._journal = journal
+        self._journals = journals
         self._book = book
         self._on_shown = on_shown
         self._on_failed = on_failed
@@ -54,6 +55,24 @@ class Writes:
         self, items: Sequence[tuple[LedgerHandle, EntryRun]], done: Done, *, deferred_sync: bool
     ) -> None:
         """Journal runs as one batch; see ``LedgerStorage.append``."""
+        parts: dict[Journal, list[tuple[LedgerHandle, EntryRun]]] = {}
+        if self._journals.is_one:
+            self._append(self._journals.of(0), items, done, deferred_sync=deferred_sync)
+            return
+        for item in items:
+            parts.setdefault(self._journals.of(item[0].ledger_id), []).append(item)
+        done = joined(done, len(parts))
+        for journal, part in parts.items():
+            self._append(journal, part, done, deferred_sync=deferred_sync)
+
+    def _append(
+        self,
+        journal: Journal,
+        items: Sequence[tuple[LedgerHandle, EntryRun]],
+        done: Done,
+        *,
+        deferred_sync: bool,
+    ) -> None:
         buffers: list[bytes] = []
         size = 0
         for handle, run in items:
@@ -68,7 +87,7 @@ class Writes:
             handle.in_flight += 1
         self.journaling_bytes += size
         if not deferred_sync:
-            self._journal.enqueue(buffers, lambda error: self._appended(items, size, done, error))
+            journal.enqueue(buffers, lambda error: self._appended(items, size, done, error))
             return
         for handle, _ in items:
             handle.deferred_in_flight += 1
@@ -88,7 +107,7 @@ class Writes:
             if not written:
                 shown(error)
 
-        self._journal.enqueue(buffers, on_durable, on_written=on_written)
+        journal.enqueue(buffers, on_durable, on_written=on_written)
 
     def _put_key(self, handle: LedgerHandle, buffers: list[bytes]) -> None:
         """Put the key record in front of the first record of a ledger (R13)."""
@@ -170,7 +189,7 @@ class Writes:
                 except Exception:
                     _log.exception("a waiter for the fence of %d failed", handle.ledger_id)
 
-        self._journal.enqueue(buffers, fenced)
+        self._journals.of(handle.ledger_id).enqueue(buffers, fenced)
 
     def write_lac(self, handle: LedgerHandle, packet: bytes, lac: EntryId, done: Done) -> None:
         """Store an explicit LAC; see ``LedgerStorage.write_lac``."""
@@ -188,4 +207,4 @@ class Writes:
                 self.wake(handle)
             done(error)
 
-        self._journal.enqueue(buffers, stored)
+        self._journals.of(handle.ledger_id).enqueue(buffers, stored)

@@ -32,13 +32,13 @@ from quorumbook.storage.flush import (
     LIMBO_START_ID,
     LIMBO_START_KEY,
     MARK_KEY,
-    encode_index_mark,
+    encode_index_marks,
 )
-from quorumbook.storage.index import IndexReader
 from quorumbook.storage.index_files import index_exists, move_index
-from quorumbook.storage.marks import LastMarks, LogMark, write_mark
+from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.marks import LogMark, mark_file_name, write_mark
 from quorumbook.storage.options import StorageOptions
-from quorumbook.storage.startup import open_storage, replay_further
+from quorumbook.storage.startup import open_storage
 from quorumbook.storage.state_file import LedgerState, StateCopies
 
 #: Meta of the index: whose directories they were, so that they are given back as they came.
@@ -124,7 +124,7 @@ def settle(
         states=[*kept, *limbo],
         deleted_ledgers=deleted,
         meta=[
-            (MARK_KEY, encode_index_mark(draft.marks[0])),
+            (MARK_KEY, encode_index_marks(draft.marks)),
             (LIMBO_START_KEY, "; ".join(reasons) or None),
             (ADOPTED_KIND_KEY, draft.kind),
         ],
@@ -161,10 +161,12 @@ def apply(env: Env, directories: Directories, places: Places, note: Note) -> Non
     _move_aside(env, note.aside)
     if index_exists(note.building):
         for directory in places.ledger_files:
-            write_mark(env.disk, directory, note.marks[0])
+            for number, mark in enumerate(note.marks):
+                name = mark_file_name(number, len(note.marks))
+                write_mark(env.disk, directory, mark, name)
         _write_states(env, places, note.building)
         move_index(note.building, directories.index_path)
-    _replay(env, directories, places, note)
+    _replay(env, directories, note)
     env.disk.unlink(path)
     env.disk.sync_directory(places.ledger_files[0])
 
@@ -205,27 +207,19 @@ def _write_states(env: Env, places: Places, index_path: str) -> None:
     StateCopies(env, places.ledger_files).write([], [], lambda: states)
 
 
-def _replay(env: Env, directories: Directories, places: Places, note: Note) -> None:
-    """Replay every journal; ours goes on in the first directory."""
+def _replay(env: Env, directories: Directories, note: Note) -> None:
+    """Replay every journal."""
     options = StorageOptions()
     opened = open_storage(
         env, directories, Caches(read_cache_size_bytes=options.read_cache_size_bytes), options
     )
     try:
-        count = len(places.journals)
-        marks = LastMarks(env, places.ledger_files, count)
-        for number, directory in enumerate(places.journal_files):
-            end = opened.mark
-            if number:
-                end = replay_further(env, opened, options, directory, marks.maximum(number))
-            if count > 1:
-                marks.advance(end, number)
         opened.book.delete(note.gone)
-        checkpoint = opened.book.checkpoint(opened.mark)
+        checkpoint = opened.book.checkpoint(opened.marks)
         opened.checkpointer.run(checkpoint)
         opened.book.settle(checkpoint)
         if opened.pending is not None:
-            raise DiskFullError("no space to replay the journals", path=places.ledger_files[0])
+            raise DiskFullError("no space to replay the journals", path=directories.ledgers[0])
         opened.entry_logs.close()
         opened.index.truncate_wal()
     finally:

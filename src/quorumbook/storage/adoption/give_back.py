@@ -48,10 +48,11 @@ from quorumbook.storage.directories import GIVING_BACK_NAME, Directories
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs
 from quorumbook.storage.flush import LIMBO_START_KEY
-from quorumbook.storage.index import IndexReader
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.journal.format import NEWEST_NAME
-from quorumbook.storage.marks import LogMark, mark_file_name, write_mark
+from quorumbook.storage.marks import LogMark, Marks, mark_file_name, write_mark
 from quorumbook.storage.options import StorageOptions
+from quorumbook.storage.reserve import COMPACTION_NAME, START_NAME
 from quorumbook.storage.startup import open_storage
 from quorumbook.storage.state_file import NAME as STATES_NAME
 from quorumbook.storage.state_file import LedgerState
@@ -65,7 +66,7 @@ ASIDE_NAME = "after-giving-back"
 class ReturnNote:
     """What has to be done once the index is staged."""
 
-    mark: LogMark
+    marks: list[LogMark]
     #: From, to.
     moves: list[tuple[str, str]] = field(default_factory=list)
 
@@ -105,14 +106,15 @@ def read_note(env: Env, places: Places) -> ReturnNote | None:
     try:
         content = json.loads(env.disk.read_file(path))
         return ReturnNote(
-            LogMark(*content["mark"]), [(source, target) for source, target in content["moves"]]
+            [LogMark(*mark) for mark in content["marks"]],
+            [(source, target) for source, target in content["moves"]],
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptStateError("the note of the return is damaged", path=path) from error
 
 
-def close_storage(env: Env, directories: Directories) -> LogMark:
-    """Replay and flush what is left, and close every entry log; return the end of the journal.
+def close_storage(env: Env, directories: Directories) -> Marks:
+    """Replay and flush what is left, and close every entry log; return the ends of the journals.
 
     Blocks.
     """
@@ -129,7 +131,7 @@ def close_storage(env: Env, directories: Directories) -> LogMark:
     finally:
         opened.loop_index.close()
         opened.index.close()
-    return opened.mark
+    return opened.marks
 
 
 def demand_certain(index: IndexReader, kind: str) -> None:
@@ -310,9 +312,10 @@ def finish(env: Env, directories: Directories, places: Places, note: ReturnNote)
             touched.add(target.rpartition("/")[0])
     count = len(places.journals)
     for directory in places.ledger_files:
-        write_mark(disk, directory, note.mark, mark_file_name(0, count))
-        if count > 1:
-            disk.unlink(f"{directory}/{mark_file_name()}")
+        for number, mark in enumerate(note.marks):
+            write_mark(disk, directory, mark, mark_file_name(number, count))
+    for name in (COMPACTION_NAME, START_NAME):
+        disk.unlink(f"{places.ledger_files[0]}/{name}")
     for source, target in _own_files(env, directories, places):
         folder = target.rpartition("/")[0]
         disk.make_directory(folder)

@@ -170,6 +170,8 @@ class EntryLogs:
         self._places: dict[int, str] = {}
         self.bytes_written = 0
         self.syncs = 0
+        #: By directory: syncs of logs at the end of a checkpoint, and their nanoseconds.
+        self.sync_times: dict[str, tuple[int, int]] = {}
 
     def directory_of(self, entry_log_id: int) -> str:
         """Return the directory of a log that was begun since the start."""
@@ -254,7 +256,12 @@ class EntryLogs:
             if self._log is not None:
                 self._log.write_out()
             for log in self._open_logs():
+                before = self._env.clock.now_ns()
                 log.file.sync()
+                directory = self._places[log.id]
+                count, total_ns = self.sync_times.get(directory, (0, 0))
+                total_ns += self._env.clock.now_ns() - before
+                self.sync_times[directory] = count + 1, total_ns
             for directory in self._new_names:
                 self._env.disk.sync_directory(directory)
         except StorageError:

@@ -13,7 +13,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.storage.book import Book
 from quorumbook.storage.gc.decisions import LogUsage
 from quorumbook.storage.gc.logs import CompactionStep, EntryLogKeeper, log_usages
-from quorumbook.storage.index import IndexReader
+from quorumbook.storage.index_reader import IndexReader
 
 
 class StorageCare:
@@ -27,6 +27,7 @@ class StorageCare:
         flush_worker: That worker.
         book: Knows what is under way.
         forget: Forgets ledgers; the next flush makes that durable.
+        empty: Forgets their entries only.
         forget_logs: Closes removed logs wherever they are open.
     """
 
@@ -40,6 +41,7 @@ class StorageCare:
         *,
         book: Book,
         forget: Callable[[Iterable[LedgerId]], None],
+        empty: Callable[[Iterable[LedgerId]], None],
         forget_logs: Callable[[Iterable[int]], None],
     ) -> None:
         self._env = env
@@ -50,6 +52,7 @@ class StorageCare:
         self._worker = env.threads.start_worker("storage-gc")
         self._book = book
         self._forget = forget
+        self._empty = empty
         self._forget_logs = forget_logs
 
     def close(self) -> None:
@@ -75,11 +78,24 @@ class StorageCare:
         What came is under way to the journal, or in a write cache unless a checkpoint took it;
         so after another checkpoint none is forgotten.  The next flush makes it durable.
         """
-        if self._book.checkpoints != checkpoints:
-            return []
-        quiet = [ledger_id for ledger_id in ledger_ids if self._book.is_settled(ledger_id)]
+        quiet = self._quiet(ledger_ids, checkpoints)
         self._forget(quiet)
         return quiet
+
+    def empty_ledgers(self, ledger_ids: Sequence[LedgerId], checkpoints: int) -> list[LedgerId]:
+        """The same for their entries alone: the ledgers stay known, fenced from now on."""
+        quiet = self._quiet(ledger_ids, checkpoints)
+        self._empty(quiet)
+        return quiet
+
+    def _quiet(self, ledger_ids: Sequence[LedgerId], checkpoints: int) -> list[LedgerId]:
+        if self._book.checkpoints != checkpoints:
+            return []
+        return [ledger_id for ledger_id in ledger_ids if self._book.is_settled(ledger_id)]
+
+    async def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, object]:
+        """Return what is stored of those ledgers that have entries; it differs if more comes."""
+        return await run_job(self._worker, lambda: self._index.extents(ledger_ids))
 
     # Entry logs
 

@@ -1,8 +1,9 @@
 """The garbage collector of a bookie: pass after pass, one step at a time.
 
     1. ledgers     those of the index that the cluster positively denies are forgotten (R27)
-    2. entry logs  those in which no run lies any more are deleted
-    3. compaction  what lives in mostly dead logs is moved, every hour a little, every day more
+    2. surplus     copies that other bookies keep are dropped, once a day (R28, ``surplus``)
+    3. entry logs  those in which no run lies any more are deleted
+    4. compaction  what lives in mostly dead logs is moved, every hour a little, every day more
 
 A ledger is deleted when all of this holds: a whole listing of the right cluster lacks it, its own
 node was asked for and is not there, both of that in two passes with some time and no end of a
@@ -21,16 +22,20 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from quorumbook.env import Clock, logger
+from quorumbook.env import Env, logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.storage.gc.decisions import (
     GcOptions,
+    GcPlan,
     LogUsage,
     Suspicions,
     ledgers_at_a_time,
+    plan,
     worth_compacting,
 )
+from quorumbook.storage.gc.surplus import Owners, SurplusCopies
 from quorumbook.storage.options import Damage
 from quorumbook.storage.store import LedgerStorage
 
@@ -41,7 +46,7 @@ _SECOND = 1_000_000_000
 _log = logger("storage.gc")
 
 
-class Cluster(Protocol):
+class Cluster(Owners, Protocol):
     """What the metadata store says of ledgers; errors are ``MetadataError``."""
 
     def listing(self) -> AsyncIterator[LedgerId]:
@@ -65,6 +70,8 @@ class GcStatistics:
     failed_passes: int = 0
     deleted_ledgers: int = 0
     suspected_ledgers: int = 0
+    dropped_copies: int = 0
+    surplus_copies: int = 0
     deleted_logs: int = 0
     reclaimed_deletion_bytes: int = 0
     reclaimed_compaction_bytes: int = 0
@@ -83,7 +90,7 @@ class Collector:
         storage: Started.
         cluster: What it is compared with.
         options: When and how carefully.
-        clock: Decides when something is due.
+        env: Its clock decides when something is due, its budget how fast compaction goes.
         on_damage: Told of runs that could not be moved.
     """
 
@@ -92,7 +99,7 @@ class Collector:
         storage: LedgerStorage,
         cluster: Cluster,
         options: GcOptions,
-        clock: Clock,
+        env: Env,
         *,
         on_damage: Callable[[Damage], None] = lambda _: None,
     ) -> None:
@@ -100,10 +107,18 @@ class Collector:
         self._care = storage.care
         self._cluster = cluster
         self.options = self._options = options
-        self._clock = clock
+        self._env = env
+        self._clock = env.clock
         self._on_damage = on_damage
         self._suspicions = Suspicions(int(options.confirm_interval_s * _SECOND))
-        self._minor_ns = self._major_ns = clock.now_ns()
+        self._surplus = SurplusCopies(
+            storage,
+            cluster,
+            env.clock,
+            interval_s=options.surplus_interval_s,
+            grace_s=options.surplus_grace_s,
+        )
+        self._minor_ns = self._major_ns = self._clock.now_ns()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_forced = False
@@ -124,9 +139,7 @@ class Collector:
         """End, between two steps."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end([task])
 
     def trigger(self, *, minor: bool = False, major: bool = False, force: bool = True) -> None:
         """Begin a pass soon; a forced one deletes all ledgers that are proven gone."""
@@ -146,6 +159,18 @@ class Collector:
     async def usages(self) -> list[LogUsage]:
         """Return every entry log with what lives in it; reads the whole index."""
         return await self._care.usages()
+
+    async def plan(self, *, minor: bool = False, major: bool = False) -> GcPlan:
+        """Say what a pass would do; asks and reads as it does, and changes nothing.
+
+        Raises:
+            MetadataError: the metadata store cannot say which ledgers there are.
+        """
+        missing, _ = await self._missing()
+        threshold = 0.0
+        if not self.is_suspended:
+            threshold = self._options.compaction_threshold(minor=minor, major=major)
+        return plan(len(missing), await self.usages(), threshold)
 
     async def _run(self) -> None:
         while True:
@@ -169,6 +194,7 @@ class Collector:
         try:
             await self._care.keep_reserve(self._options.reserve_size_bytes)
             await self._delete_ledgers(is_forced=is_forced)
+            await self._drop_surplus()
             await self._delete_logs()
             await self._compact()
             self.statistics.passes += 1
@@ -205,6 +231,14 @@ class Collector:
 
     async def _proven(self, session: object) -> tuple[list[LedgerId], int]:
         """Return the ledgers found missing twice, and how many are known here."""
+        missing, known = await self._missing()
+        if session != self._cluster.session():
+            self._suspicions.forget()
+            return [], known
+        return self._suspicions.see(missing, session, self._clock.now_ns()), known
+
+    async def _missing(self) -> tuple[list[LedgerId], int]:
+        """Return the ledgers that the cluster denies now, and how many are known here."""
         # Before the listing: what is made later cannot be missing from it.
         known = await self._care.ledger_ids()
         unlisted = set(known)
@@ -213,14 +247,14 @@ class Collector:
         missing: list[LedgerId] = []
         for batch in _batches(sorted(unlisted)):
             missing += await self._cluster.missing(batch)
-        if session != self._cluster.session():
-            self._suspicions.forget()
-            return [], len(known)
-        return self._suspicions.see(missing, session, self._clock.now_ns()), len(known)
+        return missing, len(known)
 
     async def _delete_proven(self, ledger_ids: list[LedgerId]) -> None:
         session = self._cluster.session()
         deleted = 0
+        if ledger_ids:
+            # What lies in a write cache counts as new, and would keep its ledger for a pass more.
+            await self._flush()
         for batch in _batches(ledger_ids):
             checkpoints = self._care.checkpoints
             missing = await self._cluster.missing(batch)
@@ -229,9 +263,27 @@ class Collector:
                 break
             deleted += len(self._care.forget_ledgers(missing, checkpoints))
         if deleted:
-            await self._storage.flush()
+            await self._flush()
             self.statistics.deleted_ledgers += deleted
             _log.info("%d ledgers are deleted here, as they are in the metadata", deleted)
+
+    async def _flush(self) -> None:
+        try:
+            await self._storage.flush()
+        except DiskFullError:
+            # The disk waits for this deletion, and the deletion for the disk.
+            if not await self._care.give_reserve():
+                raise
+            await self._storage.flush()
+
+    async def _drop_surplus(self) -> None:
+        if self._storage.needs_limbo_start:
+            return
+        try:
+            self.statistics.dropped_copies += await self._surplus.collect()
+        except MetadataError as error:
+            _log.warning("no copy is dropped: %s", error)
+        self.statistics.surplus_copies = len(self._surplus)
 
     # Entry logs
 
@@ -252,7 +304,7 @@ class Collector:
         self.statistics.active_logs = len(usages)
         self.statistics.active_log_bytes = sum(usage.size_bytes for usage in usages)
         threshold = self._due_threshold()
-        if not threshold or self.is_suspended:
+        if not threshold:
             return
         chosen = worth_compacting(usages, threshold)
         try:
@@ -278,16 +330,14 @@ class Collector:
         if is_major and options.major_compaction_threshold:
             self._major_ns = now
             self.statistics.major_compactions += 1
-            return options.major_compaction_threshold
-        self.statistics.minor_compactions += 1
-        return options.minor_compaction_threshold
+        else:
+            self.statistics.minor_compactions += 1
+        return options.compaction_threshold(minor=is_minor, major=is_major)
 
     async def _compact_log(self, entry_log_id: int) -> bool:
         """Move what lives in a log, and delete it; tell whether to go on with the next one."""
-        rate = self._options.compaction_rate_bytes
         size = _STEP_BYTES
         while not self.is_suspended:
-            started = self._clock.now_ns()
             try:
                 step = await self._care.compact_some(entry_log_id, size)
             except DiskFullError:
@@ -303,9 +353,8 @@ class Collector:
                 self._compacted.add(entry_log_id)
                 await self._delete_logs()
                 return True
-            if rate:
-                spent = (self._clock.now_ns() - started) / _SECOND
-                await asyncio.sleep(max(step.moved_bytes / rate - spent, 0))
+            # It was read, and written.
+            await self._env.background.take(2 * step.moved_bytes, "compaction")
         return False
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId
+from quorumbook.storage.entrylog.format import HEADER_SIZE
 
 #: A pass may always delete this many, however few ledgers there are.
 LEDGERS_ALWAYS = 1000
@@ -30,7 +31,8 @@ class GcOptions:
         minor_compaction_threshold: Logs with a smaller share of live bytes are compacted every
             ``minor_compaction_interval_s``; 0 turns that off.
         major_compaction_threshold: The same, more thoroughly and more rarely.
-        compaction_rate_bytes: Bytes a second that compaction moves; 0 sets no limit.
+        surplus_interval_s: Between two searches for copies that need not be kept; 0: none.
+        surplus_grace_s: Between the first finding of such a copy and its end.
         reserve_size_bytes: Disk space kept for compaction on a full disk.
     """
 
@@ -41,7 +43,8 @@ class GcOptions:
     minor_compaction_interval_s: float = 3600.0
     major_compaction_threshold: float = 0.8
     major_compaction_interval_s: float = 86400.0
-    compaction_rate_bytes: int = 1_000_000
+    surplus_interval_s: float = 86400.0
+    surplus_grace_s: float = 3600.0
     reserve_size_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -53,6 +56,15 @@ class GcOptions:
             raise ConfigError(
                 "gc.minor_compaction_threshold must not be above gc.major_compaction_threshold"
             )
+
+    def compaction_threshold(self, *, minor: bool, major: bool) -> float:
+        """Return below which live ratio a pass of these kinds compacts logs; 0: it compacts none.
+
+        A major one is a minor one where that is all that is turned on.
+        """
+        if major and self.major_compaction_threshold:
+            return self.major_compaction_threshold
+        return self.minor_compaction_threshold if minor or major else 0.0
 
 
 class Suspicions:
@@ -104,9 +116,44 @@ class LogUsage(NamedTuple):
     is_stuck: bool = False
 
     @property
+    def body_bytes(self) -> int:
+        """Return its size without the header, which a log that is written anew has as well.
+
+        With it a small log counted as half empty, and each pass wrote it anew as it was.
+        """
+        return max(self.size_bytes - HEADER_SIZE, 0)
+
+    @property
     def live_ratio(self) -> float:
-        """Return the share of its bytes that the index points to."""
-        return min(self.live_bytes / self.size_bytes, 1.0) if self.size_bytes else 0.0
+        """Return the share of its body that the index points to."""
+        return min(self.live_bytes / self.body_bytes, 1.0) if self.body_bytes else 0.0
+
+
+class GcPlan(NamedTuple):
+    """What a pass would do as things stand; the ledgers' logs become free by that themselves."""
+
+    missing_ledgers: int
+    removable_logs: int
+    removable_bytes: int
+    compacted_logs: int
+    moved_bytes: int
+    reclaimed_bytes: int
+
+
+def plan(missing_ledgers: int, usages: Iterable[LogUsage], threshold: float) -> GcPlan:
+    """Say what a pass would do.
+
+    Args:
+        missing_ledgers: How many the cluster denies now.
+        usages: Of all entry logs.
+        threshold: Logs with a smaller share of live bytes are compacted; 0: none.
+    """
+    known = list(usages)
+    unused = [usage.size_bytes for usage in known if not usage.runs and not usage.is_open]
+    chosen = worth_compacting(known, threshold)
+    moved = sum(usage.live_bytes for usage in chosen)
+    size = sum(usage.body_bytes for usage in chosen)
+    return GcPlan(missing_ledgers, len(unused), sum(unused), len(chosen), moved, size - moved)
 
 
 def worth_compacting(usages: Iterable[LogUsage], threshold: float) -> list[LogUsage]:
@@ -124,6 +171,10 @@ def removable(unused: Iterable[int], open_ids: Set[int]) -> list[int]:
     return sorted(set(unused) - open_ids)
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def fate(usage: LogUsage, options: GcOptions) -> str:
     """Say what keeps a log, and what happens to it next."""
     if usage.is_open:
@@ -131,8 +182,9 @@ def fate(usage: LogUsage, options: GcOptions) -> str:
     if not usage.runs:
         return "nothing keeps it; the next pass deletes it"
     kept = (
-        f"{usage.runs} runs of {usage.ledgers} ledgers keep {usage.live_bytes} of "
-        f"{usage.size_bytes} bytes ({usage.live_ratio:.0%})"
+        f"{_counted(usage.runs, 'run')} of {_counted(usage.ledgers, 'ledger')} "
+        f"{'keeps' if usage.runs == 1 else 'keep'} {usage.live_bytes} of "
+        f"{usage.body_bytes} bytes ({usage.live_ratio:.0%})"
     )
     if usage.is_stuck:
         return f"{kept}; they cannot be read, so the log stays until they are repaired"

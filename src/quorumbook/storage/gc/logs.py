@@ -23,24 +23,24 @@ fast, is decided by ``collector``.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.env import Env, logger
-from quorumbook.errors import DiskFullError, StorageError
+from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
 from quorumbook.storage.flush import Checkpointer
 from quorumbook.storage.gc.decisions import LogUsage, removable
-from quorumbook.storage.index import Index, IndexReader
+from quorumbook.storage.index import Index
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.loading import Loader, ReadStatistics
 from quorumbook.storage.options import Damage
+from quorumbook.storage.reserve import COMPACTION_NAME, Reserve
 from quorumbook.storage.stored_run import StoredRun
 
-RESERVE_NAME = "compaction.reserve"
 _log = logger("storage.gc")
 
 
@@ -107,7 +107,7 @@ class EntryLogKeeper:
         #: The log under compaction and its runs, the last one in the file at the end.
         self._current: tuple[int, list[StoredRun]] | None = None
         self._unreadable: set[tuple[LedgerId, EntryId, int]] = set()
-        self._reserve_path = f"{directories[0]}/{RESERVE_NAME}"
+        self._reserve = Reserve(env.disk, f"{directories[0]}/{COMPACTION_NAME}")
         #: Logs of which nothing is left that could be moved.
         self.stuck: set[int] = set()
         #: Give the end of a log back as soon as it was moved.
@@ -128,16 +128,19 @@ class EntryLogKeeper:
             self._flushed.sync()
         removed: dict[int, int] = {}
         known = self._index.entry_logs()
-        gone = removable(unused, self.open_ids)
+        found = find_entry_logs(self._env, self._directories)
+        # What the index never heard of is left of a step that failed, if no run lies there.
+        unknown = {one for one in found.keys() - known.keys() if not self._index.runs_in(one)}
+        gone = removable({*unused, *unknown}, self.open_ids)
         for entry_log_id in gone:
-            path = f"{known[entry_log_id]}/{entry_log_name(entry_log_id)}"
-            if not self._env.disk.exists(path):
+            if entry_log_id not in found:
                 continue
-            removed[entry_log_id] = self._size_bytes(path)
-            delete_entry_log(self._env, known[entry_log_id], entry_log_id)
+            directory = found[entry_log_id]
+            removed[entry_log_id] = self._size_bytes(f"{directory}/{entry_log_name(entry_log_id)}")
+            delete_entry_log(self._env, directory, entry_log_id)
             self._reader.forget(entry_log_id)
         # The newest id stays known, so that it is never used again.
-        forgotten = set(gone) - {max(known, default=-1)}
+        forgotten = known.keys() & set(gone) - {max(known, default=-1)}
         if forgotten:
             self._index.commit(deleted_entry_logs=forgotten)
         return removed
@@ -216,7 +219,8 @@ class EntryLogKeeper:
             rows = [
                 row
                 for row in self._index.runs_in(entry_log_id)
-                if (row.ledger_id, row.first_entry_id, entry_log_id) not in self._unreadable
+                if not row.is_damaged
+                and (row.ledger_id, row.first_entry_id, entry_log_id) not in self._unreadable
             ]
             self._current = (entry_log_id, rows)
         return self._current[1]
@@ -260,21 +264,11 @@ class EntryLogKeeper:
     def keep_reserve(self, size_bytes: int) -> None:
         """Take the space that a step needs, if there is any."""
         self.is_short_of_space = False
-        disk = self._env.disk
-        if not size_bytes or disk.exists(self._reserve_path):
-            return
-        file = disk.open(self._reserve_path, create=True)
-        try:
-            file.allocate(size_bytes)
-        except DiskFullError:
-            with contextlib.suppress(StorageError):
-                disk.unlink(self._reserve_path)
-        finally:
-            file.close()
+        self._reserve.take(size_bytes)
 
     def give_reserve(self) -> bool:
         """Give the reserve to a step that met a full disk; tell whether that is new."""
         is_new = not self.is_short_of_space
         self.is_short_of_space = True
-        self._env.disk.unlink(self._reserve_path)
+        self._reserve.give()
         return is_new

@@ -15,8 +15,9 @@ The peer's readers skip padding and the rest of the header.  Ours hide checks th
 
     header, bytes 8 to 511    magic "QBCHKSUM", int32 our version (1), int32 flags (1: opened by a
                               start, not by a roll), int64 journal id, int64 id and int64 end of
-                              the journal before (-1: not known), zeros, and in the last four
-                              bytes CRC32C of the 508 before
+                              the journal before (-1: not known), 16 bytes that tell the boot of
+                              the machine (zeros: not known), zeros, and in the last four bytes
+                              CRC32C of the 508 before
     group                     the records of one write, then one padding record up to the next
                               multiple of 512 with at least 16 bytes of content, of which the
                               last 16 are: "QBG1", int64 offset of the group, CRC32C of (int64
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
 
@@ -64,7 +66,7 @@ NEWEST_NAME = "newest"
 
 _FLAG_START = 1
 _PADDING_HEAD_SIZE = 8
-_HEADER = Struct(">4si8siiqqq")
+_HEADER = Struct(">4si8siiqqq16s")
 _HEADER_START = Struct(">4si8s").pack(MAGIC, VERSION, CHECK_MAGIC)
 _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
@@ -85,6 +87,7 @@ class JournalHeader(NamedTuple):
     journal_id: int = -1
     previous_id: int = -1
     previous_end: int = -1
+    boot: bytes = b""
 
 
 def journal_name(journal_id: int) -> str:
@@ -166,8 +169,18 @@ def group_check_prefix(offset: int) -> bytes:
     return GROUP_MAGIC + _INT64.pack(offset)
 
 
+def boot_mark(boot_id: str) -> bytes:
+    """Return the 16 bytes of a header that stand for a boot; empty if it is not known."""
+    return sha256(boot_id.encode()).digest()[:16] if boot_id else b""
+
+
 def encode_header(
-    journal_id: int, *, previous_id: int = -1, previous_end: int = -1, is_start: bool = False
+    journal_id: int,
+    *,
+    previous_id: int = -1,
+    previous_end: int = -1,
+    is_start: bool = False,
+    boot: bytes = b"",
 ) -> bytes:
     """Return the header of a journal with checks."""
     head = _HEADER.pack(
@@ -179,6 +192,7 @@ def encode_header(
         journal_id,
         previous_id,
         previous_end,
+        boot,
     )
     head += bytes(HEADER_SIZE - 4 - len(head))
     return head + _UINT32.pack(value(head))
@@ -222,8 +236,8 @@ def _decode_checked(data: bytes, journal_id: int, path: str) -> JournalHeader:
         raise CorruptJournalError("the journal's header is cut", path=path, offset=len(data))
     if _UINT32.unpack_from(data, HEADER_SIZE - 4)[0] != value(data[: HEADER_SIZE - 4]):
         raise CorruptJournalError("the journal's header is damaged", path=path, offset=0)
-    _, version, _, check_version, flags, own_id, previous_id, previous_end = _HEADER.unpack_from(
-        data
+    _, version, _, check_version, flags, own_id, previous_id, previous_end, boot = (
+        _HEADER.unpack_from(data)
     )
     if check_version > CHECK_VERSION or version != VERSION:
         raise CorruptJournalError(
@@ -237,7 +251,14 @@ def _decode_checked(data: bytes, journal_id: int, path: str) -> JournalHeader:
             f"the file holds journal {journal_name(own_id)}", path=path, offset=24
         )
     return JournalHeader(
-        version, HEADER_SIZE, True, bool(flags & _FLAG_START), own_id, previous_id, previous_end
+        version,
+        HEADER_SIZE,
+        True,
+        bool(flags & _FLAG_START),
+        own_id,
+        previous_id,
+        previous_end,
+        boot.rstrip(b"\0") and boot,
     )
 
 

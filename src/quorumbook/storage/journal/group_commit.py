@@ -25,6 +25,7 @@ from quorumbook.storage.journal.format import (
     GROUP_SIZE_LIMIT_BYTES,
     HEADER_SIZE,
     NEWEST_NAME,
+    boot_mark,
     closing_record,
     encode_header,
     journal_id_of,
@@ -177,6 +178,7 @@ class _Writer:
             previous_id=previous.journal_id,
             previous_end=previous.offset,
             is_start=old is None,
+            boot=boot_mark(self._clock.boot_id()),
         )
         file.write([header], 0)
         file.sync()
@@ -206,6 +208,7 @@ class Journal:
         file_size_bytes: A new file is begun when a group would exceed this.
         group_size_bytes_max: What waits beyond this many bytes goes into a later group.
         on_failed: Called once, with the error, when the journal has failed for good.
+        name: Of its thread.
     """
 
     def __init__(
@@ -217,6 +220,7 @@ class Journal:
         file_size_bytes: int = DEFAULT_FILE_SIZE_BYTES,
         group_size_bytes_max: int = DEFAULT_GROUP_SIZE_BYTES,
         on_failed: Callable[[BaseException], None],
+        name: str = "journal",
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._directory = directory
@@ -224,7 +228,7 @@ class Journal:
         self._group_size_bytes_max = min(group_size_bytes_max, GROUP_SIZE_LIMIT_BYTES // 4)
         self._on_failed = on_failed
         self._writer = _Writer(env, directory, mark, file_size_bytes)
-        self._worker = env.threads.start_worker("journal")
+        self._worker = env.threads.start_worker(name)
         self._pending: deque[_Item] = deque()
         self._pending_bytes = 0
         self._in_flight: list[_Item] | None = None

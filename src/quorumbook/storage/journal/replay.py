@@ -5,10 +5,12 @@ Which files there must be, and what their ends may look like:
     from the mark's file on, ids without a gap    a missing file is damage
     the newest is the one that ``newest`` names   it may have been deleted
     every file but the last ends cleanly          its successor's header says where
-    the last file may end in a torn group         reported as ``damaged_tail``
+    the last file may end in a torn group         its provable prefix is replayed
+    or in a damaged one, or be cut where          reported as ``damaged_tail``
+    a bookie was killed
 
 A start after such a tail writes the next file's header with the place where the replay ended;
-so the torn group is known when it is met again, although it is not in the last file any more.
+so the group is known when it is met again, although it is not in the last file any more.
 
 Replaying twice, or from an earlier mark, ends in the same state: entries are last-wins, keys,
 fences and LACs are kept by the visitor as they come.
@@ -24,6 +26,7 @@ from quorumbook.storage.journal.format import (
     HEADER_SIZE,
     NEWEST_NAME,
     JournalHeader,
+    boot_mark,
     journal_id_of,
     journal_name,
 )
@@ -62,8 +65,22 @@ def journal_ids(env: Env, directory: str) -> list[int]:
     return sorted(journal_id for journal_id in ids if journal_id is not None)
 
 
-def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> ReplayReport:
+def replay(
+    env: Env,
+    directory: str,
+    mark: LogMark,
+    visitor: JournalVisitor,
+    *,
+    was_unclean: bool = False,
+) -> ReplayReport:
     """Hand every record behind the mark to a visitor.  Blocks; belongs into a worker's job.
+
+    Args:
+        env: The outside world.
+        directory: Where the journals lie.
+        mark: Where to begin.
+        visitor: Takes the records.
+        was_unclean: The bookie was killed, so there must be zeros behind the last group.
 
     Raises:
         CorruptJournalError: A file is missing, or damaged where no crash can explain it; the
@@ -73,6 +90,7 @@ def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> 
     _check_newest(env, directory, ids, mark)
     _check_complete(directory, ids, mark)
     collect = RunCollector(visitor)
+    boot = boot_mark(env.clock.boot_id())
     damage: list[tuple[str, int]] = []
     end = mark
     journals: list[_Journal] = []
@@ -82,12 +100,16 @@ def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> 
         for number, journal in enumerate(journals, start=1):
             start = mark.offset if journal.id == mark.journal_id else 0
             is_last = number == len(journals)
-            found = _read(journal, start, collect, is_last=is_last)
+            found = _read(journal, start, collect, boot, is_last=is_last)
+            if is_last and was_unclean and _is_cut(journal, max(found.end, start)):
+                found.is_damaged = True
             if not is_last:
                 _check_end(journal, found, journals[number].header, start)
             if found.is_damaged:
                 _log.error("%s is damaged at byte %d", journal.file.path, found.valid_end)
                 damage.append((journal.file.path, found.valid_end))
+            elif found.is_torn:
+                _log.info("%s ends in a write that a loss of power cut short", journal.file.path)
             end = max(end, LogMark(journal.id, found.end))
         collect.flush()
     finally:
@@ -95,6 +117,25 @@ def replay(env: Env, directory: str, mark: LogMark, visitor: JournalVisitor) -> 
             journal.file.close()
     files = tuple(journal.file.path for journal in journals)
     return ReplayReport(collect.records, end, bool(damage), tuple(damage), files)
+
+
+def summarize(
+    env: Env, directory: str, journal_id: int, visitor: JournalVisitor
+) -> tuple[int, FileEnd]:
+    """Hand all of one journal to a visitor; return its size and where its data ends.
+
+    Raises:
+        CorruptJournalError: It is damaged before its end.
+    """
+    journal = _open(env, directory, journal_id)
+    try:
+        collect = RunCollector(visitor)
+        boot = boot_mark(env.clock.boot_id())
+        end = _read(journal, 0, collect, boot, is_last=True)
+        collect.flush()
+        return journal.file.size_bytes(), end
+    finally:
+        journal.file.close()
 
 
 @dataclass(slots=True)
@@ -145,14 +186,26 @@ def _check_complete(directory: str, ids: list[int], mark: LogMark) -> None:
         expected += 1
 
 
-def _read(journal: _Journal, start: int, collect: RunCollector, *, is_last: bool) -> FileEnd:
+def _read(
+    journal: _Journal, start: int, collect: RunCollector, boot: bytes, *, is_last: bool
+) -> FileEnd:
     header = journal.header
     if header is None:
         # Made, and not written to: the crash came before the first group.
         return FileEnd(max(start, HEADER_SIZE), max(start, HEADER_SIZE))
     if header.is_checksummed:
-        return scan_checked(journal.file, journal.id, start, collect)
+        was_booted = bool(boot and header.boot) and boot != header.boot
+        return scan_checked(journal.file, journal.id, start, collect, was_booted=was_booted)
     return scan_plain(journal.file, header, start, collect, is_last=is_last)
+
+
+def _is_cut(journal: _Journal, end: int) -> bool:
+    """Tell whether a journal ends with its data, or before: zeros are always kept ahead of it.
+
+    Where a disk or the journal was full that is no damage, but nothing tells the two apart.
+    """
+    is_ours = journal.header is not None and journal.header.is_checksummed
+    return is_ours and journal.file.size_bytes() <= end > HEADER_SIZE
 
 
 def _check_end(
@@ -165,7 +218,7 @@ def _check_end(
         # A roll follows a good group; only a start can have met a torn one.
         allowed_end = successor.previous_end if successor.is_start else -1
         known_end = successor.previous_end
-    if found.is_damaged and found.end > allowed_end:
+    if (found.is_damaged or found.is_torn) and found.end > allowed_end:
         raise CorruptJournalError(
             "the end of a journal that is not the last is damaged",
             path=journal.file.path,

@@ -6,9 +6,11 @@ never leads anywhere.  Only one group is in flight at a time, hence
 
     a good group                        its records are replayed
     zeros up to the end of the file     the end of the data
-    a bad group, only zeros behind it   a torn tail, or damage of the last group: the caller
-                                        gets its provable prefix and must distrust the bookie's
-                                        open ledgers
+    a bad group, only zeros behind it   a torn tail if the machine was booted since the file was
+                                        made and zeros stand where data should be: power was lost
+                                        before the sync ended, and nothing was acknowledged.
+                                        Else damage of the last group: the caller must distrust
+                                        the bookie's open ledgers.  Both leave a provable prefix
     a bad group, anything behind it     damage; refused, with file and offset
 
 A file of the peer has no checks and is read as the peer reads it: a length of 0, or one that
@@ -21,6 +23,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from enum import Enum
+from operator import eq
 from struct import Struct
 
 from google_crc32c import value
@@ -72,11 +75,13 @@ class FileEnd:
         valid_end: The end of what is believed.
         end: The end of everything that is not zero, on a block border.
         is_damaged: Something between the two could not be read.
+        is_torn: What is between the two was never acknowledged.
     """
 
     valid_end: int
     end: int
     is_damaged: bool = False
+    is_torn: bool = False
 
 
 class _Window:
@@ -134,8 +139,17 @@ def _up(position: int) -> int:
 # --- files with checks ---------------------------------------------------------------------
 
 
-def scan_checked(file: File, journal_id: int, start: int, collect: RunCollector) -> FileEnd:
+def scan_checked(
+    file: File, journal_id: int, start: int, collect: RunCollector, *, was_booted: bool
+) -> FileEnd:
     """Read a file with checks from a group border on.
+
+    Args:
+        file: The journal.
+        journal_id: Its id.
+        start: From where on.
+        collect: Takes the records.
+        was_booted: The machine was, since the file was made.
 
     Raises:
         CorruptJournalError: Something is damaged that no crash can explain.
@@ -148,7 +162,7 @@ def scan_checked(file: File, journal_id: int, start: int, collect: RunCollector)
     while position < window.size:
         end = _group_end(window, journal_id, position)
         if end is None:
-            return _bad_group(window, position, collect)
+            return _bad_group(window, position, collect, was_booted=was_booted)
         begin = position - window.base
         _replay_group(window, begin, end - window.base, collect)
         position = end
@@ -207,7 +221,9 @@ def _replay_group(window: _Window, position: int, end: int, collect: RunCollecto
     collect.end()
 
 
-def _bad_group(window: _Window, position: int, collect: RunCollector) -> FileEnd:
+def _bad_group(
+    window: _Window, position: int, collect: RunCollector, *, was_booted: bool
+) -> FileEnd:
     """Decide what a group is that cannot be proven: no group, a torn tail, or damage."""
     file = window.file
     end = last_byte(file, position)
@@ -221,7 +237,22 @@ def _bad_group(window: _Window, position: int, collect: RunCollector) -> FileEnd
             offset=position,
         )
     _provable_prefix(window, position, end, collect)
-    return FileEnd(position, _up(end), is_damaged=True)
+    is_torn = was_booted and _lacks_blocks(file, position, _up(end))
+    return FileEnd(position, _up(end), is_damaged=not is_torn, is_torn=is_torn)
+
+
+def _lacks_blocks(file: File, position: int, end: int) -> bool:
+    """Tell whether zeros stand where a part of the last group was to be written.
+
+    They do at its end if its check is not there.  A check that is there but for a few bytes is
+    one that was damaged.
+    """
+    found = file.read(end - CHECK_SIZE, CHECK_SIZE - 4)
+    wanted = group_check_prefix(position)
+    if sum(map(eq, found, wanted)) < len(wanted) - 4:
+        return True
+    blocks = (file.read(start, ALIGNMENT) for start in range(position, end, ALIGNMENT))
+    return not all(map(any, blocks))
 
 
 def _check_behind(file: File, position: int, end: int) -> int | None:

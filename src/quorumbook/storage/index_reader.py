@@ -1,0 +1,228 @@
+"""Look-ups in the index, whose tables ``index`` describes: where runs lie, what states are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.storage.index_rows import (
+    COLUMNS,
+    STATE_COLUMNS,
+    DamagedIndexError,
+    connect,
+    index_errors,
+    row_to_run,
+    row_to_state,
+)
+from quorumbook.storage.state_file import LedgerState
+from quorumbook.storage.stored_run import DAMAGED, StoredRun
+
+#: Ledgers that are asked for in one statement.
+_SLICE_LEDGERS = 1000
+_MAX_ENTRY_ID = 2**63 - 1
+
+
+class IndexReader:
+    """Look-ups over one connection, for one thread."""
+
+    def __init__(self, path: str, *, cache_size_kib: int = 2048) -> None:
+        self._path = path
+        with index_errors(path):
+            self._connection = connect(path, cache_size_kib)
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._path
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with index_errors(self._path):
+            return self._connection.execute(statement, values).fetchall()
+
+    def find(self, ledger_id: LedgerId, entry_id: EntryId) -> StoredRun | None:
+        """Return the run that holds the entry."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM run WHERE ledger = ? AND first <= ? "  # noqa: S608
+            "ORDER BY first DESC LIMIT 1",
+            ledger_id,
+            entry_id,
+        )
+        if not rows or rows[0][2] < entry_id:
+            return None
+        run = row_to_run(rows[0])
+        return run if run.size_of(entry_id) else None
+
+    def last_run(self, ledger_id: LedgerId) -> StoredRun | None:
+        """Return the run with the ledger's highest entry."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM run WHERE ledger = ? ORDER BY first DESC LIMIT 1",  # noqa: S608
+            ledger_id,
+        )
+        return row_to_run(rows[0]) if rows else None
+
+    def last_entry(self, ledger_id: LedgerId) -> tuple[EntryId, EntryId | None] | None:
+        """Return the ledger's highest entry id and the last add confirmed it carries."""
+        rows = self._rows(
+            "SELECT last, lac FROM run WHERE ledger = ? ORDER BY first DESC LIMIT 1", ledger_id
+        )
+        return rows[0] if rows else None
+
+    def runs(
+        self,
+        ledger_id: LedgerId,
+        first_entry_id: EntryId = 0,
+        last_entry_id: EntryId = _MAX_ENTRY_ID,
+        *,
+        limit: int = -1,
+    ) -> list[StoredRun]:
+        """Return the runs that touch a range of ids, ascending."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM run WHERE ledger = ? AND first <= ? "  # noqa: S608
+            "AND first >= coalesce((SELECT max(first) FROM run WHERE ledger = ? "
+            "AND first <= ?), 0) AND last >= ? ORDER BY first LIMIT ?",
+            ledger_id,
+            last_entry_id,
+            ledger_id,
+            first_entry_id,
+            first_entry_id,
+            limit,
+        )
+        return [row_to_run(row) for row in rows]
+
+    def ledger_state(self, ledger_id: LedgerId) -> LedgerState | None:
+        """Return what is stored of a ledger besides its entries."""
+        rows = self._rows(
+            f"SELECT {STATE_COLUMNS} FROM ledger WHERE id = ?",  # noqa: S608
+            ledger_id,
+        )
+        return row_to_state(rows[0]) if rows else None
+
+    def ledger_states(self) -> list[LedgerState]:
+        """Return the states of all ledgers, ascending."""
+        rows = self._rows(f"SELECT {STATE_COLUMNS} FROM ledger ORDER BY id")  # noqa: S608
+        return [row_to_state(row) for row in rows]
+
+    def ledger_ids(self) -> list[LedgerId]:
+        """Return all ledgers, ascending."""
+        return [row[0] for row in self._rows("SELECT id FROM ledger ORDER BY id")]
+
+    def births(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, int]:
+        """Return ``LedgerState.born_at`` of those of these ledgers that are here."""
+        found: dict[LedgerId, int] = {}
+        for start in range(0, len(ledger_ids), _SLICE_LEDGERS):
+            wanted = ",".join(map(str, ledger_ids[start : start + _SLICE_LEDGERS]))
+            found.update(self._rows(f"SELECT id, born FROM ledger WHERE id IN ({wanted})"))  # noqa: S608
+        return found
+
+    def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, object]:
+        """Return for those of these ledgers that have runs what any new run would change."""
+        wanted = ",".join(map(str, ledger_ids))
+        rows = self._rows(
+            "SELECT ledger, count(*), sum(last - first + 1), max(entry_log), sum(position) "  # noqa: S608
+            f"FROM run WHERE ledger IN ({wanted}) GROUP BY ledger"
+        )
+        return {row[0]: row[1:] for row in rows}
+
+    def highest_ledger_id(self) -> LedgerId:
+        """Return the highest ledger with a state, -1 if there is none."""
+        highest: LedgerId | None = self._rows("SELECT max(id) FROM ledger")[0][0]
+        return -1 if highest is None else highest
+
+    def ledger_ids_without_state(self) -> list[LedgerId]:
+        """Return ledgers that have runs but no state (after a rebuild)."""
+        rows = self._rows(
+            "SELECT DISTINCT ledger FROM run WHERE ledger NOT IN (SELECT id FROM ledger)"
+        )
+        return [row[0] for row in rows]
+
+    def count_in_limbo(self) -> int:
+        """Count the ledgers in limbo."""
+        count: int = self._rows("SELECT count(*) FROM ledger WHERE limbo")[0][0]
+        return count
+
+    def entry_logs(self) -> dict[int, str]:
+        """Return the directory of each entry log."""
+        return dict(self._rows("SELECT id, directory FROM entry_log"))
+
+    def entry_logs_without_runs(self) -> list[int]:
+        """Return known entry logs in which no run lies any more."""
+        rows = self._rows(
+            "SELECT id FROM entry_log "
+            "WHERE NOT EXISTS (SELECT 1 FROM run WHERE entry_log = entry_log.id)"
+        )
+        return [row[0] for row in rows]
+
+    def end_of_entry_log(self, entry_log_id: int) -> int:
+        """Return where the last run of an entry log ends, 0 if it has none."""
+        runs = self.runs_in(entry_log_id)
+        return runs[-1].position + runs[-1].size_bytes if runs else 0
+
+    def live_bytes(self) -> dict[int, tuple[int, int, int]]:
+        """Return for each entry log with runs their bytes, their number and that of ledgers.
+
+        Reads the whole index.
+        """
+        rows = self._rows(
+            "SELECT entry_log, sum(CASE typeof(sizes) WHEN 'integer' "
+            "THEN (last - first + 1) * (sizes + 4) ELSE run_bytes(sizes) END), "
+            "count(*), count(DISTINCT ledger) FROM run GROUP BY entry_log"
+        )
+        return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+    def runs_in(self, entry_log_id: int) -> list[StoredRun]:
+        """Return the runs in an entry log, in the order of the file."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM run WHERE entry_log = ? "  # noqa: S608
+            "ORDER BY position",
+            entry_log_id,
+        )
+        return [row_to_run(row) for row in rows]
+
+    def runs_behind(self, entry_log_id: int, position: int, limit: int) -> list[StoredRun]:
+        """Return some runs of an entry log from a position on, in the order of the file."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM run WHERE entry_log = ? AND position >= ? "  # noqa: S608
+            "ORDER BY position LIMIT ?",
+            entry_log_id,
+            position,
+            limit,
+        )
+        return [row_to_run(row) for row in rows]
+
+    def damaged_runs(self, ledger_id: LedgerId | None = None) -> list[StoredRun]:
+        """Return the runs that are known to be damaged, of one ledger or of all."""
+        where, values = ("", ()) if ledger_id is None else ("AND ledger = ?", (ledger_id,))
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM run WHERE checksum = {DAMAGED} {where} "  # noqa: S608
+            "ORDER BY ledger, first",
+            *values,
+        )
+        return [row_to_run(row) for row in rows]
+
+    def ledgers_in_limbo(self) -> list[LedgerId]:
+        """Return the ledgers in limbo, ascending."""
+        return [row[0] for row in self._rows("SELECT id FROM ledger WHERE limbo ORDER BY id")]
+
+    def check_whole(self) -> None:
+        """Read all of it, and see that pages fit together and no row breaks its seal.
+
+        Raises:
+            DamagedIndexError: They do not, or one does.
+        """
+        problem = self._rows("PRAGMA integrity_check(1)")[0][0]
+        broken = "SELECT 1 FROM run WHERE NOT is_sealed_run({}) UNION ALL "
+        broken += "SELECT 1 FROM ledger WHERE NOT is_sealed_state({}) LIMIT 1"
+        if problem == "ok" and self._rows(broken.format(COLUMNS, STATE_COLUMNS)):
+            problem = "a row breaks its seal"
+        if problem != "ok":
+            raise DamagedIndexError(f"the index is damaged: {problem}", path=self._path)
+
+    def meta(self, key: str) -> str | None:
+        """Return a remembered text."""
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
+        return rows[0][0] if rows else None

@@ -1,0 +1,139 @@
+"""What scrub decides, without I/O: which entries of a run can be believed, and where it goes on.
+
+A run whose checksum is wrong is not lost as a whole.  Entries prove themselves by their own
+digests, as far as whoever asks knows the ledger's; neighbours that do make a new run with a
+checksum of its own, the others one that is known to be damaged.  A run that lost its checksum by
+a cut, or came from the peer without one, gets one in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.ids import EntryId
+from quorumbook.protocol.digest import Digester
+from quorumbook.storage.loading import entry_head
+from quorumbook.storage.stored_run import DAMAGED, StoredRun
+
+_POSITION = re.compile(r"(-?[0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubOptions:
+    """How often and how fast everything is read.
+
+    Args:
+        interval_s: From the end of one cycle to the beginning of the next; 0 turns scrub off.
+        rate_bytes: Bytes a second; 0 sets no limit.
+        heal_interval_s: Between two looks at what is not healed yet.
+    """
+
+    interval_s: float = 86400.0
+    rate_bytes: int = 8 * 1024 * 1024
+    heal_interval_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"scrub.{name} must not be negative")
+
+
+class Position(NamedTuple):
+    """How far scrub has come: the next run in an entry log, or the end of the last cycle."""
+
+    entry_log_id: int = -1
+    position: int = 0
+    #: Wall time of the end of the last whole cycle, 0 before the first.
+    finished_ms: int = 0
+
+    def encode(self) -> str:
+        """Return it as the index remembers it."""
+        return f"{self.entry_log_id}:{self.position}:{self.finished_ms}"
+
+    @classmethod
+    def decode(cls, text: str | None) -> Position:
+        """Parse what ``encode`` made; anything else begins anew."""
+        match = _POSITION.fullmatch(text or "")
+        return cls(*map(int, match.groups())) if match else cls()
+
+    @property
+    def is_within(self) -> bool:
+        """Tell whether a cycle was begun and not finished."""
+        return self.entry_log_id >= 0
+
+    def wait_s(self, now_ms: int, interval_s: float) -> float:
+        """Return the time until the next cycle; a clock that went back does not put it off."""
+        if self.is_within or not self.finished_ms:
+            return 0.0
+        return min(max(self.finished_ms / 1000 + interval_s - now_ms / 1000, 0.0), interval_s)
+
+
+def judge(
+    row: StoredRun,
+    data: bytes | None,
+    read_entry: Callable[[EntryId], bytes | None],
+    digester: Digester | None,
+) -> list[StoredRun]:
+    """Return what the index should say in the place of ``row``; the row alone if it is right.
+
+    Args:
+        row: What the index says.
+        data: The bytes of the whole run, None if they cannot be read as a whole.
+        read_entry: Reads one entry with its size field, None if it cannot be read.
+        digester: Verifies entries of the ledger; None where nobody knows how.
+    """
+    if data is not None and row.checksum is not None and crc32c(data) == row.checksum:
+        return [row]
+    pieces: dict[EntryId, bytes] = {}
+    for ids in row.ranges():
+        for entry_id in ids:
+            piece = _piece(row, entry_id, data, read_entry)
+            if piece is not None and _is_good(row, entry_id, piece, digester):
+                pieces[entry_id] = piece
+    present = [entry_id for ids in row.ranges() for entry_id in ids]
+    parts = []
+    for is_good, group in groupby(present, key=pieces.__contains__):
+        ids_ = list(group)
+        checksum: int | None = DAMAGED
+        if is_good:
+            # Framing alone proves nothing about the bytes.
+            joined = b"".join([pieces[entry_id] for entry_id in ids_])
+            checksum = None if digester is None else crc32c(joined)
+        parts.append(row.part(ids_[0], ids_[-1])._replace(checksum=checksum))
+    return parts
+
+
+def _piece(
+    row: StoredRun,
+    entry_id: EntryId,
+    data: bytes | None,
+    read_entry: Callable[[EntryId], bytes | None],
+) -> bytes | None:
+    if data is None:
+        return read_entry(entry_id)
+    start = row.position_of(entry_id) - row.position
+    return data[start : start + row.size_of(entry_id) + 4]
+
+
+def _is_good(row: StoredRun, entry_id: EntryId, piece: bytes, digester: Digester | None) -> bool:
+    if entry_head(piece, 0) != (len(piece) - 4, row.ledger_id, entry_id):
+        return False
+    if digester is None:
+        return row.checksum is None
+    try:
+        digester.verify(piece[4:], row.ledger_id, entry_id)
+    except QuorumbookError:
+        return False
+    return True
+
+
+def damaged_entries(parts: Sequence[StoredRun]) -> int:
+    """Count the entries that are known to be damaged."""
+    return sum(part.entry_count for part in parts if part.is_damaged)
