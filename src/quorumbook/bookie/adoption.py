@@ -48,8 +48,8 @@ from quorumbook.storage.adoption.adopt import (
 from quorumbook.storage.adoption.peer_index import DB, SORTED, index_kinds
 from quorumbook.storage.adoption.survey import Draft, Places, demand_whole, survey
 from quorumbook.storage.directories import LOCK_NAME, Directories
-from quorumbook.storage.index import IndexReader
 from quorumbook.storage.index_files import BUILDING_SUFFIX
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.state_file import LedgerState
 
 _LOOK_UPS_AT_A_TIME = 64
@@ -79,7 +79,7 @@ class AdoptionReport:
 def places_of(options: BookieOptions) -> Places:
     """Return where a bookie's files are by its options."""
     return Places(
-        (options.journal_directory, *options.further_journal_directories),
+        options.journal_directories,
         options.ledger_directories,
         options.index_directories,
     )
@@ -89,9 +89,9 @@ def directories_of(env: Env, options: BookieOptions) -> Directories:
     """Return the directories with their locks."""
     return Directories(
         env,
-        options.journal_directory,
+        options.journal_directories,
         options.ledger_directories,
-        others=options.other_directories,
+        others=options.index_directories,
     )
 
 
@@ -182,7 +182,7 @@ async def _identify(
     registered = await CookieStore(store).read(bookie_id)
     wanted = Cookie(
         bookie_id=bookie_id,
-        journal_directories=(options.journal_directory, *options.further_journal_directories),
+        journal_directories=options.journal_directories,
         ledger_directories=options.ledger_directories,
         instance_id=instance_id,
         index_directories=options.index_directories or None,
@@ -381,9 +381,9 @@ async def _return(
         raise ForeignDirectoryError(
             "no bookie of ours keeps these directories", path=directories.index_path
         )
-    mark = None
+    marks = None
     if is_applied:
-        mark = await run_job(worker, lambda: give_back_files.close_storage(env, directories))
+        marks = await run_job(worker, lambda: give_back_files.close_storage(env, directories))
     index = await run_job(worker, lambda: IndexReader(directories.index_path))
     try:
         kind = storage or index.meta(ADOPTED_KIND_KEY) or SORTED
@@ -395,7 +395,7 @@ async def _return(
         report.explicit_lacs = sum(state.explicit_lac is not None for state in states)
         report.in_limbo = sum(state.is_in_limbo for state in states)
         report.entry_logs = len(index.entry_logs())
-        if mark is None:
+        if marks is None:
             return report, None
         keyless = [state.ledger_id for state in states if not any(state.master_key)]
         known = await _known(LedgerManager(store), keyless)
@@ -405,6 +405,6 @@ async def _return(
         )
         report.ledgers, report.fenced = returned.ledgers, returned.fenced
         report.entries, report.copied_bytes = returned.entries, returned.copied_bytes
-        return report, give_back_files.ReturnNote(mark, moves)
+        return report, give_back_files.ReturnNote(list(marks), moves)
     finally:
         index.close()

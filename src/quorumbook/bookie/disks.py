@@ -52,6 +52,8 @@ class DiskMonitor:
     ) -> None:
         self.writability = Writability()
         self.writability.is_read_only = options.force_read_only
+        #: By directory, as measured last.
+        self.usages: dict[str, DiskUsage] = {}
         self.total_bytes = 0
         self.free_bytes = 0
         self._disk = env.disk
@@ -60,12 +62,15 @@ class DiskMonitor:
         self._metrics = metrics
         self._storage_is_full = storage_is_full
         self._on_change = on_change
-        self._paths = tuple(dict.fromkeys((options.journal_directory, *options.ledger_directories)))
+        self._paths = tuple(
+            dict.fromkeys((*options.journal_directories, *options.ledger_directories))
+        )
         self._ledger_paths = frozenset(options.ledger_directories)
         self._worker: Worker | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
         self._is_above = False
+        self._is_held = False
 
     async def start(self) -> None:
         """Measure once, then every interval."""
@@ -88,6 +93,22 @@ class DiskMonitor:
         if not self.writability.is_read_only:
             _log.error("a disk is full, no more entries are taken: %s", error)
         self._decide(full=True)
+
+    def set_operators_word(self, *, is_read_only: bool) -> None:
+        """Refuse plain adds, or leave that to the disks again."""
+        self._is_held = is_read_only
+        self._decide(full=self._is_above or self._storage_is_full())
+
+    def reasons(self) -> list[str]:
+        """Return what makes the bookie read-only, its operator's word aside."""
+        options = self._options
+        found = ["configured: bookie.force_read_only"] if options.force_read_only else []
+        usages = self._metrics.directory_usage.items()
+        limit = options.disk_usage_writable if self._is_above else options.disk_usage_max
+        found += [f"disk: {path} is {used:.0%} full" for path, used in usages if used > limit]
+        if self._storage_is_full():
+            found.append("disk: a write met a full one")
+        return found
 
     def storage_has_space(self) -> None:
         """The storage could write again; the next poll decides."""
@@ -140,6 +161,7 @@ class DiskMonitor:
                 # A disk that does not answer takes no entries either.
                 worst = 1.0
                 continue
+            self.usages[path] = usage
             used = 1 - usage.free_bytes / usage.total_bytes
             worst = max(worst, used)
             self._metrics.directory_usage[path] = used
@@ -161,7 +183,7 @@ class DiskMonitor:
         self._decide(full=self._is_above or self._storage_is_full())
 
     def _decide(self, *, full: bool) -> None:
-        read_only = full or self._options.force_read_only
+        read_only = full or self._is_held or self._options.force_read_only
         if read_only != self.writability.is_read_only:
             self.writability.is_read_only = read_only
             _log.warning("the bookie is %s now", "read-only" if read_only else "writable")

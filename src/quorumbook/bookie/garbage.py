@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from quorumbook.errors import MetadataError
-from quorumbook.ids import LedgerId
+from quorumbook.errors import MetadataError, MetadataFormatError, NoSuchLedgerInMetadataError
+from quorumbook.ids import BookieId, LedgerId
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.nodes import with_living_session
+from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.replication_lock import ReplicationLocks
 from quorumbook.metadata.store import MetadataStore
 
 
@@ -22,14 +25,23 @@ class ClusterLedgers:
     Args:
         store: The metadata store.
         instance_id: Of the cluster that the cookies name.
+        bookie_id: Whose garbage it is.
     """
 
-    def __init__(self, store: MetadataStore, instance_id: str) -> None:
+    def __init__(self, store: MetadataStore, instance_id: str, bookie_id: BookieId) -> None:
         self._store = store
+        self._bookie_id = bookie_id
+        self._paths = TreePaths(store.ledgers_root)
+        self._locks = ReplicationLocks(store, bookie_id)
         self._ledgers = LedgerManager(store)
         self._instance_id = instance_id
         self._ended_sessions = 0
-        self.close = store.on_session_expired(self._session_ended)
+        self._forget_store = store.on_session_expired(self._session_ended)
+
+    def close(self) -> None:
+        """Forget the store."""
+        self._forget_store()
+        self._locks.close()
 
     def _session_ended(self) -> None:
         self._ended_sessions += 1
@@ -49,6 +61,35 @@ class ClusterLedgers:
         found = await asyncio.gather(*map(self._ledgers.exists, ledger_ids))
         await self._check()
         return [ledger_ids[place] for place, is_there in enumerate(found) if not is_there]
+
+    async def surplus(self, ledger_ids: list[LedgerId]) -> list[LedgerId]:
+        """Return those that are closed, not marked, and do not name this bookie."""
+        found = await asyncio.gather(*map(self._is_surplus, ledger_ids))
+        await self._check()
+        return [ledger_ids[place] for place, is_surplus in enumerate(found) if is_surplus]
+
+    async def _is_surplus(self, ledger_id: LedgerId) -> bool:
+        try:
+            metadata, _ = await self._ledgers.read(ledger_id)
+        except (NoSuchLedgerInMetadataError, MetadataFormatError):
+            return False
+        if not metadata.is_closed or any(
+            self._bookie_id in fragment.ensemble for fragment in metadata.fragments
+        ):
+            return False
+        return await self._store.exists(self._paths.underreplicated(ledger_id)) is None
+
+    async def take_lock(self, ledger_id: LedgerId) -> bool:
+        """Keep workers from copying a ledger, in a new session if the old one is over."""
+        return await with_living_session(self._store, lambda: self._locks.take(ledger_id))
+
+    def is_locked(self, ledger_id: LedgerId) -> bool:
+        """Tell whether the lock is still held."""
+        return self._locks.is_held(ledger_id)
+
+    async def release_locks(self) -> None:
+        """Let workers go on."""
+        await self._locks.release_all()
 
     async def _check(self) -> None:
         instance_id = await read_instance_id(self._store)

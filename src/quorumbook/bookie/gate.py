@@ -1,9 +1,10 @@
 """Which ledgers a bookie without a past may take plain adds of (R26).
 
-A bookie that starts empty under an id the cluster already knows has lost what it once promised:
-fences of ledgers that were recovered long ago, for instance.  An old writer that comes back must
-not find it willing.  So for every ledger the first plain add in this process waits for one look
-at the metadata: the ledger has to be open, and this bookie in its last ensemble.
+A bookie that starts empty under an id the cluster already knows, or with damage, has lost what it
+once promised: fences of ledgers that were recovered long ago, for instance.  An old writer that
+comes back must not find it willing.  So for every ledger the first plain add in this process
+waits for one look at the metadata: the ledger has to be open, and this bookie in its last
+ensemble.
 
 Other bookies have no gate, and their adds cost nothing more.
 """

@@ -3,11 +3,12 @@
     GET /api/v1/bookie/gc                       whether a pass is under way
     PUT /api/v1/bookie/gc?minor=true&major=true begin a pass, with compaction if that is said
     GET /api/v1/bookie/gc_details               counters
+    GET /api/v1/bookie/gc_plan?minor=true       what such a pass would do
     GET /api/v1/bookie/gc_logs                  each entry log, what keeps it, what comes next
     PUT /api/v1/bookie/gc/suspend_compaction    compact nothing until it is resumed
     PUT /api/v1/bookie/gc/resume_compaction
 
-``gc_logs`` is ours, and so are the parameters: the peer takes its choice in a body.
+``gc_logs``, ``gc_plan`` and the parameters are ours: the peer takes its choice in a body.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from urllib.parse import parse_qs
 
+from quorumbook.errors import MetadataError
 from quorumbook.storage.gc.collector import Collector
 from quorumbook.storage.gc.decisions import fate
 
@@ -24,19 +26,23 @@ ROOT = "/api/v1/bookie/gc"
 async def answer(collector: Collector, method: str, target: str) -> tuple[int, object]:
     """Return status and body."""
     path, _, query = target.partition("?")
+    wanted = parse_qs(query)
+    kinds = {kind: wanted.get(kind) == ["true"] for kind in ("minor", "major")}
     match method, path.rstrip("/").removeprefix(ROOT):
         case "GET", "":
             return 200, {"is_running": collector.is_running}
         case "GET", "_details":
             state = {"is_running": collector.is_running, "is_suspended": collector.is_suspended}
             return 200, state | asdict(collector.statistics)
+        case "GET", "_plan":
+            try:
+                return 200, (await collector.plan(**kinds))._asdict()
+            except MetadataError as error:
+                return 503, {"error": str(error)}
         case "GET", "_logs":
             return 200, await _logs(collector)
         case "PUT", "":
-            wanted = parse_qs(query)
-            collector.trigger(
-                minor=wanted.get("minor") == ["true"], major=wanted.get("major") == ["true"]
-            )
+            collector.trigger(**kinds)
             return 200, {"triggered": True}
         case "PUT", "/suspend_compaction":
             collector.suspend()

@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP, and garbage collection (``gc_pages``).
+"""Health and metrics over HTTP, and the pages of other modules below their roots.
 
     /heartbeat    "OK": the process and its event loop live
     /is_ready     "OK" when the bookie serves and is registered, else 503
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import cast
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias, cast
 
-from quorumbook.bookie import gc_pages
 from quorumbook.env import Env, logger
-from quorumbook.storage.gc.collector import Collector
+from quorumbook.errors import ConfigError
 
 _log = logger("bookie.http")
 _HEAD_BYTES_MAX = 8192
@@ -33,6 +33,10 @@ _REASONS = {
 }
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_CONTENT_LENGTH = re.compile(rb"\ncontent-length:\s*(\d{1,9})", re.IGNORECASE)
+#: Takes method and target, returns status and what becomes JSON.
+Page: TypeAlias = Callable[[str, str], Awaitable[tuple[int, object]]]
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -52,11 +56,11 @@ class _HttpConnection(asyncio.Protocol):
         self._timer = loop.call_later(_REQUEST_TIMEOUT_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._task is not None:
             return
         self._head += data
-        if b"\r\n\r\n" not in self._head and b"\n\n" not in self._head:
-            if len(self._head) > _HEAD_BYTES_MAX:
+        if (missing := _missing(self._head)) > 0:
+            if len(self._head) + missing > _HEAD_BYTES_MAX:
                 self._send("GET", 400, _TEXT, b"the request is too long\n")
             return
         parts = self._head.split(b"\n", 1)[0].decode("latin-1").split()
@@ -64,8 +68,10 @@ class _HttpConnection(asyncio.Protocol):
             self._send("GET", 400, _TEXT, b"no HTTP request\n")
             return
         method, target = parts[0], parts[1]
-        if method in ("GET", "PUT") and target.startswith(gc_pages.ROOT):
-            self._task = asyncio.get_running_loop().create_task(self._collect(method, target))
+        page = self._server.page(target) if method in ("GET", "PUT") else None
+        if page is not None:
+            turn = self._turn(page, method, target)
+            self._task = asyncio.get_running_loop().create_task(turn)
             return
         if method not in ("GET", "HEAD"):
             self._send(method, 405, _TEXT, b"only GET\n")
@@ -77,14 +83,10 @@ class _HttpConnection(asyncio.Protocol):
             status, kind, body = 500, _TEXT, b"Internal Server Error\n"
         self._send(method, status, kind, body)
 
-    async def _collect(self, method: str, target: str) -> None:
+    async def _turn(self, page: Page, method: str, target: str) -> None:
         status, body = 200, cast(object, None)
         try:
-            collector = self._server.collector()
-            if collector is None:
-                status, body = 503, {"error": "the bookie is not started"}
-            else:
-                status, body = await gc_pages.answer(collector, method, target)
+            status, body = await page(method, target)
         except Exception:
             _log.exception("%s failed", target)
             status, body = 500, {"error": "Internal Server Error"}
@@ -109,8 +111,21 @@ class _HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
 
+def _missing(request: bytes) -> int:
+    """Return how many bytes at least are to come.
+
+    A body is read by nobody, but closing before it came would reset the connection, and the
+    answer would be lost on its way.
+    """
+    end = _END_OF_HEAD.search(request)
+    if end is None:
+        return 1
+    length = _CONTENT_LENGTH.search(request, 0, end.start())
+    return end.end() + (int(length[1]) if length else 0) - len(request)
+
+
 class HttpServer:
-    """The three paths.
+    """The three paths, and pages.
 
     Args:
         env: The outside world.
@@ -118,7 +133,7 @@ class HttpServer:
         port: Where to listen; 0 takes a free one.
         is_ready: What ``/is_ready`` says.
         metrics: Renders ``/metrics``.
-        collector: What ``gc_pages`` speaks of, None before the start.
+        pages: Who answers GET and PUT below which path.
     """
 
     def __init__(
@@ -129,22 +144,32 @@ class HttpServer:
         *,
         is_ready: Callable[[], bool],
         metrics: Callable[[], bytes],
-        collector: Callable[[], Collector | None],
+        pages: Mapping[str, Page],
     ) -> None:
         self._env = env
         self._host = host
         self.port = port
         self._is_ready = is_ready
         self._metrics = metrics
-        self.collector = collector
+        self._pages = pages
         self._server: asyncio.Server | None = None
         self.connections: set[_HttpConnection] = set()
 
     async def start(self) -> None:
-        """Listen."""
-        self._server = await self._env.network.listen(
-            self._host, self.port, lambda: _HttpConnection(self)
-        )
+        """Listen.
+
+        Raises:
+            ConfigError: that is not possible at this place.
+        """
+        try:
+            self._server = await self._env.network.listen(
+                self._host, self.port, lambda: _HttpConnection(self)
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {self._host}:{self.port} for HTTP: {error.strerror or error}; "
+                "choose another port with http.port (0: a free one)"
+            ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -155,6 +180,10 @@ class HttpServer:
             for connection in list(self.connections):
                 connection.abort()
             await server.wait_closed()
+
+    def page(self, target: str) -> Page | None:
+        """Return who answers for a target, None if nobody but ``respond``."""
+        return next((self._pages[root] for root in self._pages if target.startswith(root)), None)
 
     def respond(self, path: str) -> tuple[int, str, bytes]:
         """Return status, content type and body for a path."""

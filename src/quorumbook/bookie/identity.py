@@ -10,10 +10,13 @@ and in every directory.  What is found decides (the comparison itself is in ``me
     there    all the same as the store's      go on
     there    missing in a new, empty          stamp, if expansion is allowed
              directory
-    there    missing elsewhere, or different  refuse
+    there    missing elsewhere                refuse; with ``stamp_missing_cookies`` go on as a
+                                              bookie that has forgotten what was there
+    there    different                        refuse
 
-A new bookie whose id the cluster's ledgers already name may once have promised something.  Before
-the first stamp it leaves a note, ``VERSION.past``, in its first ledger directory:
+A new bookie whose id the cluster's ledgers already name may once have promised something, and so
+may one that lost a directory, or the end of its journal.  Before the first stamp it leaves a
+note, ``VERSION.past``, in its first ledger directory:
 
     unchecked   its past has to be looked up in the metadata before it serves
     gated       the metadata knows it: first adds of ledgers are looked up (``gate.py``)
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -36,11 +40,13 @@ from quorumbook.errors import (
     NoSuchLedgerInMetadataError,
 )
 from quorumbook.ids import BookieId, LedgerId
-from quorumbook.ledger.metadata import LedgerState
+from quorumbook.ledger.holdings import names
+from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cookies import Cookie, CookieStore, check_cookies
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.storage import directories as places
+from quorumbook.storage.marks import mark_file_name
 
 _log = logger("bookie.identity")
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
@@ -62,6 +68,8 @@ class Mentions:
 
     #: Not closed, and the bookie is in the last ensemble.
     open_ledger_ids: list[LedgerId] = field(default_factory=list)
+    #: Closed, and the bookie lacks entries that it should hold.
+    lacking_ledger_ids: list[LedgerId] = field(default_factory=list)
     #: Any ledger names it at all.
     is_known: bool = False
 
@@ -95,7 +103,7 @@ async def claim(
     """
     wanted = Cookie(
         bookie_id=bookie_id,
-        journal_directories=(options.journal_directory, *options.further_journal_directories),
+        journal_directories=options.journal_directories,
         ledger_directories=options.ledger_directories,
         instance_id=instance_id,
         index_directories=options.index_directories or None,
@@ -103,9 +111,9 @@ async def claim(
     cookies = CookieStore(store)
     held = places.Directories(
         env,
-        options.journal_directory,
+        options.journal_directories,
         options.ledger_directories,
-        others=options.other_directories,
+        others=options.index_directories,
     )
     worker = env.threads.start_worker("bookie-identity")
     try:
@@ -115,7 +123,7 @@ async def claim(
         found = await run_job(worker, lambda: look(env, held.all))
         if stored is None:
             check_cookies(wanted, None, found.cookies, is_empty=len(found.empty) == len(held.all))
-            await run_job(worker, lambda: _write_past(env, options, Past.UNCHECKED))
+            await run_job(worker, lambda: write_past_note(env, options, Past.UNCHECKED))
             await cookies.write(wanted)
             await run_job(worker, lambda: _stamp(env, held.all, wanted))
         elif _is_expansion(wanted, stored[0]):
@@ -125,7 +133,14 @@ async def claim(
             await cookies.write(wanted, stored[1])
             _log.warning("took in new ledger directories: %s", ", ".join(held.all))
         else:
-            check_cookies(wanted, stored[0], found.cookies, is_empty=False)
+            lost = [directory for directory, cookie in found.cookies.items() if cookie is None]
+            kept = dict(found.cookies)
+            if options.stamp_missing_cookies:
+                for directory in lost:
+                    del kept[directory]
+            check_cookies(wanted, stored[0], kept, is_empty=False)
+            if lost:
+                await run_job(worker, lambda: _replace_lost(env, options, lost, wanted))
     finally:
         await run_job(worker, held.release)
         worker.stop()
@@ -175,37 +190,53 @@ async def write_past(env: Env, options: BookieOptions, past: Past) -> None:
     """Replace the note."""
     worker = env.threads.start_worker("bookie-identity")
     try:
-        await run_job(worker, lambda: _write_past(env, options, past))
+        await run_job(worker, lambda: write_past_note(env, options, past))
     finally:
         worker.stop()
 
 
-async def find_in_metadata(ledgers: LedgerManager, bookie_id: BookieId) -> Mentions:
-    """Read all ledgers of the cluster for mentions of a bookie; raises rather than miss one."""
+async def find_in_metadata(
+    ledgers: LedgerManager,
+    bookie_id: BookieId,
+    lacks: Callable[[LedgerMetadata], Awaitable[bool]],
+) -> Mentions:
+    """Read all ledgers of the cluster for mentions of a bookie; raises rather than miss one.
+
+    Args:
+        ledgers: Of the cluster.
+        bookie_id: The bookie.
+        lacks: Tells whether it lacks entries of a closed ledger.
+    """
     mentions = Mentions()
     batch: list[LedgerId] = []
     async for ledger_id in ledgers.list():
         batch.append(ledger_id)
         if len(batch) == _LOOK_UPS_AT_A_TIME:
-            await _find(ledgers, bookie_id, batch, mentions)
+            await _find(ledgers, bookie_id, batch, mentions, lacks)
             batch = []
-    await _find(ledgers, bookie_id, batch, mentions)
+    await _find(ledgers, bookie_id, batch, mentions, lacks)
     return mentions
 
 
 async def _find(
-    ledgers: LedgerManager, bookie_id: BookieId, batch: list[LedgerId], mentions: Mentions
+    ledgers: LedgerManager,
+    bookie_id: BookieId,
+    batch: list[LedgerId],
+    mentions: Mentions,
+    lacks: Callable[[LedgerMetadata], Awaitable[bool]],
 ) -> None:
     async def read(ledger_id: LedgerId) -> None:
         try:
             metadata, _ = await ledgers.read(ledger_id)
         except NoSuchLedgerInMetadataError:
             return
-        if any(bookie_id in fragment.ensemble for fragment in metadata.fragments):
-            mentions.is_known = True
-        is_open = metadata.state is not LedgerState.CLOSED
-        if is_open and bookie_id in metadata.fragments[-1].ensemble:
+        if not names(metadata, bookie_id):
+            return
+        mentions.is_known = True
+        if not metadata.is_closed and bookie_id in metadata.fragments[-1].ensemble:
             mentions.open_ledger_ids.append(ledger_id)
+        elif await lacks(metadata):
+            mentions.lacking_ledger_ids.append(ledger_id)
 
     await asyncio.gather(*map(read, batch))
 
@@ -250,6 +281,24 @@ def _stamp(env: Env, directories: list[str], cookie: Cookie) -> None:
         places.write_cookie_file(env, directory, cookie.encode())
 
 
+def _replace_lost(env: Env, options: BookieOptions, lost: list[str], cookie: Cookie) -> None:
+    """Go on without what was in some directories; what may be missing is found after the start."""
+    _log.warning(
+        "%s lost what the cookie said of it; what this bookie lacks is copied from others",
+        ", ".join(lost),
+    )
+    write_past_note(env, options, Past.UNCHECKED)
+    journals = [places.normal(directory) for directory in options.journal_directories]
+    for index, journal in enumerate(journals):
+        # They point into journals that are gone.
+        name = mark_file_name(index, len(journals))
+        for directory in map(places.current, options.ledger_directories if journal in lost else ()):
+            if env.disk.exists(f"{directory}/{name}"):
+                env.disk.unlink(f"{directory}/{name}")
+                env.disk.sync_directory(directory)
+    _stamp(env, lost, cookie)
+
+
 def _past_path(options: BookieOptions) -> str:
     return f"{places.current(options.ledger_directories[0])}/{_PAST_NAME}"
 
@@ -263,7 +312,8 @@ def _read_past(env: Env, options: BookieOptions) -> Past:
     return Past.GATED if text == Past.GATED.value else Past.UNCHECKED
 
 
-def _write_past(env: Env, options: BookieOptions, past: Past) -> None:
+def write_past_note(env: Env, options: BookieOptions, past: Past) -> None:
+    """Leave the note, durably; blocks."""
     path = _past_path(options)
     if past is Past.CLEAN:
         env.disk.unlink(path)

@@ -12,6 +12,8 @@ eighth off) for the running and the last full window of 60 seconds.
     bookie_WRITE_BYTES, bookie_READ_BYTES ...   counter
     bookie_SERVER_STATUS                        gauge     1 writable, 0 read-only, -1 not registered
     bookie_ledger_dir_usage                     gauge     path
+    background_io_bytes                         counter   whom; what work in the background took
+    process_*                                   gauge     memory, processor time, open files
 
 ``BookieMetrics.families`` turns them into prometheus_client families; the storage's own numbers
 come in as a plain mapping from name to value.  Those that the peer has too get its name, the
@@ -24,8 +26,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from quorumbook.env import Budget
 
 _WINDOW_NS = 60 * 1_000_000_000
 _QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
@@ -74,6 +78,7 @@ _STORAGE_TIMES = (
     ("journal_groups", "journal_write_ns", "bookie_journal_JOURNAL_FLUSH_LATENCY"),
     ("flush_checkpoints", "flush_flush_ns", "bookie_flush"),
     ("gc_passes", "gc_runtime_ns", "bookie_THREAD_RUNTIME"),
+    ("scrub_cycles", "scrub_runtime_ns", "bookie_storage_scrub"),
 )
 
 
@@ -246,6 +251,20 @@ class BookieMetrics:
         yield by_path
 
 
+def budget_families(budget: Budget) -> Iterable[Metric]:
+    """Yield what background work may take of the disks, and what it took."""
+    gauges = {
+        "background_io_rate_bytes": budget.rate_bytes,
+        "background_io_waiting_bytes": budget.waiting_bytes,
+    }
+    for name, value in gauges.items():
+        yield GaugeMetricFamily(name, name, value=value)
+    family = CounterMetricFamily("background_io_bytes", "Bytes read and written, for whom")
+    for whom, taken_bytes in sorted(budget.taken_bytes.items()):
+        family.add_sample("background_io_bytes", {"whom": whom}, taken_bytes)
+    yield family
+
+
 def _summary(name: str, operation: OperationMetrics, now_ns: int) -> Metric:
     family = Metric(name, name, "summary")
     for success, summary in (("false", operation.failed), ("true", operation.succeeded)):
@@ -265,27 +284,32 @@ def _counter(name: str, value: float, labels: dict[str, str] | None = None) -> M
 
 
 def _storage_families(storage: Mapping[str, object]) -> Iterable[Metric]:
-    numbers = {name: value for name, value in storage.items() if isinstance(value, (int, float))}
+    # By name, then by journal ("" where it is nothing of one journal).
+    numbers: dict[str, dict[str, float]] = {}
+    for key, value in storage.items():
+        if isinstance(value, int | float):
+            own, _, journal = key.partition("@")
+            numbers.setdefault(own, {})[journal] = value
     for count, nanoseconds, name in _STORAGE_TIMES:
         if count in numbers and nanoseconds in numbers:
             family = Metric(name, name, "summary")
-            labels = _journal_labels(name) | {"success": "true"}
-            family.add_sample(f"{name}_count", labels, numbers.pop(count))
-            family.add_sample(f"{name}_sum", labels, numbers.pop(nanoseconds) / 1e6)
+            sums = numbers.pop(nanoseconds)
+            for journal, value in numbers.pop(count).items():
+                labels = _journal_labels(journal) | {"success": "true"}
+                family.add_sample(f"{name}_count", labels, value)
+                family.add_sample(f"{name}_sum", labels, sums[journal] / 1e6)
             yield family
-    for own, value in sorted(numbers.items()):
-        if own in _STORAGE_COUNTERS:
-            name = _STORAGE_COUNTERS[own]
-            yield _counter(name, value, _journal_labels(name))
-        else:
-            name = _STORAGE_GAUGES.get(own, f"bookie_storage_{own}")
-            gauge = GaugeMetricFamily(name, name)
-            gauge.add_sample(name, _journal_labels(name), value)
-            yield gauge
+    for own, values in sorted(numbers.items()):
+        name = _STORAGE_COUNTERS.get(own) or _STORAGE_GAUGES.get(own, f"bookie_storage_{own}")
+        kind = CounterMetricFamily if own in _STORAGE_COUNTERS else GaugeMetricFamily
+        family = kind(name, name)
+        for journal, value in values.items():
+            family.add_sample(name, _journal_labels(journal), value)
+        yield family
 
 
-def _journal_labels(name: str) -> dict[str, str]:
-    return {"journalIndex": "0"} if name.startswith("bookie_journal_") else {}
+def _journal_labels(journal: str) -> dict[str, str]:
+    return {"journalIndex": journal} if journal else {}
 
 
 class _Collector:
@@ -300,4 +324,5 @@ def exposition(families: Callable[[], Iterable[Metric]]) -> bytes:
     """Render families in the Prometheus text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(families))
+    ProcessCollector(registry=registry)
     return generate_latest(registry)

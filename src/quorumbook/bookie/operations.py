@@ -182,13 +182,10 @@ class Operations:
         connection.answer(answers.bookie_info_answer(request, Status.OK, total, free))
 
     def _list_entries(self, connection: Connection, request: ListEntries, now_ns: int) -> None:
-        handle = self._storage.handle(request.ledger_id)
-        status = Status.NO_LEDGER if handle is None else Status.OK
-        if handle is not None and handle.is_in_limbo:
-            status = Status.UNKNOWN_LEDGER_STATE
-        if status is not Status.OK:
-            self._done("list_entries", status, now_ns)
-            connection.answer(answers.list_entries_answer(request, status))
+        # In limbo too: the list says what is here for certain, so that the rest can be copied.
+        if self._storage.handle(request.ledger_id) is None:
+            self._done("list_entries", Status.NO_LEDGER, now_ns)
+            connection.answer(answers.list_entries_answer(request, Status.NO_LEDGER))
             return
 
         def done(result: list[range] | BaseException) -> None:

@@ -6,6 +6,7 @@ options of journal, index and caches belong to the storage and travel in ``stora
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quorumbook.env import TlsOptions
@@ -13,6 +14,7 @@ from quorumbook.errors import ConfigError
 from quorumbook.ids import DEFAULT_BOOKIE_PORT, MAX_FRAME_SIZE_BYTES, BookieId
 from quorumbook.storage.gc.decisions import GcOptions
 from quorumbook.storage.options import StorageOptions
+from quorumbook.storage.scrub.decisions import ScrubOptions
 
 _MB = 1024 * 1024
 
@@ -22,16 +24,17 @@ class BookieOptions:
     """One bookie: where it listens, where it keeps its data, and all its limits."""
 
     # Where the data is.
-    journal_directory: str
+    #: Each best on a disk of its own, in the order of their marks; ledgers are spread over them.
+    journal_directories: tuple[str, ...]
     ledger_directories: tuple[str, ...]
-    #: What a bookie that was the peer's has besides, by its cookie: journal directories beside
-    #: the first, and index directories.  Nothing is written there.
-    further_journal_directories: tuple[str, ...] = ()
+    #: Where a bookie that was the peer's kept its index, by its cookie; nothing is written there.
     index_directories: tuple[str, ...] = ()
     #: Journal and cache sizes, flush interval and so on.
     storage: StorageOptions = field(default_factory=StorageOptions)
     #: Garbage collection and compaction.
     gc: GcOptions = field(default_factory=GcOptions)
+    #: The search for damage, and how it is followed up.
+    scrub: ScrubOptions = field(default_factory=ScrubOptions)
 
     # Where it is found.  Port 0 takes a free one.
     host: str = "127.0.0.1"
@@ -40,8 +43,12 @@ class BookieOptions:
     advertised_host: str | None = None
     #: The registered name; None: ``<advertised host>:<port>``.
     bookie_id: BookieId | None = None
+    #: What it carries, for ledgers that are confined to labels.
+    labels: Mapping[str, str] = field(default_factory=dict)
     #: Accept new empty ledger directories next to the known ones.
     allow_storage_expansion: bool = False
+    #: Go on where a known directory lost its cookie, and perhaps all else.
+    stamp_missing_cookies: bool = False
 
     # Metrics and health over HTTP; None or 0: off.  -1 takes a free port.
     http_host: str = "127.0.0.1"
@@ -104,15 +111,10 @@ class BookieOptions:
     #: How long a clean stop waits for requests under way.
     stop_timeout_s: float = 10.0
 
-    @property
-    def other_directories(self) -> tuple[str, ...]:
-        """The directories that are its own and not used."""
-        return (*self.further_journal_directories, *self.index_directories)
-
     def __post_init__(self) -> None:
         """Refuse values that contradict each other."""
-        if not self.ledger_directories:
-            raise ConfigError("a bookie needs at least one ledger directory")
+        if not self.journal_directories or not self.ledger_directories:
+            raise ConfigError("a bookie needs at least one journal and one ledger directory")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port {self.port} is not between 0 and 65535")
         if not 0 < self.disk_usage_writable <= self.disk_usage_max <= 1:

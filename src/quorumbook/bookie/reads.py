@@ -210,24 +210,21 @@ class Reads:
 
         What they lack is left at the head of the queue, read by read.
         """
-        request, arrived_ns, _ = connection.reads.popleft()
-        assert isinstance(request, ReadRun)
-        ids = request.entry_ids
+        run, arrived_ns, _ = connection.reads.popleft()
+        assert isinstance(run, ReadRun)
         cached = _CachedEntries(self._storage)
-        while ids and connection.takes_answers:
-            entries = cached.row(request.ledger_id, ids)
+        max_lac = _max_lac(self._storage, run.ledger_id)
+        while run.entry_ids and connection.takes_answers:
+            entries = cached.row(run.ledger_id, run.entry_ids)
             if not entries:
                 break
-            part, ids = ids[: len(entries)], ids[len(entries) :]
-            connection.answer(answers.found_answers(request, part, entries))
-            if ids:
+            part, run = run.cut(len(entries))
+            connection.answer(answers.found_answers(part, entries, max_lac))
+            if run.entry_ids:
                 connection.flush_above(_PIECE_BYTES)
         self._count_hits(cached, arrived_ns)
-        rest: list[Read | ReadRun] = []
-        if ids and not connection.takes_answers:
-            rest.append(ReadRun(request.token, request.ledger_id, ids))
-        else:
-            rest += [Read(2, request.token, request.ledger_id, i) for i in reversed(ids)]
+        is_waiting = run.entry_ids and not connection.takes_answers
+        rest = [run] if is_waiting else reversed(run.reads())
         connection.reads.extendleft((read, arrived_ns, None) for read in rest)
 
     def _weight(self, connection: Connection, request: Read | BatchRead | ReadRun) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.env import logger
+from quorumbook.env.tasks import end
 from quorumbook.errors import LocalProtocolError, MetadataError
 from quorumbook.ids import BookieId
 from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
@@ -76,8 +77,7 @@ class Registrar:
         """Take the registration back, as far as the store answers."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end([task])
         try:
             async with asyncio.timeout(timeout_s):
                 await self._registration.unregister()

@@ -13,28 +13,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
+from itertools import chain
 
-from quorumbook.bookie import identity
+from prometheus_client.core import Metric
+
+from quorumbook.bookie import (
+    budget_pages,
+    directory_pages,
+    gc_pages,
+    identity,
+    read_only,
+    scrub_pages,
+)
 from quorumbook.bookie.admission import Admission
 from quorumbook.bookie.connection import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.garbage import ClusterLedgers
 from quorumbook.bookie.gate import LedgerGate
-from quorumbook.bookie.http import HttpServer
-from quorumbook.bookie.metrics import BookieMetrics, exposition
+from quorumbook.bookie.healing import Healing, lacks
+from quorumbook.bookie.http import HttpServer, Page
+from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
 from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.registrar import Registrar
 from quorumbook.env import Env, logger
-from quorumbook.errors import ConfigError, InternalError, LocalProtocolError
+from quorumbook.errors import ConfigError, InternalError, LocalProtocolError, QuorumbookError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ledger.placement.labels import labels_to_properties
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.registration import BookieServiceInfo, Endpoint
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.storage.gc.collector import Collector
+from quorumbook.storage.options import Damage
 from quorumbook.storage.store import LedgerStorage
 
 _log = logger("bookie")
@@ -63,16 +78,22 @@ class Bookie:
             storage_is_full=lambda: self.storage.is_full,
             on_change=self._writability_changed,
         )
+        #: Whether the operator lets it take plain adds.
+        self.operators_word = read_only.OperatorsWord(
+            env, options.ledger_directories[0], self.disks
+        )
         self.storage = LedgerStorage(
             env,
-            journal_directory=options.journal_directory,
+            journal_directories=options.journal_directories,
             ledger_directories=options.ledger_directories,
-            other_directories=options.other_directories,
+            other_directories=options.index_directories,
             options=options.storage,
             on_fatal=self._fatal,
             on_full=self._storage_full,
             on_space=self.disks.storage_has_space,
+            on_damage=self._damaged,
         )
+        self._directories = directory_pages.DirectoryPages(self.disks, self.storage)
         self._operations = Operations(env, options, self.storage, self.metrics, self.disks)
         self.connections = Connections(
             env, options, self.metrics, self._operations, Admission(env, options, self.metrics)
@@ -81,9 +102,15 @@ class Bookie:
         self._registrar: Registrar | None = None
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
+        #: What HTTP offers beside health; a guest in this process adds its own.
+        self.pages = self._own_pages()
+        #: And its numbers.
+        self.further_families: Callable[[], Iterable[Metric]] = lambda: ()
         self._cluster: ClusterLedgers | None = None
         #: Gives disk space back, once the bookie is started.
         self.collector: Collector | None = None
+        #: Finds damage and follows it up, once the bookie is started.
+        self.healing: Healing | None = None
         self._bookie_id: BookieId | None = options.bookie_id
         self._port = options.port
         self._stopped = asyncio.Event()
@@ -164,9 +191,12 @@ class Bookie:
         if report.is_full:
             self.disks.writability.is_read_only = True
         await self.disks.start()
+        await self.operators_word.start()
         await self._distrust(report.needs_limbo_start or report.has_damaged_journal_tail,
                              report.limbo_reason)  # fmt: skip
         self._start_collector(instance_id)
+        self.healing = Healing(self._env, self.storage, self._store, self._bookie_id, options.scrub)
+        self.healing.start()
         self.connections.is_serving = True
         if options.http_port:
             await self._start_http(options)
@@ -181,12 +211,16 @@ class Bookie:
         _log.info("bookie %s serves on %s:%d", self._bookie_id, options.host, self._port)
 
     def _start_collector(self, instance_id: str) -> None:
-        self._cluster = ClusterLedgers(self._store, instance_id)
+        self._cluster = ClusterLedgers(self._store, instance_id, self.bookie_id)
         self.collector = Collector(
-            self.storage, self._cluster, self._options.gc, self._env.clock,
+            self.storage, self._cluster, self._options.gc, self._env,
             on_damage=self.storage.note_damage,
         )  # fmt: skip
         self.collector.start()
+
+    def _damaged(self, damage: Damage) -> None:
+        if self.healing is not None:
+            self.healing.scrubber.suspect(damage)
 
     def _storage_full(self, error: BaseException) -> None:
         self.disks.storage_full(error)
@@ -198,19 +232,28 @@ class Bookie:
         assert self._bookie_id is not None
         past = await identity.read_past(self._env, self._options)
         if is_unsure or past is identity.Past.UNCHECKED:
-            found = await identity.find_in_metadata(self._ledgers, self._bookie_id)
-            if found.open_ledger_ids:
+            bookie_id = self._bookie_id
+            found = await identity.find_in_metadata(
+                self._ledgers,
+                bookie_id,
+                lambda metadata: lacks(self.storage, metadata, bookie_id),
+            )
+            if found.open_ledger_ids or found.lacking_ledger_ids:
                 _log.warning(
-                    "%d open ledgers name this bookie and may be incomplete here (%s)",
+                    "%d open ledgers name this bookie and may be incomplete here, %d others lack "
+                    "entries (%s)",
                     len(found.open_ledger_ids),
-                    reason or "it starts empty under a known id",
+                    len(found.lacking_ledger_ids),
+                    reason or "it starts without what it had",
                 )
+            await self.storage.put_in_limbo(found.lacking_ledger_ids, fence=False)
             await self.storage.put_in_limbo(found.open_ledger_ids, fence=True)
+            # Fences of ledgers that are closed by now may be gone as well.
+            before, past = past, identity.Past.GATED if found.is_known else identity.Past.CLEAN
+            if past is not before:
+                await identity.write_past(self._env, self._options, past)
             if is_unsure:
                 await self.storage.finish_limbo_start()
-            if past is identity.Past.UNCHECKED:
-                past = identity.Past.GATED if found.is_known else identity.Past.CLEAN
-                await identity.write_past(self._env, self._options, past)
         if past is identity.Past.GATED:
             self._gate = LedgerGate(self._bookie_id, self._read_metadata)
             self._operations.adds.gate = self._gate
@@ -233,6 +276,15 @@ class Bookie:
         self._server = server
         self._port = server.sockets[0].getsockname()[1]
 
+    def _own_pages(self) -> dict[str, Page]:
+        return {
+            gc_pages.ROOT: self._gc_page,
+            scrub_pages.ROOT: self._scrub_page,
+            read_only.ROOT: self.operators_word.answer,
+            directory_pages.ROOT: self._directories.answer,
+            budget_pages.ROOT: partial(budget_pages.answer, self._env.background),
+        }
+
     async def _start_http(self, options: BookieOptions) -> None:
         assert options.http_port is not None
         http = HttpServer(
@@ -241,16 +293,20 @@ class Bookie:
             max(options.http_port, 0),
             is_ready=lambda: self.is_ready,
             metrics=self.render_metrics,
-            collector=lambda: self.collector,
+            pages=self.pages,
         )
-        try:
-            await http.start()
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {options.http_host}:{options.http_port} for HTTP: "
-                f"{error.strerror or error}; choose another port with http.port (0: a free one)"
-            ) from error
+        await http.start()
         self._http = http
+
+    async def _gc_page(self, method: str, target: str) -> tuple[int, object]:
+        if self.collector is None:
+            return 503, {"error": "the bookie is not started"}
+        return await gc_pages.answer(self.collector, method, target)
+
+    async def _scrub_page(self, method: str, target: str) -> tuple[int, object]:
+        if self.healing is None:
+            return 503, {"error": "the bookie is not started"}
+        return await scrub_pages.answer(self.healing, method, target)
 
     def _service_info(self) -> BookieServiceInfo:
         endpoints = [
@@ -267,7 +323,7 @@ class Bookie:
                     protocol="http",
                 )
             )
-        return BookieServiceInfo(endpoints=tuple(endpoints))
+        return BookieServiceInfo(tuple(endpoints), labels_to_properties(self._options.labels))
 
     def render_metrics(self) -> bytes:
         """Return all numbers in the Prometheus text format."""
@@ -276,7 +332,16 @@ class Bookie:
         if self.collector is not None:
             numbers = asdict(self.collector.statistics)
             statistics |= {f"gc_{name}": number for name, number in numbers.items()}
-        return exposition(lambda: self.metrics.families(now_ns, statistics))
+        if self.healing is not None:
+            statistics |= self.healing.numbers()
+        return exposition(
+            lambda: chain(
+                self.metrics.families(now_ns, statistics),
+                budget_families(self._env.background),
+                self._directories.families() if self._storage_started else (),
+                self.further_families(),
+            )
+        )
 
     def _writability_changed(self) -> None:
         if self._registrar is not None:
@@ -307,7 +372,9 @@ class Bookie:
         try:
             await self._close(timeout_s=self._options.stop_timeout_s)
         except Exception as error:
-            _log.exception("the bookie could not stop cleanly")
+            # What a disk or the cluster does to us needs no trace.
+            is_ours = not isinstance(error, QuorumbookError)
+            _log.error("the bookie could not stop cleanly: %s", error, exc_info=is_ours)
             if self.fatal_error is None:
                 self.fatal_error = error
         finally:
@@ -324,6 +391,8 @@ class Bookie:
             self.disks.stop()
             if self.collector is not None:
                 await self.collector.stop()
+            if self.healing is not None:
+                await self.healing.stop()
             if self._cluster is not None:
                 self._cluster.close()
             if self._storage_started:
