@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quorumbook.env import TlsOptions
     from quorumbook.errors import QuorumbookError
     from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+    from quorumbook.ledger.placement.options import PlacementOptions
     from quorumbook.protocol.digest import DigestType
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "LedgerReader",
     "LedgerState",
     "LedgerWriter",
+    "PlacementOptions",
     "QuorumbookError",
     "TlsOptions",
     "__version__",
@@ -58,6 +60,7 @@ _HOMES = {
     "LedgerReader": "quorumbook.client.reader",
     "LedgerState": "quorumbook.ledger.metadata",
     "LedgerWriter": "quorumbook.client.writer",
+    "PlacementOptions": "quorumbook.ledger.placement.options",
     "QuorumbookError": "quorumbook.errors",
     "TlsOptions": "quorumbook.env",
     "connect": "quorumbook.client.client",

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import IO, Any, Protocol, TypeVar
 
@@ -141,9 +141,9 @@ class LocalCluster:
             return quorumbook.sync.connect(self.metadata_uri, **options)
         return quorumbook.connect(self.metadata_uri, **options)
 
-    def add(self) -> Any:
-        """Start another bookie and return its id."""
-        return self._face(self._add())
+    def add(self, **labels: str) -> Any:
+        """Start another bookie, which carries these labels, and return its id."""
+        return self._face(self._add(labels))
 
     def stop(self, bookie_id: BookieId) -> Any:
         """Stop a bookie cleanly."""
@@ -169,16 +169,16 @@ class LocalCluster:
         finally:
             await store.close()
         for _ in range(self._count):
-            await self._add()
+            await self._add({})
 
-    async def _add(self) -> BookieId:
+    async def _add(self, labels: Mapping[str, str]) -> BookieId:
         self._numbers += 1
         directory = os.path.join(self.directory, f"bookie-{self._numbers}")
         member: _Member
         if self._has_processes:
-            member = _Process(self.metadata_uri, directory, self._storage)
+            member = _Process(self.metadata_uri, directory, self._storage, labels)
         else:
-            member = _InThisProcess(self.metadata_uri, directory, self._storage)
+            member = _InThisProcess(self.metadata_uri, directory, self._storage, labels)
         await member.start()
         self._members[member.bookie_id] = member
         return member.bookie_id
@@ -199,8 +199,15 @@ class LocalCluster:
 class _InThisProcess:
     """A bookie on the running loop."""
 
-    def __init__(self, metadata_uri: str, directory: str, storage: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        metadata_uri: str,
+        directory: str,
+        storage: dict[str, Any],
+        labels: Mapping[str, str],
+    ) -> None:
         self._uri = metadata_uri
+        self._labels = labels
         self._directory = directory
         self._storage = storage
         self._stack = contextlib.AsyncExitStack()
@@ -213,10 +220,11 @@ class _InThisProcess:
             store = await open_store(self._uri, env)
             stack.push_async_callback(store.close)
             options = BookieOptions(
-                journal_directory=os.path.join(self._directory, "journal"),
+                journal_directories=(os.path.join(self._directory, "journal"),),
                 ledger_directories=(os.path.join(self._directory, "ledgers"),),
                 storage=StorageOptions(**self._storage),
                 port=self._port,
+                labels=self._labels,
             )
             bookie = Bookie(env, options, store)
             await bookie.start()
@@ -236,8 +244,15 @@ class _InThisProcess:
 class _Process:
     """A bookie run by ``quorumbook bookie run``."""
 
-    def __init__(self, metadata_uri: str, directory: str, storage: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        metadata_uri: str,
+        directory: str,
+        storage: dict[str, Any],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self._uri = metadata_uri
+        self._labels = labels or {}
         self._directory = directory
         self._storage = storage
         self._process: subprocess.Popen[bytes] | None = None
@@ -260,6 +275,8 @@ class _Process:
         words += ["--data-dir", self._directory, "--stop-with-parent", "--set", "http.port=0"]
         for name, value in self._storage.items():
             words += ["--set", f"storage.{name}={value}"]
+        for key, value in self._labels.items():
+            words += ["--label", f"{key}={value}"]
         with self._open_log() as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log

@@ -1,0 +1,90 @@
+"""Streams: unbounded logs that can be written again, on DistributedLog's own format.
+
+namespace     create, list, delete and rename streams
+stream        one stream, and what can be done with it
+writing       appending records
+reading       reading them, from anywhere
+cursors       how far somebody is;  single acknowledgements
+partitions    streams under one name;  consumer groups
+on_top        tables, state machines, byte streams
+transactions  many processes append in one step
+retention     what is deleted;  tier: what is moved to files
+metadata      what the metadata store holds;  segments: what follows from a list of them
+metrics       what writers and readers count
+compaction    few large segments in the place of many small ones
+format        DistributedLog's bytes and texts
+"""
+
+from quorumbook.streams.cursors.cursor import Cursor
+from quorumbook.streams.cursors.lag import Lag
+from quorumbook.streams.cursors.reader import CursorReader
+from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.format.position import Position, parse_position
+from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.metrics import STREAM_METRICS
+from quorumbook.streams.namespace import Namespace, NamespaceEvent
+from quorumbook.streams.on_top.byte_stream import ByteStream
+from quorumbook.streams.on_top.state_machine import Command, State, StateMachine
+from quorumbook.streams.on_top.table_view import Change, TableView
+from quorumbook.streams.partitions.consumer import Consumer, ConsumerOptions, Delivery
+from quorumbook.streams.partitions.partitioning import PartitionAppended, StreamCut
+from quorumbook.streams.partitions.reader import PartitionedReader, PartitionRecord
+from quorumbook.streams.partitions.stream import GroupInfo, PartitionedStream
+from quorumbook.streams.partitions.writer import PartitionedWriter
+from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.seek import SequenceId, TxId
+from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
+from quorumbook.streams.retention.orphans import Orphan, OrphanState
+from quorumbook.streams.retention.retention import RetentionReport
+from quorumbook.streams.stream import Segment, Stream, StreamInfo
+from quorumbook.streams.writing.appended import Appended, AppendedBatch
+from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.streams.writing.writer import StreamWriter
+
+__all__ = [
+    "STREAM_METRICS",
+    "Appended",
+    "AppendedBatch",
+    "Attributes",
+    "ByteStream",
+    "Change",
+    "Command",
+    "Consumer",
+    "ConsumerOptions",
+    "Cursor",
+    "CursorReader",
+    "Delivery",
+    "GroupInfo",
+    "Lag",
+    "Namespace",
+    "NamespaceEvent",
+    "Orphan",
+    "OrphanState",
+    "PartitionAppended",
+    "PartitionRecord",
+    "PartitionedReader",
+    "PartitionedStream",
+    "PartitionedWriter",
+    "Position",
+    "ReaderOptions",
+    "Record",
+    "RecordBatch",
+    "RetentionReport",
+    "Segment",
+    "SequenceId",
+    "Split",
+    "State",
+    "StateMachine",
+    "Stream",
+    "StreamCut",
+    "StreamInfo",
+    "StreamPolicy",
+    "StreamReader",
+    "StreamSnapshot",
+    "StreamWriter",
+    "TableView",
+    "TxId",
+    "WriterOptions",
+    "parse_position",
+]

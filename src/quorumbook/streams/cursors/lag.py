@@ -1,0 +1,146 @@
+"""Where a stream ends, and how far a position is behind that: in records, bytes and time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.ids import EntryId
+from quorumbook.streams.cursors.acks import Acks
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.entries import last_record
+from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.segment_reader import before_unfinished, open_segment
+from quorumbook.streams.segments import start_sequence_ids, without_truncated
+from quorumbook.streams.stream_context import StreamContext
+
+
+class Lag(NamedTuple):
+    """What was appended and not passed yet, as far as it is still there."""
+
+    #: None where sequence ids are not known, in segments of old writers.
+    records: int | None
+    #: Of the entries that the records are in, as stored.
+    size_bytes: int
+    #: Since the first of them was appended; None if its writer did not say when, or there is none.
+    age_s: float | None
+
+
+async def measure_lag(context: StreamContext, position: Position, acks: Acks | None = None) -> Lag:
+    """Return what is between a position and the last record that readers can see.
+
+    Records that are acknowledged one by one are not counted; their bytes are.
+    """
+    first = await first_record(context, position)
+    if first is None:
+        return Lag(0, 0, None)
+    segments = await context.nodes.segments(first=first.first_position.segment)
+    left = [segment for segment in segments if segment.number >= first.first_position.segment]
+    extents = await asyncio.gather(*(segment_extent(context, segment) for segment in left))
+    size_bytes = sum(size for size, _ in extents)
+    size_bytes -= await _bytes_before(context, left[0], first.entry_id)
+    end = start_sequence_ids(segments)[-1] + extents[-1][1]
+    records = None if min(end, first.first_sequence_id) < 0 else end - first.first_sequence_id
+    if records is not None and acks is not None:
+        records -= acks.count_from(first.first_sequence_id)
+    age_s = None
+    if first.appended_at_ms is not None:
+        age_s = max(0, context.store.env.clock.wall_ms() - first.appended_at_ms) / 1000
+    return Lag(records, size_bytes, age_s)
+
+
+async def first_record(context: StreamContext, position: Position) -> RecordBatch | None:
+    """Return the first record at a position or behind it, maybe with others of its entry."""
+    options = ReaderOptions(tail=False, on_truncated="skip")
+    async with StreamReader(context, position, options) as reader:
+        async for batch in reader.batches():
+            return batch
+    return None
+
+
+async def sequence_id_at(context: StreamContext, position: Position) -> int | None:
+    """Return the sequence id of the first record that is, or will be, at a position or behind it.
+
+    Returns:
+        None where that cannot be known: its segment is gone, or of an old writer.
+    """
+    segments = await context.nodes.segments(first=position.segment)
+    starts = list(zip(segments, start_sequence_ids(segments), strict=True))
+    known = [each for each in starts if each[0].number <= position.segment]
+    if not known:
+        return None
+    segment, start = known[-1]
+    if start < 0 or position < segment.first_active:
+        return None
+    if segment.number < position.segment:
+        is_end = segment is segments[-1] and not segment.is_in_progress
+        is_end = is_end and position == Position(segment.number + 1, 0, 0)
+        return start + segment.record_count if is_end else None
+    end: int | None = None
+    while True:
+        found = await first_record(context, position)
+        if found is not None:
+            return found.first_sequence_id if found.first_sequence_id >= 0 else None
+        if end is not None:  # and nothing came since it was counted
+            return end
+        end = start + (await segment_extent(context, segment))[1]
+        last = Position(segment.number + 1, 0, 0)
+        if await before_unfinished(context, [segment], last) != last:
+            return None  # chunks were counted of a record that may still be completed
+
+
+async def last_record_of(context: StreamContext) -> Record | None:
+    """Return the last record that readers can see as a whole; None if there is none."""
+    for segment in reversed(without_truncated(await context.nodes.segments())):
+        opened = await open_segment(context, segment, -1)
+        if opened is None:
+            continue
+        try:
+            last_id = await opened.ledger.read_last_add_confirmed()
+        finally:
+            await opened.close()
+        for entry_id in range(last_id, segment.min_active_entry - 1, -1):
+            start = Position(segment.number, entry_id, 0)
+            options = ReaderOptions(tail=False, on_truncated="skip")
+            async with StreamReader(context, start, options) as reader:
+                found = [batch async for batch in reader.batches()]
+            if found:
+                return list(found[-1])[-1]
+    return None
+
+
+async def segment_extent(context: StreamContext, segment: SegmentMetadata) -> tuple[int, int]:
+    """Return the stored bytes and the records of a segment that readers can see."""
+    if not segment.is_in_progress:
+        try:
+            metadata = await context.client.ledger_metadata(segment.ledger_id)
+        except NoSuchLedgerInMetadataError:
+            return 0, segment.record_count
+        return metadata.length, segment.record_count
+    opened = await open_segment(context, segment, -1)
+    if opened is None:
+        return 0, 0
+    try:
+        last_id = await opened.ledger.read_last_add_confirmed()
+        if last_id < 0:
+            return 0, 0
+        entry = await opened.ledger.read_entry(last_id)
+    finally:
+        await opened.close()
+    last = last_record(entry.payload, is_enveloped=segment.is_enveloped)
+    return entry.length, 0 if last is None else last.position
+
+
+async def _bytes_before(context: StreamContext, segment: SegmentMetadata, entry_id: EntryId) -> int:
+    """Return how many stored bytes of a segment are before an entry."""
+    opened = None if entry_id == 0 else await open_segment(context, segment, -1)
+    if opened is None:
+        return 0
+    try:
+        await opened.ledger.read_last_add_confirmed()
+        return (await opened.ledger.read_entry(entry_id - 1)).length
+    finally:
+        await opened.close()

@@ -1,0 +1,101 @@
+"""What is stored of a cursor, in two nodes; pure.
+
+    …/subscribers/<name>          the position that is read next, in base64
+    …/subscribers/<name>/cursor   ours, as JSON: what else a cursor is, and at which position
+    …/subscribers/<name>/readLock the peer's lock of who reads by it alone
+
+The peer sets the first without looking, and knows nothing of the second: it says at which position
+it was written, so that an application's state never goes with a position it does not belong to.
+Records that are acknowledged one by one are in the second too (``acks``); the peer reads them
+again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from quorumbook.streams.cursors.acks import Acks
+from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
+from quorumbook.streams.format.position import BEFORE_FIRST_POSITION, Position, parse_position
+
+_VERSION = 1
+REST_NAME = "cursor"
+#: What the metadata store takes in a node, less the rest of the JSON; in base64.
+MAX_STATE_SIZE_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorState:
+    """What is stored of a cursor."""
+
+    #: The record that is read next.
+    position: Position
+    #: What the application stored with the position; None if the position is another's.
+    state: bytes | None = None
+    #: Whether retention keeps what it has not passed.
+    holds_retention: bool = False
+    #: Whether retention deleted records that it had not passed.
+    is_overrun: bool = False
+    #: What was acknowledged one by one; None if nothing ever was from here on.
+    acks: Acks | None = None
+    #: Who moves it now, as a member of a group; nothing to those who move it without looking.
+    owner: str = ""
+
+    def encode_rest(self) -> bytes:
+        """Return the data of the second node."""
+        rest: dict[str, Any] = {"version": _VERSION, "position": str(self.position)}
+        if self.holds_retention:
+            rest["holds_retention"] = True
+        if self.is_overrun:
+            rest["overrun"] = True
+        if self.state is not None:
+            rest["state"] = base64.b64encode(self.state).decode()
+        if self.acks is not None:
+            rest["acks"] = self.acks.to_json()
+        if self.owner:
+            rest["owner"] = self.owner
+        return json.dumps(rest, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, rest: bytes | None) -> CursorState:
+        """Read both nodes; a position that cannot be read is the beginning, as the peer has it.
+
+        Raises:
+            UnsupportedFormatError: of a newer release.
+            CorruptRecordsError: the second is none.
+        """
+        position = BEFORE_FIRST_POSITION
+        with contextlib.suppress(CorruptRecordsError, UnicodeDecodeError):
+            position = Position.from_text(data.decode("ascii"))
+        if rest is None:
+            return cls(position=position)
+        try:
+            found = json.loads(rest)
+            version = found["version"]
+            if version != _VERSION:
+                raise UnsupportedFormatError(f"a cursor is of version {version}, not {_VERSION}")
+            is_at_its_position = parse_position(found["position"]) == position
+            state, acks = found.get("state"), found.get("acks")
+            return cls(
+                position=position,
+                state=base64.b64decode(state) if state is not None and is_at_its_position else None,
+                holds_retention=bool(found.get("holds_retention")),
+                is_overrun=bool(found.get("overrun")) and is_at_its_position,
+                acks=Acks.from_json(acks) if acks is not None and is_at_its_position else None,
+                owner=str(found.get("owner", "")),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptRecordsError(f"{rest!r} is nothing that a cursor has: {error}") from error
+
+
+class StoredCursor(NamedTuple):
+    """What was read of a cursor, and the versions of its nodes."""
+
+    state: CursorState
+    version: int
+    #: None if there is no second node.
+    rest_version: int | None

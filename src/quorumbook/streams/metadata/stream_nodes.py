@@ -1,0 +1,505 @@
+"""A stream's nodes in the metadata store: reading them, and every change of them in one place.
+
+``format.names`` says where they lie.  The node ``ledgers`` is the arbiter among writers: whoever
+starts or completes a segment sets it by version, in the same step.  Truncation changes segments
+only: a completed one is deleted and created again, as the peer does, so that watches on the list
+fire; one in progress is set by version, so that its writer notices when it completes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from quorumbook.errors import (
+    MetadataUnavailableError,
+    MetadataVersionConflict,
+    NodeExistsError,
+    NodeNotEmptyError,
+    NoSuchNodeError,
+)
+from quorumbook.ids import LedgerId
+from quorumbook.metadata.nodes import (
+    change_once,
+    create_with_parents,
+    delete_tree,
+    with_living_session,
+)
+from quorumbook.metadata.store import Create, Delete, MetadataStore, Operation, Set, Watch
+from quorumbook.streams.errors import CorruptRecordsError, StreamExistsError, StreamNotFoundError
+from quorumbook.streams.format.names import (
+    LAYOUT_VERSION_DATA,
+    StreamPaths,
+    is_segment_name,
+    names_for_writer,
+    segment_number,
+)
+from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.segments import check_no_gap, ordered
+
+#: How many segments' nodes are read at a time.
+_READ_BATCH = 64
+#: Versions of a segment's node that truncation tells apart.
+_VERSIONS = 4
+#: A list that changes under a reader is read again; nobody is that unlucky so often.
+_LIST_ATTEMPTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The nodes that a writer changes by version."""
+
+    #: The highest segment number ever used.
+    max_segment: int
+    max_segment_version: int
+    max_txid: int
+    max_txid_version: int
+    #: A ledger made ahead for the next segment.
+    allocated: LedgerId | None
+    allocation_version: int
+
+
+class StreamNodes:
+    """The nodes of one stream."""
+
+    def __init__(self, store: MetadataStore, paths: StreamPaths) -> None:
+        self.store = store
+        self.paths = paths
+
+    # The stream itself ---------------------------------------------------------------------
+
+    async def create(self, data: bytes) -> None:
+        """Create the stream, with all its nodes in one step.
+
+        Raises:
+            StreamExistsError: there is one of this name.
+        """
+        paths = self.paths
+        parent = paths.stream.rpartition("/")[0]
+        with contextlib.suppress(NodeExistsError):
+            await create_with_parents(self.store, parent)
+        nodes = [
+            Create(paths.root),
+            Create(paths.max_txid, b"0"),
+            Create(paths.version, LAYOUT_VERSION_DATA),
+            Create(paths.lock),
+            Create(paths.read_lock),
+            Create(paths.segments, b"0"),
+            Create(paths.allocation),
+        ]
+        # The peer deletes node by node: one that died then has left some of them.
+        there = await asyncio.gather(*(self.store.exists(each.path) for each in nodes))
+        if None in there:
+            nodes = [each for each, found in zip(nodes, there, strict=True) if found is None]
+        node = await self.store.exists(paths.stream)
+        if node is None:
+            # It may be the parent of nested streams, or hold what an application put there.
+            top: Operation = Create(paths.stream, data)
+        else:
+            top = Set(paths.stream, data or node.data, node.version)
+
+        async def was_created() -> bool:
+            return await self.exists()
+
+        try:
+            await self.change([top, *nodes], was_created, "creating a stream")
+        except (NodeExistsError, MetadataVersionConflict) as error:
+            raise StreamExistsError(f"stream {paths.name} exists already") from error
+
+    async def delete(self) -> None:
+        """Delete all nodes; those without which it is no stream go last, in one step.
+
+        Whoever is interrupted before that leaves a stream, which can be deleted again.
+        """
+        paths, store = self.paths, self.store
+        last = [paths.max_txid, paths.version, paths.lock, paths.read_lock, paths.segments]
+        last.append(paths.allocation)
+
+        async def was_deleted() -> bool:
+            return await store.exists(paths.root) is None
+
+        for _ in range(_LIST_ATTEMPTS):
+            for name in await store.children(paths.root):
+                path = f"{paths.root}/{name}"
+                await delete_tree(store, path, keeps_top=path in last)
+            try:
+                operations = [Delete(path) for path in (*last, paths.root)]
+                await self.change(operations, was_deleted, "deleting a stream")
+            except NodeNotEmptyError:
+                continue  # somebody waits for its lock
+            return
+        raise MetadataUnavailableError(f"others keep using stream {paths.name}: not deleted")
+
+    async def exists(self) -> bool:
+        """Tell whether the stream exists."""
+        return await self.store.exists(self.paths.segments) is not None
+
+    async def read_state(self) -> StreamState:
+        """Return what a writer sets by version.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            CorruptRecordsError: a node is damaged, or of another layout.
+        """
+        paths = self.paths
+        try:
+            segments, max_txid, allocation, version = await asyncio.gather(
+                *map(
+                    self.store.get,
+                    (paths.segments, paths.max_txid, paths.allocation, paths.version),
+                )
+            )
+        except NoSuchNodeError as error:
+            raise self.not_found() from error
+        if version.data != LAYOUT_VERSION_DATA:
+            raise CorruptRecordsError(
+                f"stream {paths.name} has layout version {version.data.hex()}, not "
+                f"{LAYOUT_VERSION_DATA.hex()}"
+            )
+        return StreamState(
+            _number(segments.data, paths.segments),
+            segments.version,
+            _number(max_txid.data, paths.max_txid),
+            max_txid.version,
+            _number(allocation.data, paths.allocation) if allocation.data else None,
+            allocation.version,
+        )
+
+    async def read_data(self) -> tuple[bytes, int]:
+        """Return the data of the stream's own node, which hold its policy, and their version."""
+        try:
+            node = await self.store.get(self.paths.stream)
+        except NoSuchNodeError as error:
+            raise self.not_found() from error
+        return node.data, node.version
+
+    async def max_txid(self) -> int:
+        """Return the largest transaction id of completed segments; END_TXID of a sealed stream."""
+        try:
+            node = await self.store.get(self.paths.max_txid)
+        except NoSuchNodeError as error:
+            raise self.not_found() from error
+        return _number(node.data, self.paths.max_txid)
+
+    def not_found(self) -> StreamNotFoundError:
+        """Return the error that says that there is no such stream."""
+        return StreamNotFoundError(
+            f"there is no stream {self.paths.name} in {self.paths.namespace}; "
+            "`quorumbook stream create` makes one"
+        )
+
+    # Segments ------------------------------------------------------------------------------
+
+    async def segments(
+        self,
+        *,
+        first: int = 0,
+        limit: int | None = None,
+        watch: Watch | None = None,
+        for_writer: bool = False,
+    ) -> list[SegmentMetadata]:
+        """Return the segments in order, without a gap.
+
+        Args:
+            first: Leave out those of lower numbers; one more is kept if it is needed to derive
+                sequence ids.
+            limit: Read no more numbers from ``first`` on.
+            watch: Runs when the list changes, truncation included.
+            for_writer: Only those that a writer has to know.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            DataLossError: a number is missing.
+        """
+        for attempt in range(_LIST_ATTEMPTS):
+            try:
+                names = await self.store.children(self.paths.segments, watch)
+            except NoSuchNodeError as error:
+                raise self.not_found() from error
+            names = [name for name in names if is_segment_name(name)]
+            if for_writer:
+                names = names_for_writer(names)
+            numbers = {name: segment_number(name) for name in names}
+            below = max((n for n in numbers.values() if n is not None and n < first), default=first)
+            last = sorted({n for n in numbers.values() if n is not None and n >= first})[:limit][
+                -1:
+            ]
+            top = last[0] if last else first
+            names = [name for name, n in numbers.items() if n is None or below <= n <= top]
+            found = await self._read_all(names)
+            complete = None not in found
+            segments = ordered(segment for segment in found if segment is not None)
+            numbers_found = {segment.number for segment in segments}
+            if complete and len(numbers_found) == len(segments):
+                with_gap = [s for s in segments if s.number >= below]
+                if attempt < _LIST_ATTEMPTS // 2:
+                    if _has_no_gap(with_gap):
+                        return segments
+                else:
+                    check_no_gap(with_gap)
+                    return segments
+            # Somebody rolled, truncated or deleted between the list and the nodes.
+            if watch is not None:
+                self.store.unwatch(watch)
+        raise self._changes_too_fast()
+
+    async def first_number(self, is_before: Callable[[SegmentMetadata], bool]) -> int:
+        """Return the number of the first segment that is not before what is looked for.
+
+        The segments must be in the order of what is looked for: few of their nodes are read.
+
+        Returns:
+            The number behind the last one if all are before it.
+        """
+        for _ in range(_LIST_ATTEMPTS):
+            try:
+                names = filter(is_segment_name, await self.store.children(self.paths.segments))
+            except NoSuchNodeError as error:
+                raise self.not_found() from error
+            # One in progress comes before a completed one of the same number, and is kept.
+            by_number = {segment_number(name): name for name in sorted(names, reverse=True)}
+            if None in by_number:
+                return 0  # old writers left the number out: all have to be looked at
+            numbers = sorted(number for number in by_number if number is not None)
+            low, high = 0, len(numbers)
+            while low < high:
+                middle = (low + high) // 2
+                found = await self._read_segment(by_number[numbers[middle]])
+                if found is None:
+                    break  # it changed since it was listed
+                low, high = (middle + 1, high) if is_before(found) else (low, middle)
+            else:
+                return [*numbers, numbers[-1] + 1 if numbers else 0][low]
+        raise self._changes_too_fast()
+
+    def _changes_too_fast(self) -> MetadataUnavailableError:
+        return MetadataUnavailableError(
+            f"the segments of stream {self.paths.name} change faster than they can be read"
+        )
+
+    async def segment_count(self) -> int:
+        """Return how many segments there are, truncated ones that are not deleted yet included."""
+        try:
+            names = await self.store.children(self.paths.segments)
+        except NoSuchNodeError as error:
+            raise self.not_found() from error
+        return sum(map(is_segment_name, names))
+
+    async def segment(
+        self, number: int, *, is_in_progress: bool, watch: Watch | None = None
+    ) -> tuple[SegmentMetadata, int] | None:
+        """Return one segment and its node's version; None if there is none."""
+        path = self.paths.segment(number, is_in_progress=is_in_progress)
+        try:
+            node = await self.store.get(path, watch)
+        except NoSuchNodeError:
+            return None
+        return _segment(node.data, path), node.version
+
+    async def _read_all(self, names: Sequence[str]) -> list[SegmentMetadata | None]:
+        found: list[SegmentMetadata | None] = []
+        for start in range(0, len(names), _READ_BATCH):
+            part = names[start : start + _READ_BATCH]
+            found += await asyncio.gather(*map(self._read_segment, part))
+        return found
+
+    async def _read_segment(self, name: str) -> SegmentMetadata | None:
+        path = f"{self.paths.segments}/{name}"
+        try:
+            node = await self.store.get(path)
+        except NoSuchNodeError:
+            return None
+        return _segment(node.data, path)
+
+    # What writers change -------------------------------------------------------------------
+
+    async def set_allocation(self, ledger_id: LedgerId | None, version: int) -> int:
+        """Name the ledger that the next segment will have; return the node's new version."""
+        data = b"" if ledger_id is None else str(ledger_id).encode()
+        path = self.paths.allocation
+
+        async def was_set() -> bool:
+            return (await self.store.get(path)).data == data
+
+        await self.change([Set(path, data, version)], was_set, "allocating a ledger")
+        return version + 1
+
+    async def fence_allocation(self, state: StreamState) -> StreamState:
+        """Have the last writer, which may not know that it is, allocate and start no more.
+
+        It sets by version what is changed here.
+
+        Raises:
+            MetadataVersionConflict: it, or somebody else, was faster.
+        """
+        path, version = self.paths.allocation, state.allocation_version
+        data = b"" if state.allocated is None else str(state.allocated).encode()
+
+        async def was_set() -> bool:
+            node = await self.store.get(path)
+            return (node.data, node.version) == (data, version + 1)
+
+        await self.change([Set(path, data, version)], was_set, "shutting the last writer out")
+        return replace(state, allocation_version=version + 1)
+
+    async def start_segment(self, segment: SegmentMetadata, state: StreamState) -> None:
+        """Record a new segment, whose ledger is the allocated one.
+
+        Raises:
+            MetadataVersionConflict: another writer is at work.
+        """
+        path = self.paths.segment(segment.number, is_in_progress=True)
+        data = segment.encode().encode()
+
+        async def was_started() -> bool:
+            node = await self.store.exists(path)
+            return node is not None and node.data == data
+
+        await self.change(
+            [
+                Set(self.paths.allocation, b"", state.allocation_version),
+                Create(path, data),
+                Set(
+                    self.paths.segments,
+                    str(max(segment.number, state.max_segment)).encode(),
+                    state.max_segment_version,
+                ),
+            ],
+            was_started,
+            f"starting segment {segment.number}",
+        )
+
+    async def complete_segment(
+        self, segment: SegmentMetadata, version: int, state: StreamState
+    ) -> None:
+        """Put a completed segment in the place of the one in progress.
+
+        Args:
+            segment: What it is now.
+            version: Of the node of the segment in progress.
+            state: Of the stream.
+
+        Raises:
+            MetadataVersionConflict: another writer is at work, or it was truncated meanwhile.
+        """
+        path = self.paths.segment(segment.number, is_in_progress=False)
+        data = segment.encode().encode()
+
+        async def was_completed() -> bool:
+            return await self.is_completed_as(segment)
+
+        await self.change(
+            [
+                Create(path, data),
+                Delete(self.paths.segment(segment.number, is_in_progress=True), version),
+                Set(
+                    self.paths.segments,
+                    str(max(segment.number, state.max_segment)).encode(),
+                    state.max_segment_version,
+                ),
+                Set(
+                    self.paths.max_txid,
+                    str(max(segment.last_txid, state.max_txid)).encode(),
+                    state.max_txid_version,
+                ),
+            ],
+            was_completed,
+            f"completing segment {segment.number}",
+        )
+
+    async def is_completed_as(self, segment: SegmentMetadata) -> bool:
+        """Tell whether a segment is completed just so, however it was truncated since."""
+        found = await self.segment(segment.number, is_in_progress=False)
+        return found is not None and segment.truncated_as(found[0]) == found[0]
+
+    async def drop_empty_segment(self, number: int, version: int, state: StreamState) -> None:
+        """Forget a segment in progress in which nothing was ever stored; its number is free."""
+        path = self.paths.segment(number, is_in_progress=True)
+
+        async def was_dropped() -> bool:
+            return await self.store.exists(path) is None
+
+        data = str(state.max_segment).encode()
+        await self.change(
+            [Delete(path, version), Set(self.paths.segments, data, state.max_segment_version)],
+            was_dropped,
+            f"dropping empty segment {number}",
+        )
+
+    # What truncation changes ---------------------------------------------------------------
+
+    async def replace_segment(self, old: SegmentMetadata, new: SegmentMetadata) -> bool:
+        """Write other metadata of a segment; False if it is not as it was any more."""
+        path = self.paths.segment(old.number, is_in_progress=old.is_in_progress)
+        data = new.encode().encode()
+
+        async def was_replaced() -> bool:
+            node = await self.store.exists(path)
+            return node is not None and node.data == data
+
+        try:
+            node = await self.store.get(path)
+            if node.data != old.encode().encode():
+                return False
+            operations: list[Operation] = [Set(path, data, node.version)]
+            if not old.is_in_progress:
+                operations = [Delete(path, node.version), Create(path, data)]
+                # A new node begins at version 0: who read the old one must not take it for that.
+                operations += [Set(path, data)] * (node.version % _VERSIONS + 1)
+            await self.change(operations, was_replaced, f"truncating segment {old.number}")
+        except (NoSuchNodeError, MetadataVersionConflict):
+            return False
+        return True
+
+    async def truncations(self) -> list[Operation]:
+        """Return what truncates all completed segments away, if they are as they are now."""
+        operations: list[Operation] = []
+        for segment in await self.segments():
+            if segment.is_in_progress or segment.truncation is Truncation.TRUNCATED:
+                continue
+            found = await self.segment(segment.number, is_in_progress=False)
+            if found is None:
+                raise MetadataVersionConflict(f"segment {segment.number} has changed")
+            path = self.paths.segment(segment.number, is_in_progress=False)
+            operations.append(Set(path, found[0].truncated(None).encode().encode(), found[1]))
+        return operations
+
+    async def delete_segment(self, segment: SegmentMetadata) -> None:
+        """Forget a completed segment whose ledger is deleted; another of its number stays."""
+        path = self.paths.segment(segment.number, is_in_progress=segment.is_in_progress)
+        with contextlib.suppress(NoSuchNodeError, MetadataVersionConflict):
+            node = await self.store.get(path)
+            if _segment(node.data, path).ledger_id == segment.ledger_id:
+                await with_living_session(self.store, lambda: self.store.delete(path, node.version))
+
+    # Inside --------------------------------------------------------------------------------
+
+    async def change(
+        self,
+        operations: Sequence[Operation],
+        was_done: Callable[[], Awaitable[bool]],
+        what: str,
+    ) -> None:
+        """Carry operations out in one step, once; see ``change_once``."""
+        await change_once(self.store, operations, was_done, f"stream {self.paths.name}: {what}")
+
+
+def _has_no_gap(segments: Sequence[SegmentMetadata]) -> bool:
+    return all(b.number <= a.number + 1 for a, b in itertools.pairwise(segments))
+
+
+def _number(data: bytes, path: str) -> int:
+    try:
+        return int(data)
+    except ValueError as error:
+        raise CorruptRecordsError(f"metadata node {path} holds {data!r}, no number") from error
+
+
+def _segment(data: bytes, path: str) -> SegmentMetadata:
+    try:
+        return SegmentMetadata.decode(data.decode("ascii"))
+    except UnicodeDecodeError as error:
+        raise CorruptRecordsError(f"metadata node {path} is no segment metadata") from error

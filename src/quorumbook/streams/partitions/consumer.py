@@ -1,0 +1,490 @@
+"""A member of a consumer group: hands out the records of the partitions that it has.
+
+``group_state`` decides who has which; here is what a member does about it, beside its application:
+
+    look at the group's nodes → rebalance, or release what is another's, claim what is ours
+
+A partition is released when the application has come back for more, so that the record it had in
+hand is done and counted, or ``release_timeout_s`` has passed.  Whoever claims it takes the cursor
+too: a member that was paused and does not know yet that its session is over can commit nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from quorumbook.client.closing import Closing
+from quorumbook.env import logger
+from quorumbook.env.tasks import end
+from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError
+from quorumbook.metadata.store import Watch
+from quorumbook.streams.cursors.cursor import Cursor
+from quorumbook.streams.cursors.reader import Progress, Unacknowledged, resume_position
+from quorumbook.streams.errors import CursorConflictError, PartitionLostError
+from quorumbook.streams.partitions.group_nodes import GroupNodes
+from quorumbook.streams.partitions.group_state import GroupState, next_steps
+from quorumbook.streams.partitions.merging import Merged
+from quorumbook.streams.partitions.reader import PartitionRecord
+from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
+from quorumbook.streams.reading.batches import RecordBatch
+from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.seek import Time
+from quorumbook.streams.stream import Stream
+
+_log = logger("streams.consumer")
+_RETRY_FIRST_S = 0.1
+_RETRY_LAST_S = 5.0
+#: Watches may be lost; a look now and then costs little.
+_LOOK_S = 30.0
+_CLOSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """How a member of a group works.
+
+    Attributes:
+        start: Where the group begins in a partition that it has never read.
+        auto_commit_s: How often to move the cursors behind what is done: the records before the
+            last call for more; 0: the application commits.
+        holds_retention: Whether retention keeps what the group has not passed; None: as it is.
+        release_timeout_s: How long a partition that another member is to have waits for the
+            application to be done with the records it has in hand.
+        max_deliveries: A record that was refused (``nack``) so often is given up; 0: never.
+        dead_letter: The stream that gets what is given up, made if there is none; None: it is
+            logged, and counts as done.
+        on_revoked: Called with a partition before it is released.
+        on_assigned: Called with a partition before its first record is handed out.
+    """
+
+    start: Time | Literal["earliest", "latest"] = "earliest"
+    auto_commit_s: float = 1.0
+    holds_retention: bool | None = None
+    release_timeout_s: float = 30.0
+    max_deliveries: int = 0
+    dead_letter: str | None = None
+    on_revoked: Callable[[int], Awaitable[None]] | None = None
+    on_assigned: Callable[[int], Awaitable[None]] | None = None
+
+
+class Delivery(PartitionRecord):
+    """A record, its partition, and how often it was handed out."""
+
+    #: This time included; only what ``nack`` was called on is counted.
+    delivery_count: int = 1
+
+
+class _Share:
+    """One partition that this member hands out."""
+
+    def __init__(
+        self, cursor: Cursor, reader: StreamReader, progress: Progress, again: Redeliveries
+    ) -> None:
+        self.cursor = cursor
+        self.reader = reader
+        self.source = Unacknowledged(reader, cursor, with_refused=False)
+        self.progress = progress
+        self.again = again
+
+    async def close(self, pumps: list[asyncio.Task[None]], *, commits: bool) -> None:
+        await end(pumps)
+        await self.reader.close()
+        try:
+            await self.progress.stop(commits=commits)
+        except QuorumbookError as error:
+            _log.warning("%r is left as it is: %s", self.cursor, error)
+
+
+class Consumer(Closing):
+    """A member of a group; made by ``PartitionedStream.consumer``.
+
+    Iterate over it for records, or call ``read``; one after the other.  It has no end.
+    """
+
+    def __init__(
+        self,
+        find_partitions: Callable[[Watch | None], Awaitable[tuple[Stream, ...]]],
+        nodes: GroupNodes,
+        group: str,
+        options: ConsumerOptions,
+        reader_options: ReaderOptions,
+        letters: DeadLetters,
+    ) -> None:
+        """Take what finds the stream's partitions, and the group's nodes; ``open`` joins."""
+        self._find_partitions = find_partitions
+        self._partitions: tuple[Stream, ...] = ()
+        self._nodes = nodes
+        self._group = group
+        self._options = options
+        self._reader_options = reader_options
+        self._letters = letters
+        #: Another one for each session.
+        self._member = ""
+        self._state = GroupState()
+        self._claims: set[int] = set()
+        self._shares: dict[int, _Share] = {}
+        self._merged = Merged()
+        self._current: tuple[int, RecordBatch] | None = None
+        self._handed_out = 0
+        #: What the application has in hand, by source: the last record of a partition, and all
+        #: that were handed out again, under the partition's complement.
+        self._in_hand: dict[int, list[Delivery]] = {}
+        self._came_back = asyncio.Event()
+        self._news = asyncio.Event()
+        self._ring = self._news.set
+        self._error: Exception | None = None
+        self._must_join = True
+        self._is_closing = False
+        #: What is being closed since a session ended.
+        self._ending: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._remove_callback: Callable[[], None] | None = None
+
+    # Life ----------------------------------------------------------------------------------
+
+    async def open(self) -> Consumer:
+        """Join the group; ``PartitionedStream.consumer`` does it."""
+        self._partitions = await self._find_partitions(None)
+        self._partitions[0].context.check_writable()
+        await self._nodes.prepare()
+        self._remove_callback = self._nodes.store.on_session_expired(self._on_session_expired)
+        await self._join()
+        self._task = asyncio.ensure_future(self._run())
+        return self
+
+    async def close(self, *, is_done: bool = False) -> None:
+        """Leave the group, and let the others have the partitions.
+
+        Args:
+            is_done: Whether what was handed out last is done.
+        """
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        if is_done:
+            self._mark_done()
+        self._in_hand.clear()
+        self._is_closing = True
+        self._came_back.set()
+        self._ring()
+        await asyncio.wait({task}, timeout=_CLOSE_S)  # what it is at is finished if possible
+        await end([task])
+        self._nodes.store.unwatch(self._ring)
+        assert self._remove_callback is not None
+        self._remove_callback()
+        try:
+            await asyncio.gather(*map(self._release, list(self._claims)))
+            for number, member in (await self._nodes.claims()).items():
+                if member == self._member:  # it was being claimed
+                    await self._nodes.release(number, member)
+            await self._nodes.leave(self._member)
+        except MetadataError as error:
+            _log.warning("%r goes with its session: %s", self, error)
+        finally:
+            await asyncio.gather(*map(self._drop, list(self._shares)))
+            await asyncio.gather(*self._ending)
+            await self._merged.close()
+
+    async def _end_block(self, error: BaseException | None) -> None:
+        await self.close(is_done=error is None)
+
+    # What it knows -------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """The group's name, which its cursors have too."""
+        return self._group
+
+    @property
+    def member(self) -> str:
+        """By which name this member is known in the group."""
+        return self._member
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this member knows of."""
+        return self._state.generation
+
+    @property
+    def assignment(self) -> frozenset[int]:
+        """The partitions whose records it hands out now."""
+        return frozenset(self._shares)
+
+    # Consuming -----------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        return (await self.read(1, wait_s=None))[0]
+
+    async def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[Delivery]:
+        """Return the next records: one at least, unless none comes in time.
+
+        Args:
+            max_records: Return no more.
+            wait_s: How long to wait for the first; None: for ever.
+
+        Raises:
+            StreamError: a partition cannot be read.
+        """
+        self._mark_done()
+        found: list[Delivery] = []
+        while len(found) < max_records:
+            if self._error is not None:
+                raise self._error
+            found += self._from_current(max_records - len(found))
+            if len(found) == max_records:
+                break
+            current = self._merged.take()
+            if current is not None:
+                self._current, self._handed_out = current, 0
+            elif found or not await self._wait(wait_s):
+                break
+        return found
+
+    async def commit(self, record: PartitionRecord, *, state: bytes | None = None) -> None:
+        """Store that a record and all before it in its partition are done; see ``Cursor.commit``.
+
+        Raises:
+            PartitionLostError: another member has the partition, or is about to.
+        """
+        with self._losses(record.partition) as cursor:
+            await cursor.commit(record.record, state=state)
+
+    async def ack(self, *records: PartitionRecord) -> None:
+        """Store that single records are done, in any order; see ``Cursor.ack``.
+
+        Raises:
+            PartitionLostError: another member has a partition, or is about to.
+        """
+        for number in {each.partition for each in records}:
+            with self._losses(number) as cursor:
+                await cursor.ack(*(each.record for each in records if each.partition == number))
+
+    async def nack(self, *records: PartitionRecord, delay_s: float = 0) -> None:
+        """Refuse records that are in hand: they are handed out again, to whom has the partition.
+
+        Until such a record is done the group's cursor does not pass it, whatever else is
+        committed.  One that was handed out ``max_deliveries`` times is given up instead.
+
+        Args:
+            records: As they were handed out.
+            delay_s: How long they wait at least.
+
+        Raises:
+            PartitionLostError: another member has a partition, or is about to.
+            LocalProtocolError: the cursor passed a record.
+            AckLimitError: too many wait already.
+            WriterBusyError: somebody else keeps the stream of dead letters; nothing was changed.
+        """
+        for number in {each.partition for each in records}:
+            mine = [each.record for each in records if each.partition == number]
+            with self._losses(number):
+                await self._shares[number].again.refuse(mine, delay_s)
+            refused = {record.sequence_id for record in mine}
+            in_hand = self._in_hand.get(~number, [])
+            in_hand[:] = [each for each in in_hand if each.record.sequence_id not in refused]
+
+    def cursor(self, partition: int) -> Cursor:
+        """Return the group's cursor in a partition that this member has.
+
+        Raises:
+            PartitionLostError: it does not have it.
+        """
+        share = self._shares.get(partition)
+        if share is None:
+            raise PartitionLostError(
+                f"partition {partition} is not {self._member}'s in group {self._group} any more"
+            )
+        return share.cursor
+
+    @contextlib.contextmanager
+    def _losses(self, partition: int) -> Iterator[Cursor]:
+        cursor = self.cursor(partition)
+        try:
+            yield cursor
+        except CursorConflictError as error:
+            if partition in self._shares:
+                self._shares[partition].progress.fail(error)
+            raise PartitionLostError(
+                f"partition {partition} went to another member of group {self._group}, or its "
+                "cursor was moved by hand; the record is read again there"
+            ) from error
+
+    def _mark_done(self) -> None:
+        """Count what is in the application's hands as done: it came back."""
+        for source, found in self._in_hand.items():
+            share = self._shares.get(max(source, ~source))
+            if share is not None and source < 0:
+                share.progress.on_done_again(each.record for each in found)
+            elif share is not None:
+                last = found[-1].record
+                share.progress.on_done(last.position, last.sequence_id)
+        self._in_hand.clear()
+        self._came_back.set()
+
+    def _from_current(self, max_records: int) -> list[Delivery]:
+        if self._current is None:
+            return []
+        source, batch = self._current
+        number = max(source, ~source)
+        part = batch.part(self._handed_out, self._handed_out + max_records)
+        self._handed_out += len(part)
+        if self._handed_out == len(batch):
+            self._current = None
+        found = [Delivery(number, record) for record in part]
+        if source < 0:
+            for each in found:
+                again = self._shares[number].again
+                each.delivery_count = again.delivery_count(each.record.sequence_id)
+            self._in_hand.setdefault(source, []).extend(found)
+        else:
+            self._in_hand[source] = found[-1:]
+        return found
+
+    async def _wait(self, wait_s: float | None) -> bool:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._merged.changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # Beside the application: the group -----------------------------------------------------
+
+    async def _run(self) -> None:
+        delay_s = _RETRY_FIRST_S
+        while not self._is_closing:
+            self._news.clear()
+            try:
+                await self._look()
+            except MetadataError as error:
+                _log.warning("%r waits: %s", self, error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, _RETRY_LAST_S)
+                continue
+            except Exception as error:
+                self._error = error
+                self._merged.changed.set()
+                return
+            delay_s = _RETRY_FIRST_S
+            if self._is_closing:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._news.wait()
+
+    async def _look(self) -> None:
+        """Take one look at the group, and do what follows from it."""
+        if self._must_join:
+            await self._join()
+        self._nodes.store.unwatch(self._ring)
+        for number, share in list(self._shares.items()):
+            if share.progress.has_failed:
+                _log.warning("%r: %r was moved by somebody else", self, share.cursor)
+                await self._drop(number)
+        # First, so that it is not behind what others who know more made of the group.
+        self._partitions = await self._find_partitions(self._ring)
+        state, version, live = await self._nodes.look(self._ring)
+        if self._member not in live:
+            self._must_join = True
+            self._ring()
+            return
+        self._state = state
+        steps = next_steps(self._member, live, state, self._claims, len(self._partitions))
+        if steps.is_behind:
+            raise MetadataUnavailableError(f"{self} is behind: there are more partitions")
+        if steps.rebalance is not None:
+            await self._nodes.rebalance(steps.rebalance, version)
+            self._ring()
+            return
+        await asyncio.gather(
+            *map(self._release, steps.release),
+            *(self._claim(number, version) for number in steps.claim),
+        )
+        closed = self._claims - self._shares.keys()
+        await asyncio.gather(*map(self._open_share, closed))
+
+    async def _join(self) -> None:
+        context = self._partitions[0].context
+        self._member = f"{context.client_id}-{context.store.env.random.getrandbits(32):08x}"
+        await self._nodes.join(self._member)
+        self._must_join = False
+
+    async def _claim(self, number: int, version: int) -> None:
+        member = self._member
+        is_claimed = await self._nodes.claim(number, member, version, self._ring)
+        if is_claimed and not self._must_join and member == self._member:
+            self._claims.add(number)
+
+    async def _open_share(self, number: int) -> None:
+        stream, options = self._partitions[number], self._options
+        cursor = await stream.cursor(
+            self._group, start=options.start, holds_retention=options.holds_retention
+        )
+        if number not in self._claims:
+            return  # the session ended meanwhile
+        await cursor.take(self._member)
+        first = await resume_position(stream.context, cursor)
+        if options.on_assigned is not None:
+            await options.on_assigned(number)
+        if number not in self._claims:
+            return
+        reader = StreamReader(stream.context, first, self._reader_options)
+        progress = Progress(cursor, options.auto_commit_s, self._ring)
+        again = Redeliveries(stream.context, cursor, self._letters)
+        self._shares[number] = share = _Share(cursor, reader, progress, again)
+        self._merged.add(number, share.source.batches())
+        self._merged.add(~number, again.batches())
+
+    async def _release(self, number: int) -> None:
+        """Stop handing out a partition, and let another one have it."""
+        if number in self._shares:
+            pumps = self._forget(number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.release_timeout_s):
+                    while number in self._in_hand or ~number in self._in_hand:
+                        self._came_back.clear()
+                        await self._came_back.wait()
+            if self._options.on_revoked is not None and number in self._shares:
+                await self._options.on_revoked(number)
+            await end(pumps)
+            await self._drop(number, commits=True)
+        member = self._member
+        if number in self._claims:
+            await self._nodes.release(number, member)
+            self._claims.discard(number)
+
+    def _forget(self, number: int) -> list[asyncio.Task[None]]:
+        """Hand out nothing more of a partition."""
+        if self._current is not None and self._current[0] in (number, ~number):
+            self._current = None
+        return self._merged.forget(number) + self._merged.forget(~number)
+
+    async def _drop(self, number: int, *, commits: bool = False) -> None:
+        share = self._shares.pop(number, None)
+        for source in number, ~number:
+            self._in_hand.pop(source, None)
+        if share is not None:
+            await share.close(self._forget(number), commits=commits)
+
+    def _on_session_expired(self) -> None:
+        """Hand out nothing more: others may have the partitions now."""
+        self._must_join = True
+        self._claims.clear()
+        shares, self._shares = self._shares, {}
+        for number, share in shares.items():
+            closing = share.close(self._forget(number), commits=False)
+            self._ending.add(asyncio.ensure_future(closing))
+        self._ending = {task for task in self._ending if not task.done()}
+        self._in_hand.clear()
+        self._came_back.set()
+        self._ring()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._member} of group {self._group}, {sorted(self._shares)}>"

@@ -1,0 +1,141 @@
+"""A consumer group's nodes in the metadata store, and every change of them.
+
+    <ns>/<stream>/<partitions>/groups/<group>    the generation, see ``group_state``
+      …/members/<member>     ephemeral: it lives
+      …/claims/<partition>   ephemeral; data: the member that hands out the partition's records
+
+A claim is made only in the generation that it was decided in, only if there is none, and, as it is
+given back, only while the member lives: its name never comes again, so a session that is over
+changes nothing any more.
+How far the group is, is in the partitions' cursors of its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
+from quorumbook.metadata.nodes import create_with_parents, delete_tree
+from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Watch
+from quorumbook.streams.errors import GroupInUseError
+from quorumbook.streams.partitions.group_state import GroupState
+
+
+class GroupView(NamedTuple):
+    """What the nodes say."""
+
+    state: GroupState
+    #: Of the group's node.
+    version: int
+    live: frozenset[str]
+
+
+class GroupNodes:
+    """The nodes of one group."""
+
+    def __init__(self, store: MetadataStore, stream_node: str, group: str) -> None:
+        self.store = store
+        self.path = f"{stream_node}/groups/{group}"
+        self._members = f"{self.path}/members"
+        self._claims = f"{self.path}/claims"
+
+    async def prepare(self) -> None:
+        """Make what is not there yet."""
+        for path, data in (
+            (self.path, GroupState().encode()),
+            (self._members, b""),
+            (self._claims, b""),
+        ):
+            with contextlib.suppress(NodeExistsError):
+                await create_with_parents(self.store, path, data)
+
+    async def join(self, member: str) -> None:
+        """Say that a member lives, as long as the session does; no two have ever one name."""
+        await self.store.renew_session()
+        with contextlib.suppress(NodeExistsError):  # ours, when an answer was lost
+            await self.store.create(f"{self._members}/{member}", ephemeral=True)
+
+    async def leave(self, member: str) -> None:
+        """Say that a member lives no more."""
+        with contextlib.suppress(NoSuchNodeError):
+            await self.store.delete(f"{self._members}/{member}")
+
+    async def look(self, watch: Watch | None = None) -> GroupView:
+        """Return what the nodes say; the watch runs when it changes.
+
+        Raises:
+            NoSuchNodeError: there is no such group.
+        """
+        live = await self.store.children(self._members, watch)
+        node = await self.store.get(self.path, watch)
+        return GroupView(GroupState.decode(node.data), node.version, frozenset(live))
+
+    async def rebalance(self, state: GroupState, version: int) -> None:
+        """Store the next generation, unless somebody else was faster."""
+        with contextlib.suppress(MetadataVersionConflict):
+            await self.store.set(self.path, state.encode(), version)
+
+    async def claim(self, partition: int, member: str, version: int, watch: Watch) -> bool:
+        """Claim a partition in a generation, for as long as the member lives.
+
+        Returns:
+            Whether it is claimed; otherwise the watch runs when it is worth another try.
+        """
+        path, data = f"{self._claims}/{partition}", member.encode()
+        try:
+            await self.store.multi(
+                [
+                    Check(self.path, version),
+                    Check(f"{self._members}/{member}"),
+                    Create(path, data, ephemeral=True),
+                ]
+            )
+        except NodeExistsError:
+            node = await self.store.exists(path, watch)
+            if node is None:
+                watch()  # it went meanwhile
+            # Ours, if the answer was lost.
+            return node is not None and node.data == data
+        except (MetadataVersionConflict, NoSuchNodeError):
+            watch()
+            return False
+        return True
+
+    async def release(self, partition: int, member: str) -> None:
+        """Give a claim back; one that went with its session is let alone, for it is another's."""
+        with contextlib.suppress(NoSuchNodeError):
+            await self.store.multi(
+                [Check(f"{self._members}/{member}"), Delete(f"{self._claims}/{partition}")]
+            )
+
+    async def claims(self) -> dict[int, str]:
+        """Return who hands out which partition."""
+        found: dict[int, str] = {}
+        with contextlib.suppress(NoSuchNodeError):
+            for name in await self.store.children(self._claims):
+                node = await self.store.exists(f"{self._claims}/{name}")
+                if node is not None:
+                    found[int(name)] = node.data.decode()
+        return dict(sorted(found.items()))
+
+
+async def group_names(store: MetadataStore, stream_node: str) -> list[str]:
+    """Return the names of a partitioned stream's groups."""
+    try:
+        return await store.children(f"{stream_node}/groups")
+    except NoSuchNodeError:
+        return []
+
+
+async def delete_group_nodes(nodes: GroupNodes) -> None:
+    """Forget a group.
+
+    Raises:
+        GroupInUseError: it has members.
+        NoSuchNodeError: there is no such group.
+    """
+    view = await nodes.look()
+    if view.live:
+        raise GroupInUseError(f"group {nodes.path.rpartition('/')[2]} has {len(view.live)} members")
+    await delete_tree(nodes.store, nodes.path)

@@ -1,0 +1,105 @@
+"""Reads partitions at the same time: each in its order, together as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+from quorumbook.client.closing import Closing
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.partitions.merging import Merged
+from quorumbook.streams.partitions.partitioning import StreamCut
+from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.reader import StreamReader
+
+
+class PartitionRecord(NamedTuple):
+    """A record and the partition that it is in."""
+
+    partition: int
+    record: Record
+
+
+class PartitionedReader(Closing):
+    """Reads partitions; made by ``PartitionedStream.reader``.
+
+    Iterate over it for records, or call ``read`` for a chunk; one after the other.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any; ``add`` adds one."""
+        self._readers: dict[int, StreamReader] = {}
+        self._merged = Merged()
+        #: What is being handed out.
+        self._current: tuple[int, RecordBatch] | None = None
+        self._handed_out = 0
+        self._records: Iterator[Record] = iter(())
+
+    def add(self, number: int, reader: StreamReader) -> None:
+        """Read one partition more; ``PartitionedStream.reader`` does it."""
+        self._readers[number] = reader
+        self._merged.add(number, reader.batches())
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        await self._merged.close()
+        await asyncio.gather(*(reader.close() for reader in self._readers.values()))
+
+    @property
+    def position(self) -> StreamCut:
+        """Where the next record of each partition is, or a position before it."""
+        return StreamCut((number, self._place(number)) for number in sorted(self._readers))
+
+    def _place(self, number: int) -> Position:
+        if self._current is not None and self._current[0] == number:
+            batch = self._current[1]
+            if self._handed_out < len(batch):
+                return batch.part(self._handed_out, len(batch)).first_position
+        waiting = self._merged.waiting(number)
+        return self._readers[number].position if waiting is None else waiting.first_position
+
+    def __aiter__(self) -> AsyncIterator[PartitionRecord]:
+        return self
+
+    async def __anext__(self) -> PartitionRecord:
+        found = await self.read(1, wait_s=None)
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    async def read(
+        self, max_records: int = 1000, *, wait_s: float | None = 0.5
+    ) -> list[PartitionRecord]:
+        """Return the next records: one at least, unless none comes in time or the end is there.
+
+        Args:
+            max_records: Return no more.
+            wait_s: How long to wait for the first; None: for ever.
+        """
+        found: list[PartitionRecord] = []
+        while len(found) < max_records:
+            for record in self._records:
+                assert self._current is not None
+                self._handed_out += 1
+                found.append(PartitionRecord(self._current[0], record))
+                if len(found) == max_records:
+                    return found
+            current = self._merged.take()
+            if current is None:
+                if found or not await self._wait(wait_s):
+                    return found
+                continue
+            self._current, self._handed_out, self._records = current, 0, iter(current[1])
+        return found
+
+    async def _wait(self, wait_s: float | None) -> bool:
+        """Wait for news; False: there will be none, or not in time."""
+        if self._merged.is_over:
+            return False
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._merged.changed.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,460 @@
+"""Partitioned streams: several streams under one name, and which of them a key's records are in.
+
+    <ns>/<name>/<partitions>    JSON: {"version": 1, "partitions": 8, "hash": "crc32"}
+      …/groups                  who consumes it together, see ``group_nodes``
+    <ns>/<name>/p0, p1, …       the partitions, streams like any other
+
+``<partitions>`` is literal, and no name that a stream can have.  A key's partition is the CRC-32
+of the key modulo their number, which is what librdkafka's clients of Kafka do.  The number may
+grow, which takes keys elsewhere from then on, and never shrinks: records stay where they are.
+There is an order within a partition and none across them.
+Each partition has one writer at a time, as each stream does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quorumbook.errors import (
+    ConfigError,
+    LocalProtocolError,
+    MetadataVersionConflict,
+    NodeExistsError,
+    NoSuchNodeError,
+)
+from quorumbook.metadata.nodes import create_with_parents, delete_tree
+from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch
+from quorumbook.streams.cursors.cursor import Cursor, check_cursor_name, read_cursor
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    StreamError,
+    StreamExistsError,
+    StreamNotFoundError,
+    UnsupportedFormatError,
+)
+from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.namespace import Namespace
+from quorumbook.streams.partitions.consumer import Consumer, ConsumerOptions
+from quorumbook.streams.partitions.group_nodes import GroupNodes, delete_group_nodes, group_names
+from quorumbook.streams.partitions.partitioning import StreamCut, partition_name, partition_of
+from quorumbook.streams.partitions.reader import PartitionedReader
+from quorumbook.streams.partitions.redelivery import DeadLetters
+from quorumbook.streams.partitions.writer import PartitionedWriter
+from quorumbook.streams.reading.reader import ReaderOptions
+from quorumbook.streams.reading.seek import Start, Time, end_position
+from quorumbook.streams.stream import Opening, Stream
+from quorumbook.streams.writing.writer import StreamWriter
+
+_VERSION = 1
+_HASH = "crc32"
+NODE_NAME = "<partitions>"
+MAX_PARTITIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """What is known of a consumer group."""
+
+    name: str
+    generation: int
+    #: Who lives, and which partitions are to be whose.
+    members: dict[str, tuple[int, ...]]
+    #: Who hands out which partition now.
+    claims: dict[int, str]
+    #: How far it is in each partition; None where it never was.
+    cursors: dict[int, Cursor | None]
+
+
+class PartitionedStream:
+    """Streams under one name; made by ``create`` and ``open``."""
+
+    def __init__(self, namespace: Namespace, name: str, partition_count: int) -> None:
+        """Take what ``create`` or ``open`` found."""
+        self.namespace = namespace
+        self._name = name
+        self._partitions: tuple[Stream, ...] = ()
+        self._take(partition_count)
+
+    @classmethod
+    async def create(
+        cls,
+        namespace: Namespace,
+        name: str,
+        *,
+        partitions: int,
+        policy: StreamPolicy | None = None,
+        exist_ok: bool = False,
+    ) -> PartitionedStream:
+        """Create a partitioned stream.
+
+        Args:
+            namespace: Where.
+            name: Its name; its partitions are the streams ``name/p0``, ``name/p1``, …
+            partitions: How many; ``grow`` adds more.
+            policy: What each partition says for itself.
+            exist_ok: Let one of so many partitions be that is there already, and complete it.
+
+        Raises:
+            StreamExistsError: there is one, or a stream of this name.
+        """
+        if not 0 < partitions <= MAX_PARTITIONS:
+            raise ConfigError(f"a stream has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+        plain = namespace.stream(name)
+        context = plain.context
+        context.check_writable()
+        if await context.nodes.exists():
+            raise StreamExistsError(f"stream {plain.name} exists already, without partitions")
+        try:
+            await create_with_parents(context.store, _node(plain), _encoded(partitions))
+        except NodeExistsError:
+            found, _ = await _partition_count(plain)
+            if not exist_ok or found != partitions:
+                raise StreamExistsError(
+                    f"stream {plain.name} exists already, with {found} partitions"
+                ) from None
+        made = cls(namespace, plain.name, partitions)
+        for part in made.partitions:
+            await namespace.create_stream(part.name, policy=policy, exist_ok=True)
+        return made
+
+    @classmethod
+    async def open(cls, namespace: Namespace, name: str) -> PartitionedStream:
+        """Return a partitioned stream that is there.
+
+        Raises:
+            StreamNotFoundError: there is none of this name.
+        """
+        plain = namespace.stream(name)
+        return cls(namespace, plain.name, (await _partition_count(plain))[0])
+
+    async def refresh(self) -> tuple[Stream, ...]:
+        """Notice partitions that were added, and return all."""
+        return await self._find(None)
+
+    async def _find(self, watch: Watch | None) -> tuple[Stream, ...]:
+        count, _ = await _partition_count(self.namespace.stream(self.name), watch)
+        return self._take(count)
+
+    async def grow(self, partitions: int, *, policy: StreamPolicy | None = None) -> None:
+        """Have more partitions: empty ones, behind those that there are.
+
+        From then on a key's records go to its partition among all of them, which may be another
+        one than before.  Writers and readers know the new ones when they are opened next; groups
+        notice them, and begin with their first records.
+
+        Args:
+            partitions: How many there are then.
+            policy: What each new one says for itself; as the first does, if not given.
+
+        Raises:
+            ConfigError: there are more already, or it would be too many.
+        """
+        plain = self.namespace.stream(self.name)
+        plain.context.check_writable()
+        while True:
+            count, version = await _partition_count(plain)
+            if not count <= partitions <= MAX_PARTITIONS:
+                raise ConfigError(
+                    f"stream {self.name} has {count} partitions: their number can grow up to "
+                    f"{MAX_PARTITIONS}, and not become {partitions}"
+                )
+            await self._make(range(count, partitions), policy)
+            data = _encoded(partitions)
+
+            async def was_set(data: bytes = data) -> bool:
+                return (await self._store.get(self.node)).data == data
+
+            with contextlib.suppress(MetadataVersionConflict):  # somebody else let it grow
+                operations = [Set(self.node, data, version)]
+                await plain.context.nodes.change(operations, was_set, "adding partitions")
+                self._take(partitions)
+                return
+
+    async def _make(self, numbers: Iterable[int], policy: StreamPolicy | None) -> None:
+        policy = policy or await self.partitions[0].policy()
+        groups = await group_names(self._store, self.node)
+        for number in numbers:
+            name = partition_name(self.name, number)
+            await self.namespace.create_stream(name, policy=policy, exist_ok=True)
+            for group in groups:  # one that begins with the latest must not miss the first ones
+                await self.namespace.stream(name).cursor(group)
+
+    async def delete(self) -> None:
+        """Delete it with all its records, and what is known of its groups.
+
+        Raises:
+            WriterBusyError: somebody writes a partition.
+        """
+        with contextlib.suppress(StreamError):  # what cannot be read can be deleted
+            await self.refresh()
+        for part in self.partitions:
+            await self.namespace.delete_stream(part.name, missing_ok=True)
+        context = self.namespace.stream(self.name).context
+        await delete_tree(context.store, self.node)
+        with contextlib.suppress(NoSuchNodeError):
+            await context.store.delete(context.nodes.paths.stream, ANY_VERSION)
+
+    @property
+    def name(self) -> str:
+        """The name that the partitions share."""
+        return self._name
+
+    @property
+    def partitions(self) -> tuple[Stream, ...]:
+        """The partitions, as far as this process knows; ``refresh`` looks."""
+        return self._partitions
+
+    @property
+    def node(self) -> str:
+        """The metadata node that says how many partitions there are."""
+        return _node(self.namespace.stream(self.name))
+
+    def partition_of(self, key: bytes) -> int:
+        """Return the partition that a key's records are in."""
+        return partition_of(key, len(self.partitions))
+
+    def writer(
+        self, *, partitions: Iterable[int] | None = None, **options: Any
+    ) -> Opening[PartitionedWriter]:
+        """Become the writer of partitions: ``async with orders.writer() as writer``.
+
+        Args:
+            partitions: Which; all if not given.  Each has one writer, so several processes share
+                them out.
+            options: Those of ``Stream.writer``, for each.
+
+        Raises:
+            WriterBusyError: somebody writes one of them; none is held then.
+        """
+        numbers = self._chosen(partitions)
+
+        async def open_writer() -> PartitionedWriter:
+            opened: dict[int, StreamWriter] = {}
+            try:
+                for number in numbers:
+                    opened[number] = await self.partitions[number].writer(**options)
+            except BaseException:
+                await asyncio.gather(
+                    *(each.close() for each in opened.values()), return_exceptions=True
+                )
+                raise
+            return PartitionedWriter(self.name, len(self.partitions), opened)
+
+        return Opening(open_writer)
+
+    def reader(
+        self,
+        start: StreamCut | Time | Literal["earliest", "latest"] = "earliest",
+        *,
+        end: StreamCut | None = None,
+        tail: bool = True,
+        partitions: Iterable[int] | None = None,
+        **options: Any,
+    ) -> Opening[PartitionedReader]:
+        """Read partitions at the same time: ``async with orders.reader() as reader``.
+
+        Args:
+            start: For all of them, or a StreamCut that says it for each; one that it does not
+                name is read from its first record on.
+            end: Positions before which to stop.
+            tail: Wait for more at the end, instead of stopping there.
+            partitions: Which; all if not given.
+            options: Others of ``Stream.reader``, for each.
+        """
+        numbers = self._chosen(partitions)
+
+        async def open_reader() -> PartitionedReader:
+            opened = PartitionedReader()
+            try:
+                for number in numbers:
+                    begin: Start = "earliest"
+                    if not isinstance(start, StreamCut):
+                        begin = start
+                    elif number in start:
+                        begin = start[number]
+                    stop = None if end is None else end.get(number)
+                    reader = await self.partitions[number].reader(
+                        begin, end=stop, tail=tail, **options
+                    )
+                    opened.add(number, reader)
+            except BaseException:
+                await opened.close()
+                raise
+            return opened
+
+        return Opening(open_reader)
+
+    def consumer(self, group: str, **options: Any) -> Opening[Consumer]:
+        """Join a group that consumes the stream: ``async with orders.consumer("billing") as …``.
+
+        Each partition is handed out by one member at a time; how far the group is, is in cursors
+        of its name.
+
+        Args:
+            group: Its name; it is made if there is none.
+            options: Those of ``ConsumerOptions``, and others of ``ReaderOptions``.
+
+        Raises:
+            InvalidStreamNameError: no group is called that.
+            ConfigError: a stream of dead letters is named, and when a record is dead is not.
+        """
+        check_cursor_name(group)
+        names = {field.name for field in dataclasses.fields(ConsumerOptions)}
+        own = ConsumerOptions(**{name: options.pop(name) for name in names & options.keys()})
+        reader_options, dead = ReaderOptions(**options), own.dead_letter
+        if dead is not None and own.max_deliveries < 1:
+            raise ConfigError("dead_letter says where records go, and max_deliveries not when")
+
+        async def join() -> Consumer:
+            stream = None
+            if dead is not None:
+                await self.namespace.create_stream(dead, exist_ok=True)
+                stream = self.namespace.stream(dead)
+            letters = DeadLetters(group, own.max_deliveries, stream)
+            nodes = self._group_nodes(group)
+            return await Consumer(self._find, nodes, group, own, reader_options, letters).open()
+
+        return Opening(join)
+
+    async def groups(self) -> list[GroupInfo]:
+        """Return the groups that consume the stream, by name."""
+        names = await group_names(self._store, self.node)
+        return [await self.group(name) for name in names]
+
+    async def group(self, name: str) -> GroupInfo:
+        """Return what is known of a group.
+
+        Raises:
+            StreamNotFoundError: there is none of this name.
+        """
+        nodes = self._group_nodes(name)
+        try:
+            state, _, live = await nodes.look()
+        except NoSuchNodeError as error:
+            raise StreamNotFoundError(f"stream {self.name} has no group {name}") from error
+        found = await asyncio.gather(*(read_cursor(part.context, name) for part in self.partitions))
+        return GroupInfo(
+            name=name,
+            generation=state.generation,
+            members={member: state.members.get(member, ()) for member in sorted(live)},
+            claims=await nodes.claims(),
+            cursors=dict(enumerate(found)),
+        )
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group and its cursors.
+
+        Raises:
+            StreamNotFoundError: there is none of this name.
+            GroupInUseError: it has members.
+        """
+        info = await self.group(name)
+        await delete_group_nodes(self._group_nodes(name))
+        for cursor in info.cursors.values():
+            if cursor is not None:
+                await cursor.delete()
+
+    def _take(self, count: int) -> tuple[Stream, ...]:
+        """Know of so many partitions; the number never shrinks."""
+        known = len(self._partitions)
+        self._partitions += tuple(
+            self.namespace.stream(partition_name(self._name, number))
+            for number in range(known, count)
+        )
+        return self._partitions
+
+    def _group_nodes(self, group: str) -> GroupNodes:
+        return GroupNodes(self._store, self.node, group)
+
+    @property
+    def _store(self) -> MetadataStore:
+        return self.partitions[0].context.store
+
+    async def end(self) -> StreamCut:
+        """Return where each partition ends now, as far as readers see it."""
+        ends = await asyncio.gather(*(end_position(part.context) for part in self.partitions))
+        return StreamCut(enumerate(ends))
+
+    async def truncate(self, before: StreamCut) -> None:
+        """Cut off what lies before a cut, in the partitions that it names."""
+        for number, position in before.items():
+            await self.partitions[number].truncate(position)
+
+    def _chosen(self, partitions: Iterable[int] | None) -> Collection[int]:
+        numbers = range(len(self.partitions)) if partitions is None else sorted(set(partitions))
+        for number in numbers:
+            if not 0 <= number < len(self.partitions):
+                raise LocalProtocolError(
+                    f"stream {self.name} has no partition {number}; the last is "
+                    f"{len(self.partitions) - 1}"
+                )
+        return numbers
+
+    def __repr__(self) -> str:
+        return f"<PartitionedStream {self.name}, {len(self.partitions)} partitions>"
+
+
+async def partition_count(namespace: Namespace, name: str) -> int | None:
+    """Return how many partitions a name has; None: it is no partitioned stream's."""
+    plain = namespace.stream(name)
+    return (await _partition_count(plain))[0] if await _exists(plain) else None
+
+
+async def check_stream_exists(namespace: Namespace, name: str) -> None:
+    """Raise StreamNotFoundError unless there is such a stream, with partitions or without."""
+    if not await _exists(namespace.stream(name)):
+        await namespace.stream(name).context.nodes.read_state()
+
+
+async def partitioned_names(namespace: Namespace) -> list[str]:
+    """Return the names of a namespace's partitioned streams."""
+    return await partitioned_among(namespace, [name async for name in namespace.streams()])
+
+
+async def partitioned_among(namespace: Namespace, names: Iterable[str]) -> list[str]:
+    """Return the names of partitioned streams whose partitions are among some streams."""
+    parts = (name.rpartition("/") for name in names)
+    above = sorted({above for above, slash, part in parts if slash and part == "p0"})
+    return [name for name in above if await _exists(namespace.stream(name))]
+
+
+def _node(plain: Stream) -> str:
+    return f"{plain.context.nodes.paths.stream}/{NODE_NAME}"
+
+
+async def _exists(plain: Stream) -> bool:
+    return await plain.context.store.exists(_node(plain)) is not None
+
+
+def _encoded(partition_count: int) -> bytes:
+    found = {"version": _VERSION, "partitions": partition_count, "hash": _HASH}
+    return json.dumps(found).encode()
+
+
+async def _partition_count(plain: Stream, watch: Watch | None = None) -> tuple[int, int]:
+    """Return how many partitions there are, and the version of the node that says so."""
+    path = _node(plain)
+    try:
+        node = await plain.context.store.get(path, watch)
+    except NoSuchNodeError as error:
+        raise StreamNotFoundError(
+            f"there is no partitioned stream {plain.name}; "
+            "`quorumbook stream create --partitions` makes one"
+        ) from error
+    try:
+        found = json.loads(node.data)
+        version, hashed, count = found["version"], found["hash"], found["partitions"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRecordsError(f"metadata node {path} holds {node.data!r}") from error
+    if (version, hashed) != (_VERSION, _HASH):
+        raise UnsupportedFormatError(
+            f"stream {plain.name} is partitioned by {hashed}, version {version}, which this "
+            f"release does not know"
+        )
+    return int(count), node.version

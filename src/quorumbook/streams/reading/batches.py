@@ -1,0 +1,180 @@
+"""Records as a reader hands them out: single, or those of an entry together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count, repeat
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.format.control import Chunk
+from quorumbook.streams.format.position import Position
+
+_NOTHING = Attributes()
+_NO_ATTRIBUTES: Mapping[int, Attributes] = MappingProxyType({})
+
+
+class Record(NamedTuple):
+    """One record of a stream."""
+
+    position: Position
+    #: Dense, from 0, over the whole stream; below 0 where it cannot be known.
+    sequence_id: int
+    txid: int
+    payload: bytes
+    #: When its entry was made, by the writer's clock; None of other writers than ours.
+    appended_at_ms: int | None
+    ledger_id: LedgerId
+    attributes: Attributes = _NOTHING
+
+    @property
+    def key(self) -> bytes | None:
+        """What the record is about, as its appender said; None if that was not said."""
+        return self.attributes.key
+
+    @property
+    def headers(self) -> dict[str, bytes]:
+        """What its appender gave along."""
+        return dict(self.attributes.headers)
+
+    @property
+    def event_time_ms(self) -> int | None:
+        """When what it tells of happened, as its appender said."""
+        return self.attributes.event_time_ms
+
+
+# There are many of them: made without a call of Python's for each.
+_position: Callable[[tuple[int, int, int]], Position] = partial(tuple.__new__, Position)
+_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
+
+
+class RecordBatch:
+    """Records with consecutive positions in one entry; few objects however many they are."""
+
+    __slots__ = (
+        "appended_at_ms",
+        "attributes",
+        "chunk",
+        "first_position",
+        "first_sequence_id",
+        "further_chunks",
+        "ledger_id",
+        "payloads",
+        "txids",
+    )
+
+    def __init__(
+        self,
+        first_position: Position,
+        first_sequence_id: int,
+        txids: Sequence[int],
+        payloads: Sequence[bytes],
+        appended_at_ms: int | None,
+        ledger_id: LedgerId,
+        attributes: Mapping[int, Attributes] = _NO_ATTRIBUTES,
+        chunk: Chunk | None = None,
+        further_chunks: int = 0,
+    ) -> None:
+        """Take what a reader found."""
+        self.first_position = first_position
+        self.first_sequence_id = first_sequence_id
+        self.txids = txids
+        self.payloads = payloads
+        self.appended_at_ms = appended_at_ms
+        self.ledger_id = ledger_id
+        #: What records carry beside their payloads, by their slots.
+        self.attributes = attributes
+        #: Which part of a larger record the only one is; None where they are whole.
+        self.chunk = chunk
+        #: How many sequence ids the only one takes beside its own: it was put together of chunks.
+        self.further_chunks = further_chunks
+
+    @property
+    def entry_id(self) -> EntryId:
+        """The entry they are in."""
+        return self.first_position.entry
+
+    @property
+    def last_position(self) -> Position:
+        """Where the last one is."""
+        segment, entry, slot = self.first_position
+        return Position(segment, entry, slot + len(self.payloads) - 1)
+
+    @property
+    def next_position(self) -> Position:
+        """The position right behind."""
+        segment, entry, slot = self.first_position
+        return Position(segment, entry, slot + len(self.payloads))
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The sequence id of the last one; below 0 where it cannot be known."""
+        return self._sequence_id(len(self.payloads) - 1)
+
+    @property
+    def next_sequence_id(self) -> int:
+        """The sequence id of the record behind them; below 0 where it cannot be known."""
+        return self._sequence_id(len(self.payloads) + self.further_chunks)
+
+    def _sequence_id(self, index: int) -> int:
+        first = self.first_sequence_id
+        return first + index if first >= 0 else -1
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the payloads have."""
+        return sum(map(len, self.payloads))
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Record]:
+        segment, entry, slot = self.first_position
+        slots = range(slot, slot + len(self.payloads))
+        positions = map(_position, zip(repeat(segment), repeat(entry), slots))
+        first = self.first_sequence_id
+        sequence_ids = count(first) if first >= 0 else repeat(-1)
+        attributes: Iterable[Attributes] = repeat(_NOTHING)
+        if self.attributes:
+            attributes = map(self.attributes.get, slots, repeat(_NOTHING))
+        rows = zip(
+            positions, sequence_ids, self.txids, self.payloads,
+            repeat(self.appended_at_ms), repeat(self.ledger_id), attributes,
+        )  # fmt: skip
+        return map(_record, rows)
+
+    def part(self, start: int, stop: int) -> RecordBatch:
+        """Return some of the records, by their place in the batch."""
+        if start <= 0 and stop >= len(self.payloads):
+            return self
+        segment, entry, slot = self.first_position
+        return RecordBatch(
+            Position(segment, entry, slot + start),
+            self._sequence_id(start),
+            self.txids[start:stop],
+            self.payloads[start:stop],
+            self.appended_at_ms,
+            self.ledger_id,
+            self.attributes,
+        )
+
+    def between(self, start: Position, end: Position | None) -> RecordBatch | None:
+        """Return those from one position up to another, which is not included; None: none."""
+        if end is None and start <= self.first_position:
+            return self
+        segment, entry, slot = self.first_position
+        first = slot
+        stop = slot + len(self.payloads)
+        if start > self.first_position:
+            first = start.slot if start[:2] == (segment, entry) else stop
+        if end is not None and end <= self.last_position:
+            stop = end.slot if end[:2] == (segment, entry) else slot
+        if first >= stop:
+            return None
+        return self.part(first - slot, stop - slot)
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch {self.first_position} to {self.last_position}>"

@@ -1,0 +1,84 @@
+"""The segments that a reader has before it, as last listed, and whether they changed since."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.segments import start_sequence_ids
+from quorumbook.streams.stream_context import StreamContext
+
+#: So many segments are listed at a time: a stream may have many thousands.
+_WINDOW = 64
+
+
+class Listed(NamedTuple):
+    """A segment as it was listed."""
+
+    segment: SegmentMetadata
+    #: The sequence id of its first record; below 0 where it is not known.
+    start: int
+
+
+class SegmentList:
+    """What a reader knows of its stream's segments; metadata is read by ``refresh`` alone."""
+
+    def __init__(self, context: StreamContext) -> None:
+        """Know nothing yet."""
+        self._context = context
+        self._listed: deque[Listed] = deque()
+        self._changed = asyncio.Event()
+        self._on_change = self._changed.set  # one object, by which the watch can be forgotten
+        self._changed.set()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether something changed since the segments were listed."""
+        return self._changed.is_set()
+
+    def __iter__(self) -> Iterator[Listed]:
+        return iter(self._listed)
+
+    def of(self, number: int) -> SegmentMetadata | None:
+        """Return the segment of this number; of two, the one in progress."""
+        return next((each for each, _ in self._listed if each.number == number), None)
+
+    async def refresh(self, first: int) -> None:
+        """List some segments from this number on; one before them may be there too.
+
+        Of those that are not truncated away at least the first is among them.
+        """
+        while True:
+            self.forget()
+            self._changed.clear()
+            segments = await self._context.nodes.segments(
+                first=first, limit=_WINDOW, watch=self._on_change
+            )
+            is_all = len(segments) < _WINDOW
+            if is_all or any(each.truncation is not Truncation.TRUNCATED for each in segments):
+                break
+            first = segments[-1].number + 1
+        starts = start_sequence_ids(segments)
+        self._listed = deque(map(Listed, segments, starts))
+
+    def drop_before(self, number: int) -> None:
+        """Have done with the segments of lower numbers."""
+        while self._listed and self._listed[0].segment.number < number:
+            self._listed.popleft()
+
+    async def wait_for_change(self, timeout_s: float) -> None:
+        """Wait for one, but not for ever: a watch may be lost with a session."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.set()
+
+    def forget(self) -> None:
+        """Know nothing, and watch nothing."""
+        self._listed.clear()
+        self._context.store.unwatch(self._on_change)
+        self._changed.set()

@@ -1,0 +1,227 @@
+"""Reads the records of one segment, and checks that none is missing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+
+from quorumbook.client import EntryBatch, LedgerReader
+from quorumbook.errors import NoSuchEntryError, NoSuchLedgerInMetadataError
+from quorumbook.ids import EntryId
+from quorumbook.streams.errors import CorruptRecordsError, DataLossError
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.reading.batches import RecordBatch
+from quorumbook.streams.reading.entries import decode_user_records, records_before
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.tier.manifest import is_restoring
+from quorumbook.streams.tier.nodes import TierNodes
+from quorumbook.streams.tier.reader import PartsReader
+
+
+class SegmentReader:
+    """One segment, from an entry on."""
+
+    def __init__(
+        self,
+        context: StreamContext,
+        ledger: LedgerReader | PartsReader,
+        segment: SegmentMetadata,
+        start_sequence_id: int,
+    ) -> None:
+        """Take an open ledger; see ``open_segment``."""
+        self._context = context
+        self.ledger = ledger
+        self.segment = segment
+        #: The sequence id of its first record; below 0 if it is not known.
+        self.start_sequence_id = start_sequence_id
+        #: User records before the next entry; -1 if that is not known yet.
+        self.count = -1
+        #: Whether the end of the stream was read.
+        self.is_end_of_stream = False
+        self.next_entry: EntryId = 0
+        #: Everything from the first active entry on, where it was read ahead.
+        self._whole: deque[EntryBatch] | None = None
+
+    @property
+    def next_sequence_id(self) -> int | None:
+        """The sequence id that the next record must have; None if that is not known."""
+        if self.count < 0 or self.start_sequence_id < 0:
+            return None
+        return self.start_sequence_id + self.count
+
+    async def close(self) -> None:
+        """Let go of the ledger."""
+        await self.ledger.close()
+
+    async def read_whole(self) -> None:
+        """Read all of a completed segment that was not truncated, for ``confirmed`` to yield."""
+        first = self.segment.min_active_entry
+        found: deque[EntryBatch] = deque()
+        if first <= self.ledger.last_add_confirmed:
+            async with contextlib.aclosing(self.ledger.read_batches(first)) as batches:
+                async for batch in batches:
+                    found.append(batch)
+        self._whole = found
+
+    async def _from_memory(self, whole: deque[EntryBatch]) -> AsyncGenerator[EntryBatch, None]:
+        while whole:
+            yield whole.popleft()
+
+    async def confirmed(
+        self, first: EntryId, last: EntryId | None = None
+    ) -> AsyncGenerator[RecordBatch, None]:
+        """Yield the records of entries that are known to be confirmed.
+
+        Args:
+            first: The first entry.
+            last: The last one; the last that is confirmed if not given.
+        """
+        confirmed = self.ledger.last_add_confirmed
+        last = confirmed if last is None else min(last, confirmed)
+        self._begin(first)
+        if first <= last:
+            whole, self._whole = self._whole, None
+            if whole is not None and first == self.segment.min_active_entry:
+                found = self._from_memory(whole)
+            else:
+                found = self.ledger.read_batches(first, last)
+            async with contextlib.aclosing(found) as batches:
+                async for batch in self._records(batches):
+                    yield batch
+        self.next_entry = max(self.next_entry, last + 1)
+
+    async def tail(self, first: EntryId) -> AsyncGenerator[RecordBatch, None]:
+        """Yield the records of the entries from ``first`` on, until the ledger is closed."""
+        self._begin(first)
+        async with contextlib.aclosing(self.ledger.tail_batches(first)) as batches:
+            async for batch in self._records(batches):
+                yield batch
+
+    def _begin(self, first: EntryId) -> None:
+        self.next_entry = first
+        if first == 0:
+            self.count = 0
+
+    async def _records(
+        self, batches: AsyncGenerator[EntryBatch, None]
+    ) -> AsyncGenerator[RecordBatch, None]:
+        number, ledger_id = self.segment.number, self.segment.ledger_id
+        try:
+            async for entries in batches:
+                for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True):
+                    for batch in self._decode(number, ledger_id, entry_id, payload):
+                        yield batch
+        except NoSuchEntryError as error:
+            raise DataLossError(
+                f"entry {error.entry_id} of segment {number} of stream {self._context.name} is "
+                f"missing on every bookie: {error}",
+                ledger_id=ledger_id,
+                entry_id=error.entry_id,
+            ) from error
+
+    def _decode(
+        self, number: int, ledger_id: int, entry_id: EntryId, payload: bytes
+    ) -> list[RecordBatch]:
+        try:
+            found = decode_user_records(
+                payload, is_enveloped=self.segment.is_enveloped, count_before=self.count
+            )
+            attributes, chunk = found.attributes, found.chunk
+        except CorruptRecordsError as error:
+            raise CorruptRecordsError(
+                f"entry {entry_id} of segment {number} of stream {self._context.name}: {error}",
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+            ) from error
+        self.count = found.count_after
+        self.next_entry = entry_id + 1
+        self.is_end_of_stream = self.is_end_of_stream or found.is_end_of_stream
+        time_ms = found.notes[0].appended_at_ms if found.notes else None
+        start = self.start_sequence_id
+        return [
+            RecordBatch(
+                Position(number, entry_id, run.first_slot),
+                start + run.first_position - 1 if start >= 0 else -1,
+                run.txids,
+                run.payloads,
+                time_ms,
+                ledger_id,
+                attributes,
+                chunk,
+            )
+            for run in found.runs
+        ]
+
+    def check_complete(self, completed: SegmentMetadata) -> None:
+        """Raise DataLossError if the segment ends before the record it is said to end with."""
+        if self.count >= 0 and self.count < completed.record_count:
+            start = max(completed.start_sequence_id, 0)
+            raise DataLossError(
+                f"segment {completed.number} of stream {self._context.name} ends after "
+                f"{self.count} records of {completed.record_count}: sequence ids "
+                f"{start + self.count} to {start + completed.record_count - 1} are missing",
+                ledger_id=completed.ledger_id,
+            )
+
+
+async def open_segment(
+    context: StreamContext, segment: SegmentMetadata, start_sequence_id: int
+) -> SegmentReader | None:
+    """Open a segment for reading, from its files if its ledger is gone; None if both are."""
+    client = context.client
+    try:
+        ledger = await client.open_ledger(
+            segment.ledger_id, password=context.password, recover=False
+        )
+        if is_restoring(ledger.metadata):
+            await ledger.close()
+            return await _open_files(context, segment, start_sequence_id)
+        if not segment.is_in_progress and not ledger.is_closed:
+            await ledger.close()
+            ledger = await client.open_ledger(segment.ledger_id, password=context.password)
+    except NoSuchLedgerInMetadataError:
+        return await _open_files(context, segment, start_sequence_id)
+    return SegmentReader(context, ledger, segment, start_sequence_id)
+
+
+async def _open_files(
+    context: StreamContext, segment: SegmentMetadata, start_sequence_id: int
+) -> SegmentReader | None:
+    stored = await TierNodes(context.nodes).read(segment.number)
+    if stored is None or not stored.manifest.is_readable:
+        return None
+    files = PartsReader(context.store.env, stored.manifest)
+    return SegmentReader(context, files, segment, start_sequence_id)
+
+
+async def records_before_entry(reader: SegmentReader, entry_id: EntryId) -> tuple[int, int]:
+    """Return how many user records precede an entry in its segment, and its first txid."""
+    entry = await reader.ledger.read_entry(entry_id)
+    return records_before(entry.payload, is_enveloped=reader.segment.is_enveloped)
+
+
+async def before_unfinished(
+    context: StreamContext, segments: Sequence[SegmentMetadata], end: Position
+) -> Position:
+    """Return where the chunks of a record begin that is not complete at an end, or that end."""
+    for segment in reversed(segments):
+        opened = await open_segment(context, segment, -1)
+        if opened is None:
+            return end
+        try:
+            last = await opened.ledger.read_last_add_confirmed()
+            for entry_id in range(last, -1, -1):
+                entry = await opened.ledger.read_entry(entry_id)
+                found = decode_user_records(
+                    entry.payload, is_enveloped=segment.is_enveloped, count_before=-1
+                )
+                if found.runs:
+                    chunk = found.chunk
+                    if chunk is None or chunk.number + 1 == chunk.total:
+                        return end
+                    return min(end, chunk.first)
+        finally:
+            await opened.close()
+    return end

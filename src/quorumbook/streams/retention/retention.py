@@ -1,0 +1,185 @@
+"""Lets go of what a stream need not keep any more: marks segments, then deletes their ledgers.
+
+``plan`` decides.  A segment is first marked as truncated, so that readers know; then its
+ledger is deleted, its files if it was offloaded, and its node last.  Whoever is interrupted in
+between leaves a marked segment, which the next run deletes: no ledger is ever without a node that
+names it.  Several may do this for the same stream at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quorumbook.env import logger
+from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.ids import LedgerId
+from quorumbook.streams.cursors.cursor import Cursor, list_cursors
+from quorumbook.streams.cursors.lag import segment_extent
+from quorumbook.streams.errors import (
+    AccessDeniedError,
+    CursorConflictError,
+    StreamNotFoundError,
+)
+from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.retention.plan import (
+    Hold,
+    Reason,
+    RetentionPlan,
+    SegmentFacts,
+    plan_retention,
+)
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.tier.moving import Segment, remove
+
+_log = logger("streams.retention")
+#: How many segments' sizes are asked for at a time.
+_SIZES_AT_ONCE = 64
+
+
+class DeletedSegment(NamedTuple):
+    """A segment that went, or would go."""
+
+    number: int
+    ledger_id: LedgerId
+    record_count: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What was done, or would be."""
+
+    segments: list[DeletedSegment]
+    #: Cursors before which records went that they had not passed.
+    overrun: list[str]
+
+
+class Retention:
+    """The retention of one stream; remembers between runs what does not change."""
+
+    def __init__(self, context: StreamContext) -> None:
+        """Take the stream's."""
+        self._context = context
+        self._sizes: dict[LedgerId, int] = {}
+
+    async def enforce(self, *, dry_run: bool = False) -> RetentionReport:
+        """Let go of what the policy allows; see ``Stream.enforce_retention``."""
+        context = self._context
+        if not dry_run:
+            context.check_writable()
+            if (await context.access()).denies_truncate:
+                raise AccessDeniedError(f"nobody may truncate stream {context.name}")
+        policy = await context.policy()
+        segments = await context.nodes.segments()
+        cursors = [
+            cursor
+            for cursor in await list_cursors(context)
+            if cursor.holds_retention or policy.retain_unconsumed
+        ]
+        plan = plan_retention(
+            await self._facts(segments, policy),
+            policy,
+            [Hold(cursor.name, cursor.position) for cursor in cursors],
+            context.store.env.clock.wall_ms(),
+        )
+        by_number = {s.number: s for s in segments if not s.is_in_progress}
+        going = [(by_number[number], reason) for number, reason in plan.segments]
+        if not dry_run:
+            await self._mark_overrun(plan, cursors, going)
+            going = [each for each in going if await self._delete(each[0])]
+        return RetentionReport(
+            [
+                DeletedSegment(segment.number, segment.ledger_id, segment.record_count, reason)
+                for segment, reason in going
+            ],
+            plan.overrun,
+        )
+
+    async def run(self, interval_s: float, is_over: Callable[[], bool]) -> None:
+        """Do so again and again, until it is over or cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            if is_over():
+                return
+            try:
+                report = await self.enforce()
+            except QuorumbookError as error:
+                _log.warning("retention of stream %s: %s", self._context.name, error)
+                continue
+            for segment in report.segments:
+                _log.info(
+                    "stream %s: segment %d went: %s",
+                    self._context.name,
+                    segment.number,
+                    segment.reason,
+                )
+
+    # Inside --------------------------------------------------------------------------------
+
+    async def _facts(
+        self, segments: list[SegmentMetadata], policy: StreamPolicy
+    ) -> list[SegmentFacts]:
+        if policy.retain_bytes or policy.retain_hard_bytes:
+            for start in range(0, len(segments), _SIZES_AT_ONCE):
+                part = segments[start : start + _SIZES_AT_ONCE]
+                await asyncio.gather(*map(self._learn_size, part))
+        return [
+            SegmentFacts(
+                segment.number,
+                segment.is_in_progress,
+                segment.truncation is Truncation.TRUNCATED,
+                segment.completed_at_ms,
+                segment.record_count,
+                self._sizes.get(segment.ledger_id, 0),
+                segment.last_position,
+            )
+            for segment in segments
+        ]
+
+    async def _learn_size(self, segment: SegmentMetadata) -> None:
+        if segment.is_in_progress or segment.ledger_id not in self._sizes:
+            size_bytes, _ = await segment_extent(self._context, segment)
+            self._sizes[segment.ledger_id] = size_bytes
+
+    async def _mark_overrun(
+        self,
+        plan: RetentionPlan,
+        cursors: list[Cursor],
+        going: list[tuple[SegmentMetadata, Reason]],
+    ) -> None:
+        """Tell those who lose records, before they do."""
+        last = max(
+            (each.last_position for each, reason in going if reason is not Reason.TRUNCATED),
+            default=None,
+        )
+        for cursor in cursors:
+            while cursor.name in plan.overrun and last is not None and cursor.position <= last:
+                try:
+                    if not cursor.is_overrun:
+                        await cursor.mark_overrun()
+                        _log.warning("%r lost records to a hard limit of retention", cursor)
+                    break
+                except CursorConflictError:
+                    await cursor.refresh()
+                except StreamNotFoundError:
+                    break
+
+    async def _delete(self, segment: SegmentMetadata) -> bool:
+        """Delete one segment; False if somebody changed it meanwhile."""
+        nodes = self._context.nodes
+        if segment.truncation is not Truncation.TRUNCATED:
+            marked = segment.truncated(None)
+            if not await nodes.replace_segment(segment, marked):
+                return False
+            segment = marked
+        with contextlib.suppress(NoSuchLedgerInMetadataError):
+            await self._context.client.delete_ledger(segment.ledger_id)
+        await remove(Segment(context=self._context, metadata=segment))
+        await nodes.delete_segment(segment)
+        self._sizes.pop(segment.ledger_id, None)
+        return True

@@ -1,0 +1,457 @@
+"""One stream: what can be done with it, each thing in a room of its own.
+
+``writing`` has appending, ``reading`` reading, ``cursors`` who is how far, ``retention`` the end
+that is cut off, ``metadata`` what all of them go by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from quorumbook.client.closing import Closing
+from quorumbook.errors import LocalProtocolError, NoSuchEntryError
+from quorumbook.metadata.store import Watch
+from quorumbook.streams.cursors.cursor import Cursor, list_cursors, open_cursor
+from quorumbook.streams.cursors.lag import Lag, last_record_of, measure_lag, sequence_id_at
+from quorumbook.streams.cursors.reader import CursorReader, lock_cursor, resume_position
+from quorumbook.streams.errors import StreamSealedError, UnsupportedFormatError
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.records import END_TXID
+from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.seek import (
+    SequenceId,
+    Start,
+    Time,
+    end_position,
+    find_sequence_id,
+    find_time,
+    find_txid,
+    start_position,
+)
+from quorumbook.streams.reading.snapshot import Split, StreamSnapshot, read_split, take_snapshot
+from quorumbook.streams.retention.retention import Retention, RetentionReport
+from quorumbook.streams.retention.truncation import TruncatedSegment, truncate
+from quorumbook.streams.segments import start_sequence_ids
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.streams.writing.takeover import take_over
+from quorumbook.streams.writing.writer import StreamWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One segment of a stream, as people want to see it."""
+
+    metadata: SegmentMetadata
+    #: The sequence id of its first record; below 0 if it cannot be known.
+    start_sequence_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInfo:
+    """What the metadata say of a stream."""
+
+    name: str
+    policy: StreamPolicy
+    segments: list[Segment]
+    #: Who holds the lock; empty if nobody writes.
+    writer: str
+    is_sealed: bool
+    max_txid: int
+
+    @property
+    def record_count(self) -> int:
+        """Records of the completed segments, truncated ones included."""
+        return sum(segment.metadata.record_count for segment in self.segments)
+
+
+T = TypeVar("T", bound=Closing)
+
+
+class Opening(Generic[T]):
+    """Something that is opened by ``await``, or by ``async with``, which closes it too."""
+
+    def __init__(self, opener: Callable[[], Awaitable[T]]) -> None:
+        """Take what opens it."""
+        self._opener = opener
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._opener().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._opener()
+        return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._opened is not None
+        await self._opened.__aexit__(exc_type, exc, traceback)
+
+
+class Stream:
+    """A stream by its name; made by ``Namespace.stream``."""
+
+    def __init__(self, context: StreamContext) -> None:
+        """Take what it shares with its writers and readers."""
+        self.context = context
+
+    @property
+    def name(self) -> str:
+        """The stream's name, in normal form."""
+        return self.context.name
+
+    async def info(self) -> StreamInfo:
+        """Return what the metadata say.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        nodes = self.context.nodes
+        state = await nodes.read_state()
+        return StreamInfo(
+            name=self.name,
+            policy=await self.context.policy(),
+            segments=await self.segments(),
+            writer=await self.context.lock().owner(),
+            is_sealed=state.max_txid == END_TXID,
+            max_txid=state.max_txid,
+        )
+
+    async def policy(self) -> StreamPolicy:
+        """Return what the stream says for itself; ``info`` has all that holds for it."""
+        return await self.context.own_policy()
+
+    async def set_policy(
+        self, policy: StreamPolicy, *, expected: StreamPolicy | None = None
+    ) -> None:
+        """Replace what the stream says for itself.
+
+        Args:
+            policy: The new one; writers heed it from their next opening on.
+            expected: The one that it replaces; None: whichever.
+
+        Raises:
+            PolicyConflictError: somebody else changed it.
+            LocalProtocolError: an application keeps data of its own in the stream's node.
+        """
+        await self.context.set_policy(policy, expected)
+
+    def writer(
+        self,
+        *,
+        wait_for_lock_s: float | None = 0,
+        takeover: Literal["never", "if_expired", "force"] = "if_expired",
+        **options: Any,
+    ) -> Opening[StreamWriter]:
+        """Become the writer: ``async with stream.writer() as writer``, or await it.
+
+        Args:
+            wait_for_lock_s: How long another writer may keep the lock; None: as long as it likes.
+            takeover: What to do about a segment that another writer left in progress.
+                ``if_expired`` takes it over when its lock is free, ``force`` pushes a writer out
+                that still has the lock (safe: its ledger is fenced), ``never`` leaves it alone.
+            options: Those of ``WriterOptions``.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            WriterBusyError: somebody else writes it.
+            StreamSealedError: it was sealed.
+        """
+        writer_options = WriterOptions(**options)
+
+        async def open_writer() -> StreamWriter:
+            writer = StreamWriter(self.context, writer_options, self.context.lock())
+            return await writer.open(wait_s=wait_for_lock_s, takeover=takeover)
+
+        return Opening(open_writer)
+
+    @overload
+    def reader(
+        self,
+        start: Start | Cursor = ...,
+        *,
+        end: Position | None = ...,
+        tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ...,
+        cursor: None = ...,
+        **options: Any,
+    ) -> Opening[StreamReader]: ...
+    @overload
+    def reader(
+        self,
+        start: Start = ...,
+        *,
+        end: Position | None = ...,
+        tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ...,
+        cursor: str,
+        exclusive: bool = ...,
+        wait_for_lock_s: float | None = ...,
+        auto_commit_s: float = ...,
+        **options: Any,
+    ) -> Opening[CursorReader]: ...
+    def reader(
+        self,
+        start: Start | Cursor = "earliest",
+        *,
+        end: Position | None = None,
+        tail: bool = True,
+        on_truncated: Literal["raise", "skip"] = "raise",
+        cursor: str | None = None,
+        exclusive: bool = False,
+        wait_for_lock_s: float | None = 0,
+        auto_commit_s: float = 0,
+        **options: Any,
+    ) -> Opening[StreamReader] | Opening[CursorReader]:
+        """Read: ``async with stream.reader() as reader``, or await it.
+
+        Args:
+            start: A Position, SequenceId, TxId or datetime, a Cursor, whose position is meant,
+                ``"earliest"`` or ``"latest"``.
+            end: The position before which to stop.
+            tail: Wait for more at the end, instead of stopping there.
+            on_truncated: Whether to raise or to go on where records due were truncated away.
+            cursor: Begin where the cursor of this name is, and leave out what was acknowledged one
+                by one; ``start`` is where a new one is.
+            exclusive: Be the only one that reads by the cursor so.
+            wait_for_lock_s: How long another one may keep that right; None: as long as it likes.
+            auto_commit_s: How often to move the cursor behind what is done: the records before
+                the last call for more.  0: ``reader.commit`` and ``reader.cursor`` do it.
+            options: Others of ``ReaderOptions``.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            PositionTruncatedError: what it should start with was truncated away.
+            CursorBusyError: somebody else reads by the cursor alone.
+        """
+        reader_options = ReaderOptions(end=end, tail=tail, on_truncated=on_truncated, **options)
+        context = self.context
+
+        async def open_reader() -> StreamReader:
+            await context.nodes.max_txid()  # says so if there is no such stream
+            if isinstance(start, Cursor):
+                first: Position | None = await resume_position(context, start)
+            else:
+                first = await start_position(context, start)
+            return StreamReader(context, first, reader_options)
+
+        async def open_by_cursor(name: str) -> CursorReader:
+            begin = start.position if isinstance(start, Cursor) else start
+            await self.cursor(name, start=begin)
+            lock = await lock_cursor(context, name, wait_for_lock_s) if exclusive else None
+            found = await self.cursor(name)  # as whoever had the lock left it
+            first = await resume_position(context, found)
+            reader = StreamReader(context, first, reader_options)
+            return CursorReader(reader, found, lock, auto_commit_s)
+
+        if cursor is not None:
+            return Opening(lambda: open_by_cursor(cursor))
+        return Opening(open_reader)
+
+    async def find(
+        self,
+        *,
+        sequence_id: int | None = None,
+        txid: int | None = None,
+        time: Time | None = None,
+    ) -> Position:
+        """Return where the first record is, or will be, that is not less than what is given."""
+        context = self.context
+        if sequence_id is not None:
+            return await find_sequence_id(context, sequence_id)
+        if txid is not None:
+            return await find_txid(context, txid)
+        if time is not None:
+            return await find_time(context, time)
+        raise LocalProtocolError("find by sequence_id, txid or time")
+
+    async def get(self, where: Position | SequenceId) -> Record:
+        """Return one record.
+
+        Raises:
+            NoSuchEntryError: there is none, or not yet.
+            PositionTruncatedError: it was truncated away.
+        """
+        async with self.reader(where, tail=False) as reader:
+            found = await reader.read(1, wait_s=None)
+        if found:
+            record = found[0]
+            if where in (record.position, record.sequence_id):
+                return record
+        raise NoSuchEntryError(f"stream {self.name} has no record at {where}")
+
+    async def first(self) -> Record | None:
+        """Return the first record that is left; None if there is none."""
+        async with self.reader(tail=False, on_truncated="skip") as reader:
+            found = await reader.read(1, wait_s=None)
+        return found[0] if found else None
+
+    async def last(self, *, recover: bool = False) -> Record | None:
+        """Return the last record that readers can see; None if there is none.
+
+        Args:
+            recover: Complete what a writer left first, so that it stays the last; see ``recover``.
+        """
+        if recover:
+            await self.recover()
+        return await last_record_of(self.context)
+
+    async def count(self, start: Position | None = None, end: Position | None = None) -> int:
+        """Return how many records there are, by their sequence ids; few of them are read.
+
+        One that is stored in chunks counts as many.
+
+        Args:
+            start: From here on; from the first that is left if not given.
+            end: Up to here; up to the last that readers can see if not given.
+
+        Raises:
+            UnsupportedFormatError: that cannot be known, of segments that are gone or old.
+        """
+        if start is None:
+            first = await self.first()
+            if first is None:
+                return 0
+            start = first.position
+        end = await end_position(self.context) if end is None else end
+        ids = [await sequence_id_at(self.context, position) for position in (start, end)]
+        if ids[0] is None or ids[1] is None:
+            raise UnsupportedFormatError(
+                f"how many records of stream {self.name} are between {start} and {end} cannot be "
+                "known: a segment is gone, or its writer counted nothing"
+            )
+        return max(0, ids[1] - ids[0])
+
+    async def read_range(
+        self, start: Start, end: Position | None = None, *, max_bytes: int = 1 << 24
+    ) -> list[Record]:
+        """Return the records from one place up to another, or to the last that is there.
+
+        Args:
+            start: As for ``reader``.
+            end: The position before which to stop.
+            max_bytes: Return no more of them, but one at least; go on behind the last.
+        """
+        async with self.reader(start, end=end, tail=False) as reader:
+            return await reader.read(sys.maxsize, max_bytes, wait_s=None)
+
+    async def lag(self, position: Position) -> Lag:
+        """Return what is between a position, a reader's say, and the last record."""
+        return await measure_lag(self.context, position)
+
+    async def truncate(
+        self, before: Position | SequenceId, *, dry_run: bool = False
+    ) -> list[TruncatedSegment]:
+        """Cut off what lies before a record: readers get nothing of it any more (T1).
+
+        Args:
+            before: The first record that stays.
+            dry_run: Say what would be done, and do nothing.
+
+        Returns:
+            The segments that changed.
+        """
+        if isinstance(before, SequenceId):
+            before = await find_sequence_id(self.context, before)
+        return await truncate(self.context, before, dry_run=dry_run)
+
+    async def snapshot(self) -> StreamSnapshot:
+        """Return what the stream holds now, for readers that share the work.
+
+        Raises:
+            DataLossError: a segment's ledger is gone.
+        """
+        return await take_snapshot(self.context)
+
+    def read_split(self, split: Split) -> AsyncGenerator[RecordBatch, None]:
+        """Yield the records of one split of a snapshot, in any process.
+
+        Raises:
+            DataLossError: something of it is gone.
+        """
+        return read_split(self.context, split)
+
+    async def enforce_retention(self, *, dry_run: bool = False) -> RetentionReport:
+        """Let go of what the policy and the cursors do not keep, ledgers included (T2).
+
+        A writer does it by itself now and then; this is for streams that nobody writes.
+
+        Args:
+            dry_run: Say what would be done, and do nothing.
+
+        Raises:
+            AccessDeniedError: nobody may truncate the stream.
+        """
+        return await Retention(self.context).enforce(dry_run=dry_run)
+
+    async def cursor(
+        self, name: str, *, start: Start = "earliest", holds_retention: bool | None = None
+    ) -> Cursor:
+        """Return a durable named position, made if there is none.
+
+        Args:
+            name: Its name; a subscription of DistributedLog's is called so too.
+            start: Where a new one is.
+            holds_retention: Whether retention keeps what it has not passed; None: as it is, and
+                a new one does not.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            CursorConflictError: others change it at the same time.
+        """
+        return await open_cursor(self.context, name, start, holds_retention=holds_retention)
+
+    async def cursors(self) -> list[Cursor]:
+        """Return all cursors by name, DistributedLog's subscriptions included."""
+        return await list_cursors(self.context)
+
+    async def recover(self) -> None:
+        """Shut a writer out, and complete what it left, without writing anything.
+
+        Raises:
+            WriterBusyError: somebody has the lock.
+        """
+        lock = self.context.lock()
+        await lock.acquire()
+        try:
+            with contextlib.suppress(StreamSealedError):
+                await take_over(self.context)
+        finally:
+            await lock.release()
+
+    async def watch_segments(self) -> AsyncGenerator[list[Segment], None]:
+        """Yield all segments, and again whenever one is begun, completed, truncated or deleted."""
+        changed = asyncio.Event()
+        try:
+            while True:
+                changed.clear()
+                yield await self._segments(changed.set)
+                await changed.wait()
+                self.context.store.unwatch(changed.set)
+        finally:
+            self.context.store.unwatch(changed.set)
+
+    async def segments(self) -> list[Segment]:
+        """Return all segments in order, truncated ones that are still there included."""
+        return await self._segments(None)
+
+    async def _segments(self, watch: Watch | None) -> list[Segment]:
+        found = await self.context.nodes.segments(watch=watch)
+        return [
+            Segment(metadata=metadata, start_sequence_id=start)
+            for metadata, start in zip(found, start_sequence_ids(found), strict=True)
+        ]

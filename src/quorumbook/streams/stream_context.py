@@ -1,0 +1,84 @@
+"""What all parts of one stream share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from quorumbook.client import BookKeeper
+from quorumbook.errors import LocalProtocolError, MetadataVersionConflict, NoSuchNodeError
+from quorumbook.metadata.store import MetadataStore
+from quorumbook.streams.errors import PolicyConflictError
+from quorumbook.streams.format.binding import AccessControl
+from quorumbook.streams.metadata.lock import StreamLock
+from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
+from quorumbook.streams.metadata.stream_nodes import StreamNodes
+from quorumbook.streams.metrics import STREAM_METRICS, StreamNumbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamContext:
+    """What all parts of one stream share."""
+
+    client: BookKeeper
+    store: MetadataStore
+    nodes: StreamNodes
+    #: Under which name locks are held; writers add something to it.
+    client_id: str
+    first_segment: int
+    is_read_only: bool
+    namespace_policy: Callable[[], Awaitable[StreamPolicy]]
+    access: Callable[[], Awaitable[AccessControl]]
+    #: What the namespace's ledgers carry.
+    namespace_id: Callable[[], Awaitable[bytes]]
+    #: The peer's ledgers have no password unless it is configured.
+    password: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.nodes.paths.name
+
+    def numbers(self) -> StreamNumbers:
+        """Return what this process counts of the stream."""
+        return STREAM_METRICS.of(self.nodes.paths.namespace, self.name)
+
+    def lock(self) -> StreamLock:
+        """Return a new candidate for the stream's lock."""
+        return self.lock_at(self.nodes.paths.lock)
+
+    def lock_at(self, path: str) -> StreamLock:
+        """Return a new candidate for a lock."""
+        token = self.store.env.random.getrandbits(32)
+        client_id = f"{self.client_id}-{token:08x}"
+        return StreamLock(self.store, path, client_id)
+
+    async def policy(self) -> StreamPolicy:
+        """Return what holds for the stream, with nothing left out."""
+        own = await self.own_policy()
+        return own.over((await self.namespace_policy()).over(DEFAULTS))
+
+    async def own_policy(self) -> StreamPolicy:
+        """Return what the stream says for itself."""
+        data, _ = await self.nodes.read_data()
+        return StreamPolicy.decode(data, self.nodes.paths.stream)
+
+    async def set_policy(self, policy: StreamPolicy, expected: StreamPolicy | None) -> None:
+        """Replace what the stream says for itself; see ``Stream.set_policy``."""
+        self.check_writable()
+        path = self.nodes.paths.stream
+        data, version = await self.nodes.read_data()
+        found = StreamPolicy.decode(data, path)
+        if data and not StreamPolicy.is_in(data):
+            raise LocalProtocolError(f"{path} holds data of an application's, not a policy")
+        if expected is not None and found != expected:
+            raise PolicyConflictError(f"the policy of {path} was changed meanwhile; read it again")
+        try:
+            await self.store.set(path, policy.encode(), version)
+        except (MetadataVersionConflict, NoSuchNodeError) as error:
+            raise PolicyConflictError(f"somebody else changes the policy of {path}") from error
+
+    def check_writable(self) -> None:
+        """Raise LocalProtocolError if the namespace was opened read-only."""
+        if self.is_read_only:
+            raise LocalProtocolError(f"stream {self.name} was opened read-only")

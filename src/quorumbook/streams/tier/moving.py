@@ -1,0 +1,403 @@
+"""Moves completed segments between bookies and files; every step may be killed and given again.
+
+    offload        copies a segment's ledger into files, reads them again, lets readers use them
+    delete_copy    deletes the bookies' copy, once the files were live for long enough
+    restore        makes the ledger again, byte by byte, and removes the files
+    remove         removes a segment's files, together with the segment
+
+What is done stands in the segment's ``Manifest``.  Files of an attempt lie in a directory of its
+own, so a second attempt, or a second process, never writes into another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from quorumbook.client.context import Context
+from quorumbook.env import Env, logger
+from quorumbook.errors import (
+    LedgerExistsError,
+    LocalProtocolError,
+    MetadataVersionConflict,
+    NoSuchLedgerInMetadataError,
+    TooManyRequestsError,
+)
+from quorumbook.ids import BookieId, EntryId
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata
+from quorumbook.ledger.placement.policy import Shape
+from quorumbook.ledger.placement.schedule import write_set
+from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.protocol import v3
+from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.status import Status, error_for
+from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.tier.manifest import (
+    RESTORING_KEY,
+    Manifest,
+    Part,
+    TierState,
+    is_restoring,
+)
+from quorumbook.streams.tier.nodes import StoredManifest, TierNodes
+from quorumbook.streams.tier.part_file import (
+    PartFacts,
+    PartFile,
+    PartWriter,
+    file_system,
+    heads_of,
+    verify_part,
+)
+from quorumbook.streams.tier.worker import FileWorker, in_worker
+
+_log = logger("streams.tier")
+PART_BYTES = 512 * 1024 * 1024
+#: Entries on their way to bookies while a ledger is made again, and their bytes.
+_ENTRIES_AT_ONCE = 256
+_BYTES_AT_ONCE = 8 * 1024 * 1024
+_SHED_RETRY_S = 0.1
+_SHED_ATTEMPTS = 100
+Pace = Callable[[int], Awaitable[None]]
+
+
+async def _unhurried(size_bytes: int) -> None:
+    del size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A segment whose files are dealt with."""
+
+    context: StreamContext
+    metadata: SegmentMetadata
+    #: Waited for with the size of what is about to be read from, or written to, bookies.
+    pace: Pace = _unhurried
+
+    @property
+    def nodes(self) -> TierNodes:
+        """The stream's lists."""
+        return TierNodes(self.context.nodes)
+
+    @property
+    def env(self) -> Env:
+        """The world."""
+        return self.context.store.env
+
+    @property
+    def number(self) -> int:
+        """The segment's."""
+        return self.metadata.number
+
+    def now_ms(self) -> int:
+        """The time."""
+        return self.env.clock.wall_ms()
+
+
+async def offload(segment: Segment, directory: str, *, part_bytes: int = PART_BYTES) -> Manifest:
+    """Copy a completed segment into files that readers may use; done already is done.
+
+    Args:
+        segment: Which.
+        directory: Path or URI below which its files go.
+        part_bytes: Where a file is full.
+
+    Raises:
+        LocalProtocolError: the segment is being written, or truncated away.
+        MetadataVersionConflict: somebody else is at it.
+        CorruptRecordsError: what was written reads back otherwise.
+        FilesUnavailableError: files cannot be written.
+    """
+    found = segment.metadata
+    if found.is_in_progress or found.truncation is Truncation.TRUNCATED:
+        raise LocalProtocolError(f"segment {found.number} is not complete, or truncated away")
+    stored = await segment.nodes.read(segment.number)
+    if stored is None or stored.manifest.state is TierState.COPYING:
+        stored = await _copy(segment, stored, directory, part_bytes)
+    if stored.manifest.state is TierState.VERIFIED:
+        live = stored.manifest.turned(TierState.LIVE, segment.now_ms())
+        stored = await segment.nodes.write(segment.number, live, stored.version)
+    return stored.manifest
+
+
+async def _copy(
+    segment: Segment, stored: StoredManifest | None, directory: str, part_bytes: int
+) -> StoredManifest:
+    ledger = await segment.context.client.ledger_metadata(segment.metadata.ledger_id)
+    if not ledger.is_closed:
+        raise LocalProtocolError(f"ledger {ledger.ledger_id} is not closed")
+    token = f"{segment.env.random.getrandbits(64):016x}"
+    name = segment.context.name.replace("/", "%2F")
+    location = f"{directory.rstrip('/')}/{name}/{segment.number:018d}-{token}"
+    begun = Manifest(
+        state=TierState.COPYING, token=token, location=location, ledger=ledger,
+        since_ms=segment.now_ms(),
+    )  # fmt: skip
+    before = stored
+    stored = await segment.nodes.write(segment.number, begun, before and before.version)
+    if before is not None:
+        await in_worker(segment.env, lambda: _delete_directory(before.manifest.location))
+    try:
+        parts = await _write_parts(segment, begun, part_bytes)
+        await verify(segment.env, replace(begun, parts=tuple(parts)))
+        verified = begun.verified(parts, segment.now_ms())
+        return await segment.nodes.write(segment.number, verified, stored.version)
+    except MetadataVersionConflict:
+        await in_worker(segment.env, lambda: _delete_directory(location))
+        raise
+
+
+async def _write_parts(segment: Segment, manifest: Manifest, part_bytes: int) -> list[Part]:
+    ledger = manifest.ledger
+    kind = ledger.digest_type or DigestType.CRC32
+    seal = digester(kind, ledger.password or b"")
+    facts = PartFacts(
+        await read_instance_id(segment.context.store), ledger.ledger_id, kind, seal.size_bytes,
+        ledger.ensemble_size, ledger.write_quorum_size, ledger.ack_quorum_size,
+        segment.metadata.record_count,
+    )  # fmt: skip
+    parts: list[Part] = []
+    writer: PartWriter | None = None
+    reader = await segment.context.client.open_ledger(
+        ledger.ledger_id, password=ledger.password or b"", recover=False
+    )
+    worker = FileWorker(segment.env)
+    try:
+        async with contextlib.aclosing(reader.read_batches(0, ledger.last_entry_id)) as batches:
+            async for batch in batches:
+                await segment.pace(batch.size_bytes)
+                if writer is None:
+                    writer = await worker.run(
+                        partial(
+                            PartWriter,
+                            manifest.location,
+                            f"part-{len(parts):05d}.parquet",
+                            facts,
+                            batch.first_entry_id,
+                        )
+                    )
+                heads = list(heads_of(batch.buffer, batch.payloads, seal.payload_offset))
+                await worker.run(partial(writer.add, heads, batch.payloads))
+                if writer.value_bytes >= part_bytes:
+                    parts.append(await worker.run(writer.close))
+                    writer = None
+        if writer is not None:
+            parts.append(await worker.run(writer.close))
+            writer = None
+    finally:
+        if writer is not None:
+            await worker.run(writer.abandon)
+        worker.stop()
+        await reader.close()
+    return parts
+
+
+async def verify(env: Env, manifest: Manifest) -> int:
+    """Read all files of a segment again, recompute every digest, and return the entries.
+
+    Raises:
+        CorruptRecordsError: a file is damaged or not the one that was written.
+        FilesUnavailableError: a file cannot be read.
+    """
+    ledger = manifest.ledger
+    seal = digester(ledger.digest_type or DigestType.CRC32, ledger.password or b"")
+
+    def check() -> int:
+        return sum(
+            verify_part(manifest.path(part), part, ledger.ledger_id, seal)
+            for part in manifest.parts
+        )
+
+    return await in_worker(env, check)
+
+
+async def delete_copy(segment: Segment, *, delay_s: float) -> bool:
+    """Delete the bookies' copy if the files were live for long enough; tell whether it is gone.
+
+    The files are verified once more before.
+    """
+    stored = await segment.nodes.read(segment.number)
+    if stored is None:
+        return False
+    manifest = stored.manifest
+    if manifest.state is not TierState.DELETED:
+        if not manifest.may_delete(segment.now_ms(), int(delay_s * 1000)):
+            return False
+        await verify(segment.env, manifest)
+        # The state first: who is interrupted between leaves a ledger that goes the next time.
+        deleted = manifest.turned(TierState.DELETED, segment.now_ms())
+        await segment.nodes.write(segment.number, deleted, stored.version)
+    with contextlib.suppress(NoSuchLedgerInMetadataError):
+        await segment.context.client.delete_ledger(manifest.ledger_id)
+    return True
+
+
+# Back to bookies -------------------------------------------------------------------------------
+
+
+async def restore(segment: Segment) -> int:
+    """Make a segment's ledger again from its files, then remove those; return its entries.
+
+    The ledger gets its id, entries, digests and custom metadata back, on bookies that are chosen
+    now.  It is closed from the start, so that nobody recovers it to a shorter one, and carries a
+    mark by which streams go on reading the files until every bookie gave every entry back as it
+    was sent.
+
+    Raises:
+        LocalProtocolError: the segment has no whole files.
+        NotEnoughBookiesError: too few bookies take writes.
+        CorruptRecordsError: a file is damaged.
+    """
+    stored = await segment.nodes.read(segment.number)
+    if stored is None or not stored.manifest.is_readable:
+        raise LocalProtocolError(f"segment {segment.number} has no files to be restored from")
+    manifest = stored.manifest.turned(TierState.RESTORING, segment.now_ms())
+    await segment.nodes.write(segment.number, manifest, stored.version)
+    entries = await verify(segment.env, manifest)
+    ledgers = LedgerManager(segment.context.store)
+    while True:
+        current, version = await _restored_ledger(segment, ledgers, manifest.ledger)
+        if not is_restoring(current):
+            break
+        await _fill(segment, manifest, current)
+        # Who copied it elsewhere meanwhile wrote the metadata: then all of it is looked at again.
+        with contextlib.suppress(MetadataVersionConflict):
+            await ledgers.write(replace(manifest.ledger, fragments=current.fragments), version)
+    await remove(segment)
+    return entries
+
+
+async def _restored_ledger(
+    segment: Segment, ledgers: LedgerManager, old: LedgerMetadata
+) -> tuple[LedgerMetadata, int]:
+    """Return the ledger's metadata: as it is, or made anew with the mark."""
+    with contextlib.suppress(NoSuchLedgerInMetadataError):
+        return await ledgers.read(old.ledger_id)
+    shape = Shape(old.ensemble_size, old.write_quorum_size, old.ack_quorum_size)
+    bookies = segment.context.client.context.bookies
+    ensemble = await bookies.new_ensemble(shape, old.custom_metadata)
+    new = replace(
+        old,
+        fragments=(Fragment(0, ensemble),),
+        custom_metadata={**old.custom_metadata, RESTORING_KEY: b"1"},
+    )
+    try:
+        return await ledgers.create(new)
+    except LedgerExistsError:
+        return await ledgers.read(old.ledger_id)
+
+
+async def _fill(segment: Segment, manifest: Manifest, current: LedgerMetadata) -> None:
+    """Write every entry to its write set, and read each copy back."""
+    context = segment.context.client.context
+    key = master_key(current.password or b"")
+    async for first, bodies in _bodies(segment.env, manifest):
+        await segment.pace(sum(map(len, bodies)) * current.write_quorum_size)
+        for send in (_add, _compare):
+            await asyncio.gather(
+                *(
+                    send(context, current, bookie_id, entry_id, body, key)
+                    for entry_id, body in enumerate(bodies, first)
+                    for bookie_id in _write_set(current, entry_id)
+                )
+            )
+
+
+def _write_set(metadata: LedgerMetadata, entry_id: EntryId) -> list[BookieId]:
+    ensemble = metadata.fragment_of(entry_id).ensemble
+    sizes = metadata.ensemble_size, metadata.write_quorum_size
+    return [ensemble[index] for index in write_set(entry_id, *sizes)]
+
+
+async def _add(
+    context: Context,
+    metadata: LedgerMetadata,
+    bookie_id: BookieId,
+    entry_id: EntryId,
+    body: bytes,
+    key: bytes,
+) -> None:
+    for attempt in range(_SHED_ATTEMPTS):
+        response = await context.bookies.control(bookie_id).request(
+            "a copy",
+            lambda txn_id: v3.encode_add(
+                txn_id, metadata.ledger_id, entry_id, key, body, is_recovery=True
+            ),
+        )
+        if response.status is Status.OK:
+            return
+        error = error_for(response.status, ledger_id=metadata.ledger_id, bookie_id=bookie_id)
+        if not isinstance(error, TooManyRequestsError) or attempt == _SHED_ATTEMPTS - 1:
+            raise error
+        await asyncio.sleep(_SHED_RETRY_S)
+
+
+async def _compare(
+    context: Context,
+    metadata: LedgerMetadata,
+    bookie_id: BookieId,
+    entry_id: EntryId,
+    body: bytes,
+    key: bytes,
+) -> None:
+    del key
+    answer = await context.bookies.fast(bookie_id).read(metadata.ledger_id, entry_id)
+    if answer.code or answer.entry != body:
+        raise DataLossError(
+            f"bookie {bookie_id} gives back other bytes of entry {entry_id} than it was sent",
+            ledger_id=metadata.ledger_id,
+            entry_id=entry_id,
+        )
+
+
+async def _bodies(env: Env, manifest: Manifest) -> AsyncIterator[tuple[EntryId, list[bytes]]]:
+    """Yield the whole entries of a segment's files, some at a time, with the first one's id."""
+    worker = FileWorker(env)
+    try:
+        for part in manifest.parts:
+            file = await worker.run(partial(PartFile, manifest.path(part)))
+            try:
+                for group in file.groups:
+                    heads, values = await worker.run(partial(file.read_group, group))
+                    bodies = [head + value for head, value in zip(heads, values, strict=True)]
+                    first = file.first_of(group)
+                    largest = max(map(len, bodies))
+                    step = max(1, min(_ENTRIES_AT_ONCE, _BYTES_AT_ONCE // largest))
+                    for start in range(0, len(bodies), step):
+                        yield first + start, bodies[start : start + step]
+            finally:
+                await worker.run(file.close)
+    finally:
+        worker.stop()
+
+
+# Removal ---------------------------------------------------------------------------------------
+
+
+async def remove(segment: Segment) -> bool:
+    """Remove a segment's files, and then their list; False if it has none.
+
+    Whoever is interrupted leaves the list, so that no file is ever without a node that names it.
+
+    Raises:
+        FilesUnavailableError: the files cannot be removed now.
+    """
+    stored = await segment.nodes.read(segment.number)
+    if stored is None:
+        return False
+    manifest = stored.manifest.turned(TierState.REMOVING, segment.now_ms())
+    stored = await segment.nodes.write(segment.number, manifest, stored.version)
+    await in_worker(segment.env, lambda: _delete_directory(manifest.location))
+    await segment.nodes.delete(segment.number, stored.version)
+    return True
+
+
+def _delete_directory(location: str) -> None:
+    system, path = file_system(location)
+    with contextlib.suppress(FileNotFoundError):
+        system.delete_dir(path)

@@ -1,0 +1,289 @@
+"""One process at one part of a batch: writes rows into ledgers that nobody reads yet.
+
+The attempt's node comes before its ledgers, and names each before it is made: whoever dies here
+leaves nothing that cannot be found.  Ledgers for a stream hold entries as its writer would write
+them; a record's position counts from the ledger's beginning, and which segment that becomes is
+said by the metadata alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quorumbook.client import BookKeeper, LedgerWriter
+from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.ids import LedgerId
+from quorumbook.protocol.digest import DigestType
+from quorumbook.streams.errors import (
+    AccessDeniedError,
+    StreamNotFoundError,
+    StreamSealedError,
+    TransactionError,
+)
+from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.format.names import TRANSACTION_COMPONENT
+from quorumbook.streams.format.records import END_TXID
+from quorumbook.streams.metadata.policy import StreamPolicy, known
+from quorumbook.streams.namespace import Namespace
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.transactions.drafts import (
+    DraftWriter,
+    LedgerDraft,
+    StreamDraft,
+    StreamRules,
+)
+from quorumbook.streams.transactions.grafting import Draft
+from quorumbook.streams.transactions.nodes import TransactionNodes
+from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftOptions:
+    """How rows are written.
+
+    Attributes:
+        entry_bytes: Records are packed into entries of about so many bytes.
+        max_ledger_bytes: A ledger of so many bytes of rows is followed by another.
+        max_pending_bytes: So much is on its way to bookies at most.
+        creates_streams: Make a stream that is missing, instead of refusing its rows.
+        shape: Of ledgers that are for no stream: ensemble, write quorum, ack quorum.
+        digest_type: Of those.
+        password: Of those.
+    """
+
+    entry_bytes: int = 64 * 1024
+    max_ledger_bytes: int = 1 << 30
+    max_pending_bytes: int = 16 << 20
+    creates_streams: bool = False
+    shape: tuple[int, int, int] = (3, 3, 2)
+    digest_type: DigestType = DigestType.CRC32C
+    password: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptResult:
+    """What a process tells the driver; it can be pickled."""
+
+    who: Identity
+    batch: int
+    partition: int
+    attempt: int
+    #: The attempt's node; None: it wrote nothing.
+    name: AttemptName | None = None
+    drafts: tuple[Draft, ...] = ()
+    #: Whether the batch was committed before it began.
+    is_skipped: bool = False
+
+
+class Attempt:
+    """Writes rows; made by ``Application.attempt``."""
+
+    def __init__(
+        self,
+        client: BookKeeper,
+        namespace: Namespace | None,
+        nodes: TransactionNodes,
+        who: Identity,
+        name: AttemptName,
+        options: DraftOptions,
+        planned_ms: int,
+    ) -> None:
+        """Prepare; nothing is made before the first row.
+
+        Args:
+            client: Who makes the ledgers.
+            namespace: Where the streams are; None: rows are for ledgers only.
+            nodes: The application's.
+            who: Who works on the batch.
+            name: Its own.
+            options: How rows are written.
+            planned_ms: The transaction id of records without one: when the batch was planned.
+        """
+        self._client = client
+        self._namespace = namespace
+        self._nodes = nodes
+        self._who = who
+        self._name = name
+        self._options = options
+        self._planned_ms = planned_ms
+        self._rules: dict[str, tuple[StreamRules, StreamPolicy]] = {}
+        self._ledgers: list[LedgerId] = []
+        self._open: dict[str, DraftWriter] = {}
+        self._done: list[Draft] = []
+
+    @property
+    def name(self) -> AttemptName:
+        """Its own."""
+        return self._name
+
+    async def append(
+        self,
+        stream: str,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None = None,
+        attributes: Sequence[Attributes | None] | None = None,
+    ) -> None:
+        """Write rows, in order; returns when there is room for more.
+
+        Args:
+            stream: For which stream; empty: for none, as a ledger of rows.
+            payloads: The rows.
+            txids: Their transaction ids.
+            attributes: Key, headers and event time of each.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            AccessDeniedError: nobody may write it.
+            StreamSealedError: nothing can be appended to it any more.
+            TransactionLostError: the attempt was cleaned up meanwhile.
+            RecordTooLargeError: a row is, or its key and headers are.
+        """
+        if not payloads:
+            return
+        draft = self._open.get(stream)
+        if draft is not None and draft.size_bytes >= self._options.max_ledger_bytes:
+            await self._seal(stream)
+            draft = None
+        if draft is None:
+            draft = self._open[stream] = await self._begin(stream)
+        carried = None
+        if attributes is not None:
+            carried = [b"" if each is None else each.encode() for each in attributes]
+        await draft.append(payloads, txids, carried)
+
+    async def finish(self) -> AttemptResult:
+        """Seal all ledgers, and return what the driver needs.
+
+        Raises:
+            TransactionLostError: the attempt was cleaned up meanwhile.
+        """
+        for stream in list(self._open):
+            await self._seal(stream)
+        return AttemptResult(
+            who=self._who,
+            batch=self._name.batch,
+            partition=self._name.partition,
+            attempt=self._name.attempt,
+            name=self._name if self._ledgers else None,
+            drafts=tuple(self._done),
+        )
+
+    async def give_up(self) -> None:
+        """Let go of everything; what was written is cleaned up by the driver, or later."""
+        for draft in self._open.values():
+            with contextlib.suppress(QuorumbookError):
+                await draft.give_up()
+        self._open.clear()
+
+    async def make_segment_ledger(
+        self, context: StreamContext, notes: Mapping[str, bytes] | None = None
+    ) -> LedgerWriter:
+        """Make a ledger for a stream that this attempt's node names; the caller fills it.
+
+        Args:
+            context: The stream's.
+            notes: What its custom metadata has beside the usual.
+
+        Raises:
+            TransactionLostError: the attempt was cleaned up meanwhile.
+        """
+        policy = await context.policy()
+        shape = policy.ensemble_size, policy.write_quorum_size, policy.ack_quorum_size
+        digest_type = DigestType[known(policy.digest)]
+        return await self._make_ledger(
+            context.name, tuple(map(known, shape)), digest_type, policy, notes
+        )
+
+    # Inside --------------------------------------------------------------------------------
+
+    async def _seal(self, stream: str) -> None:
+        try:
+            self._done.append(await self._open[stream].finish())
+        except NoSuchLedgerInMetadataError as error:
+            raise self._nodes.lost(self._name) from error
+        del self._open[stream]
+
+    async def _begin(self, stream: str) -> DraftWriter:
+        options = self._options
+        if not stream:
+            ledger = await self._make_ledger("", options.shape, options.digest_type, StreamPolicy())
+            return LedgerDraft(ledger)
+        if stream not in self._rules:
+            self._rules[stream] = await self._read_rules(stream)
+        rules, policy = self._rules[stream]
+        shape = policy.ensemble_size, policy.write_quorum_size, policy.ack_quorum_size
+        digest_type = DigestType[known(policy.digest)]
+        ledger = await self._make_ledger(stream, tuple(map(known, shape)), digest_type, policy)
+        return StreamDraft(ledger, rules, self._nodes.store.env.clock.wall_ms)
+
+    async def _read_rules(self, name: str) -> tuple[StreamRules, StreamPolicy]:
+        if self._namespace is None:
+            raise TransactionError(f"stream {name} is in no namespace: say which (namespace)")
+        context = self._namespace.stream(name).context
+        context.check_writable()
+        if (await context.access()).denies_write:
+            raise AccessDeniedError(f"nobody may write stream {name}")
+        try:
+            last_txid = await context.nodes.max_txid()
+        except StreamNotFoundError:
+            if not self._options.creates_streams:
+                raise
+            await self._namespace.create_stream(name, exist_ok=True)
+            last_txid = await context.nodes.max_txid()
+        if last_txid == END_TXID:
+            raise StreamSealedError(f"stream {name} is sealed: nothing is appended any more")
+        policy = await context.policy()
+        rules = StreamRules(
+            name=context.name,
+            codec=policy.codec,
+            entry_bytes=self._options.entry_bytes,
+            txid=max(self._planned_ms, last_txid),
+            checks_txids=policy.txid != "free",
+        )
+        return rules, policy
+
+    async def _make_ledger(
+        self,
+        stream: str,
+        shape: tuple[int, ...],
+        digest_type: DigestType,
+        policy: StreamPolicy,
+        notes: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        ledger_id = await self._client.reserve_ledger_id()
+        is_new = not self._ledgers
+        self._ledgers.append(ledger_id)
+        record = AttemptRecord(
+            query=self._who.query, run=self._who.run, ledgers=tuple(self._ledgers)
+        )
+        await self._nodes.record_attempt(self._name, record, is_new=is_new)
+        custom = {
+            "application": b"quorumbook",
+            "component": TRANSACTION_COMPONENT,
+            "transaction": f"{self._nodes.application} {self._name}".encode(),
+            "run": self._who.run.encode(),
+            **policy.placement_metadata(),
+        }
+        custom |= notes or {}
+        if stream and self._namespace is not None:
+            custom |= {"namespace": self._namespace.path.encode(), "stream": stream.encode()}
+        ledger = await self._client.create_ledger(
+            ledger_id=ledger_id,
+            ensemble_size=shape[0],
+            write_quorum_size=shape[1],
+            ack_quorum_size=shape[2],
+            digest_type=digest_type,
+            password=b"" if stream else self._options.password,
+            custom_metadata=custom,
+            bookie_labels=policy.labels() or None,
+            max_pending_bytes=self._options.max_pending_bytes,
+        )
+        if not await self._nodes.has_attempt(self._name):
+            # Cleaned up between its node and its ledger: nobody else would delete that any more.
+            await ledger.abort()
+            with contextlib.suppress(NoSuchLedgerInMetadataError):
+                await self._client.delete_ledger(ledger_id)
+            raise self._nodes.lost(self._name)
+        return ledger

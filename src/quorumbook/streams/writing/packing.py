@@ -1,0 +1,411 @@
+"""Packs appended records into entries, and knows which are where; pure.
+
+What one call appended waits in a queue until its records are packed into entries of the present
+segment; an entry is in flight until it is confirmed.  When a segment fails, what it provably does
+not hold goes back to the head of the queue, in order, for the next segment: so sequence ids and
+transaction ids are given when records are appended, and positions when they are packed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.streams.errors import TxidOutOfOrderError
+from quorumbook.streams.format.compression import Codec
+from quorumbook.streams.format.control import (
+    MAGIC_SIZE_BYTES,
+    Chunk,
+    EntryNote,
+    ProducerState,
+    encode_attributes_field,
+    encode_chunk_field,
+    encode_time_note,
+)
+from quorumbook.streams.format.envelope import encode_entry_of
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.records import (
+    CONTROL,
+    END_OF_STREAM,
+    END_PAYLOAD,
+    END_TXID,
+    HEADER_SIZE_BYTES,
+    MAX_USER_TXID,
+    RECORD_SET,
+    encode_record,
+    encode_user_records,
+)
+from quorumbook.streams.writing.appended import Placement
+from quorumbook.streams.writing.pending import (
+    MAX_ATOMIC_SIZE_BYTES,
+    PackedEntry,
+    PendingAppend,
+    row_size,
+)
+from quorumbook.streams.writing.producers import SNAPSHOT_EVERY, Producers, runs_of
+
+#: What the control record at the head of an entry usually takes.
+_HEAD_SIZE_BYTES = 64
+_INLINE_SNAPSHOT_BYTES = 1024
+#: Appends of a producer's in one entry; the note says of each which numbers it has.
+_MAX_NOTED_APPENDS = 128
+
+
+class SegmentTail:
+    """What is in the segment that is being written."""
+
+    __slots__ = (
+        "confirmed_count",
+        "confirmed_entry",
+        "confirmed_slot",
+        "confirmed_txid",
+        "entries",
+        "first_txid",
+        "latest_ms",
+        "ledger_id",
+        "number",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(self, number: int, ledger_id: LedgerId, first_txid: int) -> None:
+        self.number = number
+        self.ledger_id = ledger_id
+        self.first_txid = first_txid
+        #: What was packed into it.
+        self.entries = 0
+        self.record_count = 0
+        self.size_bytes = 0
+        #: When its last entry was made; does not go back with the clock, or searches by time fail.
+        self.latest_ms = 0
+        #: What is known to be stored in it.
+        self.confirmed_count = 0
+        self.confirmed_entry: EntryId = -1
+        self.confirmed_slot = -1
+        self.confirmed_txid = first_txid
+
+
+class PackState:
+    """The records of one writer, from append to confirmation."""
+
+    def __init__(
+        self,
+        *,
+        next_sequence_id: int,
+        last_txid: int,
+        codec: Codec,
+        batch_bytes: int,
+        checks_txids: bool = True,
+        producer: str | None = None,
+        producers: Producers | None = None,
+    ) -> None:
+        """Begin where the stream ends.
+
+        Args:
+            next_sequence_id: What the next record gets.
+            last_txid: The largest so far; -1 if there is none.
+            codec: How entries are compressed.
+            batch_bytes: An entry takes no further record when it has so many bytes.
+            checks_txids: Refuse transaction ids below the one before.
+            producer: Whose numbers records have.
+            producers: What is known of all producers; None: not all is, so no snapshot is made.
+        """
+        self._producer = producer
+        self._producers = producers
+        self.next_sequence_id = next_sequence_id
+        self.last_txid = last_txid
+        self._codec = codec
+        self._batch_bytes = min(batch_bytes, MAX_ATOMIC_SIZE_BYTES)
+        self._checks_txids = checks_txids
+        self._queue: deque[PendingAppend] = deque()
+        self._in_flight: deque[PackedEntry] = deque()
+        self.in_flight_bytes = 0
+        self.queued_count = 0
+        self.tail: SegmentTail | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """How many entries are on their way."""
+        return len(self._in_flight)
+
+    @property
+    def under_way(self) -> tuple[PackedEntry, ...]:
+        """The entries on their way, in order."""
+        return tuple(self._in_flight)
+
+    @property
+    def next_to_pack(self) -> int:
+        """The sequence id of the first record that is in no entry yet."""
+        return self.next_sequence_id - self.queued_count
+
+    @property
+    def first_queued_txid(self) -> int:
+        """The transaction id of that record; of the last one if none waits."""
+        if not self._queue:
+            return max(self.last_txid, 0)
+        pending = self._queue[0]
+        return pending.txids[pending.packed]
+
+    # Appending -----------------------------------------------------------------------------
+
+    def append(self, pending: PendingAppend, txids: Sequence[int] | None) -> None:
+        """Take records in; without transaction ids they get the next ones.
+
+        Raises:
+            TxidOutOfOrderError: a transaction id is none, or below one before it.
+        """
+        count = len(pending.payloads)
+        if pending.is_chunked or pending.host is not None:
+            # They have one between them.
+            if txids is not None and len({*txids}) != 1:
+                raise TxidOutOfOrderError("a record set has one transaction id for all")
+            txids = ((self.last_txid + 1 if txids is None else txids[0]),) * count
+            self._check_txids(txids, count)
+        elif txids is None:
+            txids = range(self.last_txid + 1, self.last_txid + 1 + count)
+            if txids[-1] > MAX_USER_TXID:
+                raise TxidOutOfOrderError("the stream has used up its transaction ids")
+        else:
+            self._check_txids(txids, count)
+        pending.txids = txids
+        pending.first_sequence_id = self.next_sequence_id
+        self.next_sequence_id += count
+        self.last_txid = max(self.last_txid, txids[-1])
+        self.queued_count += count
+        self._queue.append(pending)
+
+    def _check_txids(self, txids: Sequence[int], count: int) -> None:
+        if len(txids) != count:
+            raise TxidOutOfOrderError(f"{len(txids)} transaction ids for {count} records")
+        before = self.last_txid if self._checks_txids else 0
+        for txid in txids:
+            if not 0 <= txid <= MAX_USER_TXID:
+                raise TxidOutOfOrderError(f"transaction id {txid} is not between 0 and 2^63 - 2")
+            if self._checks_txids:
+                if txid < before:
+                    raise TxidOutOfOrderError(
+                        f"transaction id {txid} is below {before}, which was appended before it"
+                    )
+                before = txid
+
+    # Segments ------------------------------------------------------------------------------
+
+    def begin_segment(self, number: int, ledger_id: LedgerId) -> SegmentTail:
+        """Pack into this segment from now on."""
+        assert not self._in_flight
+        self.tail = SegmentTail(number, ledger_id, self.first_queued_txid)
+        return self.tail
+
+    def end_segment(self) -> None:
+        """Have no segment any more; nothing is in flight."""
+        assert not self._in_flight
+        self.tail = None
+
+    def on_segment_failed(self, last_entry: EntryId) -> list[PendingAppend]:
+        """Learn where a segment ends that no entry can be added to any more.
+
+        What it does not hold is queued again.
+
+        Returns:
+            The appends that are complete with what it holds.
+        """
+        finished: list[PendingAppend] = []
+        while self._in_flight and self._in_flight[0].entry_id <= last_entry:
+            finished += self.on_confirmed(self._in_flight[0])
+        while self._in_flight:
+            entry = self._in_flight.pop()
+            for pending, first, count, _ in reversed(entry.parts):
+                pending.packed = first
+                self.queued_count += count
+                if not self._queue or self._queue[0] is not pending:
+                    self._queue.appendleft(pending)
+        self.in_flight_bytes = 0
+        return finished
+
+    # Packing -------------------------------------------------------------------------------
+
+    def pack(self, now_ms: int) -> PackedEntry | None:
+        """Return the next entry to send; None if nothing waits."""
+        tail, queue = self.tail, self._queue
+        if tail is None or not queue:
+            return None
+        tail.latest_ms = now_ms = max(now_ms, tail.latest_ms)
+        snapshot = self._due_snapshot(now_ms)
+        if snapshot is not None and len(snapshot) > _INLINE_SNAPSHOT_BYTES:
+            return self._note_alone(snapshot)
+        entry = PackedEntry(tail.entries)
+        pieces = [b""]
+        # The note is made when it is known whose records it is about.
+        size, slot, carried_size = _HEAD_SIZE_BYTES, 1, 0
+        while queue:
+            pending = queue[0]
+            count = pending.fitting(self._batch_bytes - size - carried_size)
+            if not count or pending.is_chunked:
+                if slot > 1:
+                    break
+                # What is larger than a batch is an entry of its own.
+                count = pending.count if pending.is_atomic else 1
+            first, pending.packed = pending.packed, pending.packed + count
+            payloads, txids = pending.payloads, pending.txids
+            if pending.host is not None:
+                host = encode_record(RECORD_SET, tail.record_count + slot, txids[0], pending.host)
+                pieces.append(host)
+                size += len(host)
+            else:
+                if count != len(payloads):
+                    payloads, txids = payloads[first : first + count], txids[first : first + count]
+                pieces += encode_user_records(tail.record_count + slot, txids, payloads)
+                size += sum(map(len, payloads)) + count * HEADER_SIZE_BYTES
+            if pending.attributes is not None:
+                carried_size += sum(map(row_size, pending.attributes[first : first + count]))
+            entry.parts.append((pending, first, count, slot))
+            if pending.is_chunked and first == 0:
+                pending.start = Position(tail.number, entry.entry_id, slot)
+            slot += count
+            if pending.packed < pending.count:
+                break
+            queue.popleft()
+            is_noted = self._producer is None or len(entry.parts) < _MAX_NOTED_APPENDS
+            if size + carried_size >= self._batch_bytes or not is_noted or pending.is_chunked:
+                break
+        entry.record_count = slot - 1
+        entry.last_slot = slot - 1
+        entry.packed_at_ms = now_ms
+        pieces[0] = self._head(entry, snapshot, now_ms, has_attributes=carried_size > 0)
+        size += len(pieces[0]) - _HEAD_SIZE_BYTES
+        self._seal(entry, encode_entry_of(pieces, size, self._codec))
+        self.queued_count -= entry.record_count
+        return entry
+
+    def _head(
+        self, entry: PackedEntry, snapshot: bytes | None, now_ms: int, *, has_attributes: bool
+    ) -> bytes:
+        """Return the control record at the head of an entry."""
+        assert self.tail is not None
+        pending, first, *_ = entry.parts[0]
+        if self._producer is None and snapshot is None:
+            note = encode_time_note(now_ms)
+        else:
+            runs = runs_of(
+                [
+                    (slot - 1, *numbers)
+                    for pending, first, count, slot in entry.parts
+                    if (numbers := pending.numbers(first, count))[1]
+                ]
+            )
+            note = EntryNote(now_ms, self._producer if runs else None, runs).encode()
+            if snapshot is not None:
+                note += snapshot[MAGIC_SIZE_BYTES:]
+        if has_attributes:
+            note += encode_attributes_field(
+                (slot - 1 + index, attributes)
+                for pending, first, count, slot in entry.parts
+                for index, attributes in enumerate(
+                    (pending.attributes or ())[first : first + count]
+                )
+                if attributes
+            )
+        if pending.is_chunked:
+            note += encode_chunk_field(Chunk(first, pending.count, pending.start))
+        return encode_record(CONTROL, self.tail.record_count, pending.txids[first], note)
+
+    def _due_snapshot(self, now_ms: int) -> bytes | None:
+        """Return a note that is a snapshot of all producers, if the next entry has one."""
+        assert self.tail is not None
+        if self._producers is None or self.tail.entries % SNAPSHOT_EVERY:
+            return None
+        return EntryNote(snapshot=self._producers.snapshot(now_ms, self._last_packed())).encode()
+
+    def _last_packed(self) -> ProducerState | None:
+        """Return what the producer has in flight: it is stored if a later entry is."""
+        assert self.tail is not None
+        for entry in reversed(self._in_flight):
+            for pending, first, count, slot in reversed(entry.parts):
+                number, numbers = pending.numbers(first, count)
+                if numbers and self._producer is not None:
+                    place = Position(self.tail.number, entry.entry_id, slot + count - 1)
+                    behind = 0 if pending.is_chunked else first + count - 1
+                    return ProducerState(
+                        self._producer,
+                        number + numbers - 1,
+                        pending.start if pending.is_chunked else place,
+                        pending.first_sequence_id + behind,
+                        entry.packed_at_ms,
+                    )
+        return None
+
+    def _note_alone(self, note: bytes) -> PackedEntry:
+        """Return an entry that holds nothing else than a note."""
+        assert self.tail is not None
+        entry = PackedEntry(self.tail.entries)
+        record = encode_record(CONTROL, self.tail.record_count, self.first_queued_txid, note)
+        self._seal(entry, encode_entry_of([record], len(record), self._codec))
+        return entry
+
+    def pack_end(self) -> PackedEntry:
+        """Return the entry that ends the stream; nothing is queued or follows."""
+        assert self.tail is not None
+        entry = PackedEntry(self.tail.entries)
+        entry.is_end = True
+        record = encode_record(END_OF_STREAM, self.tail.record_count, END_TXID, END_PAYLOAD)
+        self._seal(entry, encode_entry_of([record], len(record), self._codec))
+        return entry
+
+    def _seal(self, entry: PackedEntry, data: bytes) -> None:
+        assert self.tail is not None
+        entry.data = data
+        entry.size_bytes = len(data)
+        self.tail.entries += 1
+        self.tail.record_count += entry.record_count
+        self.tail.size_bytes += len(data)
+        self._in_flight.append(entry)
+        self.in_flight_bytes += len(data)
+
+    # Confirming ----------------------------------------------------------------------------
+
+    def on_confirmed(self, entry: PackedEntry) -> list[PendingAppend]:
+        """Learn that the oldest entry in flight is safe; return the appends that are complete."""
+        assert self.tail is not None
+        assert self._in_flight[0] is entry
+        self._in_flight.popleft()
+        self.in_flight_bytes -= entry.size_bytes
+        tail = self.tail
+        number, ledger_id, entry_id = tail.number, tail.ledger_id, entry.entry_id
+        finished = []
+        for pending, first, count, slot in entry.parts:
+            placement = Placement(ledger_id, Position(number, entry_id, slot), count)
+            pending.placements.append(placement)
+            first_number, numbers = pending.numbers(first, count)
+            if numbers and self._producers is not None and self._producer:
+                self._producers.on_stored(
+                    self._producer,
+                    first_number,
+                    pending.first_sequence_id + (0 if pending.is_chunked else first),
+                    pending.placements[0] if pending.is_chunked else placement,
+                    entry.packed_at_ms,
+                )
+            pending.confirmed += count
+            if pending.confirmed == len(pending.payloads):
+                finished.append(pending)
+        tail.confirmed_entry, tail.confirmed_slot = entry_id, entry.last_slot
+        tail.confirmed_count += entry.record_count
+        if entry.parts:
+            pending, first, count, _ = entry.parts[-1]
+            tail.confirmed_txid = pending.txids[first + count - 1]
+        elif entry.is_end:
+            tail.confirmed_txid = END_TXID
+        return finished
+
+    def fail(self) -> list[PendingAppend]:
+        """Give everything up; return what was not confirmed, in order."""
+        found: dict[int, PendingAppend] = {}
+        for entry in self._in_flight:
+            for pending, *_ in entry.parts:
+                found[id(pending)] = pending
+        for pending in self._queue:
+            found[id(pending)] = pending
+        self._in_flight.clear()
+        self._queue.clear()
+        self.in_flight_bytes = self.queued_count = 0
+        return list(found.values())

@@ -1,0 +1,206 @@
+"""What one call appended and is not safe yet, and the entries that it is packed into; pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import add
+from typing import Any
+
+from quorumbook.ids import EntryId
+from quorumbook.streams.errors import RecordTooLargeError
+from quorumbook.streams.format.attributes import ROW_SIZE_BYTES, Attributes
+from quorumbook.streams.format.compression import Codec
+from quorumbook.streams.format.envelope import MAX_RECORDS_SIZE_BYTES
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.record_sets import encode_record_set
+from quorumbook.streams.format.records import HEADER_SIZE_BYTES, MAX_PAYLOAD_SIZE_BYTES
+from quorumbook.streams.writing.appended import Placement
+
+#: What the control record at the head of an entry takes at most, without attributes.
+_MAX_HEAD_SIZE_BYTES = 4096
+MAX_ATOMIC_SIZE_BYTES = MAX_RECORDS_SIZE_BYTES - _MAX_HEAD_SIZE_BYTES
+#: How much of a record that fits into no entry is in one; the rest is for what it carries.
+CHUNK_SIZE_BYTES = 896 * 1024
+
+
+def row_size(attributes: bytes) -> int:
+    """Return what a record's attributes take in the note of its entry."""
+    return len(attributes) + ROW_SIZE_BYTES if attributes else 0
+
+
+def single(
+    payload: bytes, future: Any, *, number: int = -1, attributes: Attributes | None = None
+) -> PendingAppend:
+    """Return the append of one record, in chunks if it fits into no entry."""
+    carried: tuple[bytes, ...] = () if attributes is None else (attributes.encode(),)
+    if len(payload) + sum(map(row_size, carried)) <= MAX_PAYLOAD_SIZE_BYTES:
+        return PendingAppend((payload,), future, first_number=number, attributes=carried or None)
+    starts = range(0, len(payload), CHUNK_SIZE_BYTES)
+    chunks = tuple(payload[start : start + CHUNK_SIZE_BYTES] for start in starts)
+    carried = (*carried, *(b"",) * (len(chunks) - 1)) if carried else ()
+    return PendingAppend(
+        chunks, future, is_chunked=True, first_number=number, attributes=carried or None
+    )
+
+
+class PendingAppend:
+    """Records that one call appended; they share a future, and may be split over entries."""
+
+    __slots__ = (
+        "_ends",
+        "attributes",
+        "confirmed",
+        "first_number",
+        "first_sequence_id",
+        "future",
+        "host",
+        "is_atomic",
+        "is_chunked",
+        "packed",
+        "payloads",
+        "placements",
+        "size_bytes",
+        "start",
+        "txids",
+    )
+
+    def __init__(
+        self,
+        payloads: Sequence[bytes],
+        future: Any,
+        *,
+        is_atomic: bool = False,
+        is_chunked: bool = False,
+        first_number: int = -1,
+        attributes: Sequence[bytes] | None = None,
+        set_codec: Codec | None = None,
+    ) -> None:
+        """Take records, one at least.
+
+        Args:
+            payloads: The records.
+            future: What only the driver knows.
+            is_atomic: They must be in one entry.
+            is_chunked: They are one record, in parts of which each is alone in an entry.
+            first_number: What their producer numbers them from; -1: it does not.
+            attributes: What each carries beside its payload, encoded; None: nothing.
+            set_codec: They are the members of one record set, compressed so; None: no set.
+        """
+        #: The payload of the record that hosts them.
+        self.host = None if set_codec is None else encode_record_set(payloads, set_codec)
+        self.attributes = attributes
+        self.first_number = first_number
+        self.payloads = payloads
+        self.future = future
+        self.is_atomic = is_atomic
+        self.is_chunked = is_chunked
+        #: Where the first one was packed to.
+        self.start = Position(0, 0, 0)
+        self.txids: Sequence[int] = ()
+        self.first_sequence_id = 0
+        self.packed = 0
+        self.confirmed = 0
+        self.placements: list[Placement] = []
+        self.size_bytes = sum(map(len, payloads)) + sum(map(row_size, attributes or ()))
+        self._ends: list[int] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self.payloads)
+
+    @property
+    def number_count(self) -> int:
+        """How many numbers of its producer it uses."""
+        return 1 if self.is_chunked else len(self.payloads)
+
+    def size_of(self, first: int, count: int) -> int:
+        """Return how many bytes some of the records have, with what they carry."""
+        carried = (self.attributes or ())[first : first + count]
+        return sum(map(len, self.payloads[first : first + count])) + sum(map(row_size, carried))
+
+    def numbers(self, first: int, count: int) -> tuple[int, int]:
+        """Return the first number of its producer's and how many that some records use up.
+
+        A record in chunks uses its number with the last one.
+        """
+        if self.first_number < 0:
+            return -1, 0
+        if self.is_chunked:
+            return self.first_number, int(first + count == len(self.payloads))
+        return self.first_number + first, count
+
+    def check_size(self, max_record_bytes: int = MAX_PAYLOAD_SIZE_BYTES) -> None:
+        """Raise RecordTooLargeError if a record is too large, or what must be one entry."""
+        sizes = map(len, self.payloads)
+        if self.attributes is not None:
+            sizes = map(add, sizes, map(row_size, self.attributes))
+        largest = self.size_bytes if self.is_chunked else max(sizes)
+        if largest > max_record_bytes:
+            raise RecordTooLargeError(
+                f"a record of {largest} bytes is larger than the {max_record_bytes} that the "
+                "stream takes (max_record_bytes in its policy)"
+            )
+        if largest > MAX_PAYLOAD_SIZE_BYTES and not self.is_chunked:
+            raise RecordTooLargeError(
+                f"a record of {largest} bytes is larger than the {MAX_PAYLOAD_SIZE_BYTES} that a "
+                "batch takes; append it alone"
+            )
+        if self.host is not None and len(self.host) > MAX_PAYLOAD_SIZE_BYTES:
+            raise RecordTooLargeError(
+                f"a record set of {len(self.host)} bytes is larger than the "
+                f"{MAX_PAYLOAD_SIZE_BYTES} that a record holds"
+            )
+        total = self.size_bytes + self.count * HEADER_SIZE_BYTES
+        if self.is_atomic and total > MAX_ATOMIC_SIZE_BYTES:
+            raise RecordTooLargeError(
+                f"{self.count} records take {total} bytes; an entry, which they must be, holds "
+                f"{MAX_ATOMIC_SIZE_BYTES}"
+            )
+
+    def fitting(self, room_bytes: int) -> int:
+        """Return how many of the records that are not packed fit into an entry's room."""
+        count = len(self.payloads)
+        if not self.packed and self.size_bytes + count * HEADER_SIZE_BYTES <= room_bytes:
+            return count
+        if self.is_atomic or count == 1:
+            return 0
+        if self._ends is None:
+            sizes: Iterable[int] = map(len, self.payloads)
+            if self.attributes is not None:
+                sizes = map(add, sizes, map(row_size, self.attributes))
+            self._ends = list(accumulate(map(HEADER_SIZE_BYTES.__add__, sizes)))
+        before = self._ends[self.packed - 1] if self.packed else 0
+        return max(0, bisect_right(self._ends, before + room_bytes) - self.packed)
+
+
+class PackedEntry:
+    """An entry on its way to the bookies."""
+
+    __slots__ = (
+        "appended_ns",
+        "data",
+        "entry_id",
+        "is_end",
+        "last_slot",
+        "packed_at_ms",
+        "parts",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(self, entry_id: EntryId) -> None:
+        self.entry_id = entry_id
+        self.data = b""
+        #: When the first of its records was appended, on the monotonic clock.
+        self.appended_ns = 0
+        self.size_bytes = 0
+        self.last_slot = 0
+        self.record_count = 0
+        self.packed_at_ms = 0
+        #: Whether it ends the stream.
+        self.is_end = False
+        #: Which records of which appends: append, first index, count, first slot.
+        self.parts: list[tuple[PendingAppend, int, int, int]] = []

@@ -1,0 +1,399 @@
+"""Keeps a writer's records moving: packs, sends, resolves, and changes segments.
+
+Sending is done in turns of the loop.  Everything that changes metadata is done by one task, the
+conductor, one thing after the other: taking a ledger, starting and completing a segment, getting
+over a ledger that failed.  Meanwhile what is appended waits in the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
+from quorumbook.client.waiting import again
+from quorumbook.client.window import Window
+from quorumbook.env import logger
+from quorumbook.env.tasks import end
+from quorumbook.errors import (
+    BackpressureError,
+    ClientClosedError,
+    InternalError,
+    LedgerFencedError,
+    MetadataError,
+    QuorumbookError,
+)
+from quorumbook.ids import EntryId
+from quorumbook.streams.errors import (
+    LockLostError,
+    StreamError,
+    WriterBusyError,
+    WriterFencedError,
+)
+from quorumbook.streams.metadata.lock import StreamLock
+from quorumbook.streams.metadata.policy import StreamPolicy, known
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.writing.appended import Appended, AppendedBatch
+from quorumbook.streams.writing.limits import RateLimit
+from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.streams.writing.packing import PackState
+from quorumbook.streams.writing.pending import PackedEntry, PendingAppend
+from quorumbook.streams.writing.segment_writer import SegmentWriter
+
+_log = logger("streams.writer")
+#: Bookies or metadata that are missing are waited for this long.
+_PATIENCE_NS = 60_000_000_000
+_RETRY_S = 0.2
+#: How often the age of a segment is looked at, as a part of what it may be.
+_ROLL_LOOKS = 8
+
+
+class Pump:
+    """What moves the records of one writer."""
+
+    def __init__(
+        self,
+        context: StreamContext,
+        options: WriterOptions,
+        policy: StreamPolicy,
+        state: PackState,
+        segments: SegmentWriter,
+        holds_lock: Callable[[], Awaitable[bool]],
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._policy = policy
+        self._holds_lock = holds_lock
+        self._loop = asyncio.get_running_loop()
+        self.state = state
+        self.segments = segments
+        self.window = Window(options.max_pending_records, options.max_pending_bytes)
+        self._limit: RateLimit | None = None
+        rates = known(policy.max_records_per_s), known(policy.max_bytes_per_s)
+        if any(rates):
+            self._limit = RateLimit(*rates, context.store.env.clock.now_ns())
+        #: What ended the writer.
+        self.error: QuorumbookError | None = None
+        #: Why nothing is sent to the present segment any more.
+        self.ledger_error: BaseException | None = None
+        self.is_roll_wanted = False
+        self.is_closing = False
+        self.is_scheduled = False
+        #: From which sequence id on records were appended since when; by turns of the loop.
+        self._turns: deque[tuple[int, int]] = deque()
+        self._numbers = context.numbers()
+        self._numbers.writers.add(self)
+        self._conductor: asyncio.Task[None] | None = None
+        self._roll_timer: asyncio.TimerHandle | None = None
+        self._idle: list[asyncio.Future[None]] = []
+
+    @property
+    def pending_records(self) -> int:
+        """How many records were appended and are not acknowledged."""
+        return self.window.used_entries
+
+    async def stop(self) -> None:
+        """Change segments no more, and have whoever waits for room go on."""
+        self._numbers.writers.discard(self)
+        self.window.is_over = True
+        self.window.wake()
+        if self._roll_timer is not None:
+            self._roll_timer.cancel()
+        if self._conductor is not None:
+            await end([self._conductor])
+
+    def check_room(self, pending: PendingAppend) -> None:
+        """Raise BackpressureError if an append is too much beside what is pending."""
+        try:
+            self.window.check_room(pending.count, pending.size_bytes)
+        except BackpressureError as error:
+            raise BackpressureError(
+                f"{self.window.used_entries} records are pending: no room for {pending.count} more "
+                f"with {pending.size_bytes} bytes (max_pending_records is "
+                f"{self._options.max_pending_records}, max_pending_bytes "
+                f"{self._options.max_pending_bytes})"
+            ) from error
+
+    # Inside: sending -----------------------------------------------------------------------
+
+    def begin_turn(self, first_sequence_id: int) -> None:
+        """Note when the records from one on were appended, and send them later."""
+        self._turns.append((first_sequence_id, self._context.store.env.clock.now_ns()))
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Send what is queued when the turn of the loop, or the linger, is over."""
+        self.is_scheduled = True
+        if self._options.linger_s and not self.state.in_flight:
+            self._loop.call_later(self._options.linger_s, self._send)
+        else:
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self.is_scheduled = False
+        if self.error is not None:
+            return
+        segments, state = self.segments, self.state
+        if not segments.is_open or self.ledger_error is not None or self.is_roll_wanted:
+            if state.queued_count or self.is_roll_wanted:
+                self.wake()
+            return
+        now_ms = self._context.store.env.clock.wall_ms()
+        try:
+            while state.in_flight < self._options.max_in_flight_entries:
+                if self._is_too_fast():
+                    break
+                entry = state.pack(now_ms)
+                if entry is None:
+                    break
+                entry.appended_ns = self._appended_ns(entry)
+                future = segments.append(entry)
+                future.add_done_callback(partial(self._on_entry, entry))
+                if self._limit is not None:
+                    self._limit.take(entry.record_count, entry.size_bytes)
+                if segments.is_full(state):
+                    self.is_roll_wanted = True
+                    self.wake()
+                    break
+        except QuorumbookError as error:
+            self._on_ledger_failed(error)
+        except Exception as error:
+            # A bug must end the writer loudly, not leave its callers waiting.
+            failure = InternalError(f"sending failed: {error!r}")
+            failure.__cause__ = error
+            self.fail(failure)
+
+    def _appended_ns(self, entry: PackedEntry) -> int:
+        """Return when the first record of an entry was appended, and forget earlier ones."""
+        turns = self._turns
+        if entry.parts:
+            pending, first, *_ = entry.parts[0]
+            sequence_id = pending.first_sequence_id + first
+            while len(turns) > 1 and turns[1][0] <= sequence_id:
+                turns.popleft()
+        return turns[0][1] if turns else self._context.store.env.clock.now_ns()
+
+    def _count(self, entry: PackedEntry) -> None:
+        if entry.record_count:
+            took_ns = self._context.store.env.clock.now_ns() - entry.appended_ns
+            self._numbers.on_stored(entry.record_count, entry.size_bytes, took_ns)
+
+    def _is_too_fast(self) -> bool:
+        """Tell whether the policy's rate has entries wait; they are sent later."""
+        if self._limit is None or not self.state.queued_count:
+            return False
+        wait_s = self._limit.wait_s(self._context.store.env.clock.now_ns())
+        if wait_s:
+            self.is_scheduled = True
+            self._loop.call_later(wait_s, self._send)
+        return wait_s > 0
+
+    def _on_entry(self, entry: PackedEntry, future: asyncio.Future[EntryId]) -> None:
+        if self.error is not None:
+            return
+        if future.cancelled() or self.ledger_error is not None:
+            return
+        error = future.exception()
+        if error is not None:
+            self._on_ledger_failed(error)
+            return
+        self._count(entry)
+        self._resolve(self.state.on_confirmed(entry))
+        if self.state.queued_count:
+            if not self.is_scheduled:
+                self.schedule()
+        elif not self.state.in_flight:
+            self._wake_idle()
+
+    def _resolve(self, finished: list[PendingAppend]) -> None:
+        count = size_bytes = 0
+        for pending in finished:
+            count += pending.count
+            size_bytes += pending.size_bytes
+            if pending.future.done():
+                continue
+            if type(pending.payloads) is tuple:
+                ledger_id, position, _ = pending.placements[0]
+                pending.future.set_result(
+                    Appended(position, pending.first_sequence_id, pending.txids[0], ledger_id)
+                )
+            else:
+                pending.future.set_result(
+                    AppendedBatch(pending.placements, pending.first_sequence_id, pending.txids)
+                )
+        if count:
+            self.window.give_back(count, size_bytes + count * ENTRY_OVERHEAD_BYTES, 0)
+
+    # Inside: segments ----------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have the conductor look for what is to be done."""
+        if self._conductor is None and self.error is None:
+            self._conductor = self._loop.create_task(self._conduct())
+
+    async def _conduct(self) -> None:
+        clock = self._context.store.env.clock
+        failing_since_ns: int | None = None
+        try:
+            while self.error is None:
+                try:
+                    if not await self._do_next():
+                        break
+                    failing_since_ns = None
+                except QuorumbookError as error:
+                    now_ns = clock.now_ns()
+                    failing_since_ns = failing_since_ns or now_ns
+                    if not error.retriable or now_ns - failing_since_ns > _PATIENCE_NS:
+                        raise
+                    _log.warning("stream %s: %s; trying again", self._context.name, error)
+                    await asyncio.sleep(_RETRY_S)
+        except asyncio.CancelledError:
+            raise
+        except QuorumbookError as error:
+            self.fail(error)
+        except Exception as error:
+            failure = InternalError(f"changing segments failed: {error!r}")
+            failure.__cause__ = error
+            self.fail(failure)
+        finally:
+            self._conductor = None
+        if self.state.queued_count and not self.is_scheduled:
+            self.schedule()
+        elif not self.state.in_flight:
+            self._wake_idle()
+
+    async def _do_next(self) -> bool:
+        """Do the next thing that changes segments; False if there is none."""
+        state, segments = self.state, self.segments
+        if self.ledger_error is not None:
+            await self._get_over(self.ledger_error)
+        elif self.is_roll_wanted:
+            if segments.is_open:
+                await segments.drained()
+                if self.ledger_error is not None:
+                    return True
+                try:
+                    await segments.complete(state)
+                except StreamError:
+                    raise
+                except QuorumbookError as error:
+                    # Its ledger could not be closed as it should: others had a hand in it.
+                    self.ledger_error = error
+                    return True
+                self._numbers.segments_completed += 1
+            self.is_roll_wanted = False
+        elif state.queued_count and not segments.is_open:
+            await segments.ensure(state)
+            self._watch_age()
+        else:
+            return False
+        return True
+
+    async def _get_over(self, error: BaseException) -> None:
+        """Find out what a failed ledger holds, and go on with the next one."""
+        if isinstance(error, ClientClosedError) or not isinstance(error, QuorumbookError):
+            raise error
+        _log.warning("stream %s: %s; going on in another segment", self._context.name, error)
+        if isinstance(error, LedgerFencedError) and not await self._holds_lock():
+            raise WriterFencedError(
+                f"another writer took stream {self._context.name} over"
+            ) from error
+        last = await self.segments.end_after_failure()
+        for entry in reversed(self.state.under_way):
+            if entry.entry_id <= last:
+                self._count(entry)
+            elif entry.parts:
+                self._numbers.records_reappended += entry.record_count
+                pending, first, *_ = entry.parts[0]
+                self._turns.appendleft((pending.first_sequence_id + first, entry.appended_ns))
+        self._resolve(self.state.on_segment_failed(last))
+        await self.segments.after_failure(self.state)
+        self.ledger_error = None
+        self.is_roll_wanted = False
+
+    def _on_ledger_failed(self, error: BaseException) -> None:
+        if self.ledger_error is None:
+            self.ledger_error = error
+            self.wake()
+
+    def _watch_age(self) -> None:
+        interval_s = known(self._policy.roll_interval_s)
+        if self._roll_timer is not None:
+            self._roll_timer.cancel()
+            self._roll_timer = None
+        if interval_s and self.segments.is_open and self.error is None:
+            look_s = max(interval_s / _ROLL_LOOKS, 0.01)
+            self._roll_timer = self._loop.call_later(look_s, self._look_at_age)
+
+    def _look_at_age(self) -> None:
+        if not self.is_closing and self.segments.is_old(known(self._policy.roll_interval_s)):
+            tail = self.state.tail
+            if tail is not None and tail.record_count and not self.is_roll_wanted:
+                self.is_roll_wanted = True
+                self.wake()
+        self._watch_age()
+
+    # The lock ------------------------------------------------------------------------------
+
+    async def lock_again(self, lock: StreamLock) -> None:
+        """Take the lock again that went with its session, or fail if somebody else has it.
+
+        Appending goes on meanwhile: the fence and the nodes' versions are what keeps it safe.
+        """
+        delay_s = 0.1
+        while self.error is None:
+            try:
+                await lock.acquire(wait_s=0)
+                break
+            except WriterBusyError as error:
+                lost = LockLostError(
+                    f"the lock of stream {self._context.name} went with the metadata session, and "
+                    f"{error.owner} has it now"
+                )
+                lost.__cause__ = error
+                self.fail(lost)
+            except MetadataError as error:
+                _log.warning("stream %s: its lock: %s", self._context.name, error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, 5.0)
+
+    # Inside: waiting and the end -----------------------------------------------------------
+
+    def fail(self, error: QuorumbookError) -> None:
+        """Be over: what is pending gets this error."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._numbers.writers_fenced += isinstance(error, WriterFencedError | LockLostError)
+        for pending in self.state.fail():
+            if not pending.future.done():
+                pending.future.set_exception(again(error))
+                # Who does not look at the future learns of it from flush and close.
+                pending.future.exception()
+        self.segments.stop(error)
+        self.window.clear()
+        self._wake_idle()
+
+    async def settled(self) -> None:
+        """Wait until nothing is on its way or waits to be sent; raises what prevents it."""
+        while self.error is None and self._is_busy:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(future)
+            await future
+        if self.error is not None:
+            raise again(self.error)
+
+    @property
+    def _is_busy(self) -> bool:
+        state = self.state
+        return bool(state.in_flight or state.queued_count or self._conductor or self.ledger_error)
+
+    def _wake_idle(self) -> None:
+        if self.error is None and self._is_busy:
+            return
+        idle, self._idle = self._idle, []
+        for future in idle:
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,479 @@
+"""The writer of a stream: one at a time, across segments, with dense sequence ids.
+
+What is appended in one turn of the loop is packed into entries together (``packing``), and a call
+that appends many records has one future for all of them.  ``pump`` moves them to bookies and from
+segment to segment; here is what the caller sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from quorumbook.client.closing import ClosingQuietly
+from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
+from quorumbook.client.waiting import again
+from quorumbook.client.writer import frozen
+from quorumbook.env.tasks import end
+from quorumbook.errors import (
+    BackpressureError,
+    LedgerClosedError,
+    LedgerFencedError,
+    LocalProtocolError,
+    QuorumbookError,
+)
+from quorumbook.streams.errors import (
+    AccessDeniedError,
+    SequenceConflictError,
+    StreamSealedError,
+    WriterBusyError,
+    WriterFencedError,
+)
+from quorumbook.streams.format.attributes import Attributes, attributes_of
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.metadata.lock import StreamLock
+from quorumbook.streams.metadata.policy import StreamPolicy, known
+from quorumbook.streams.retention.retention import Retention
+from quorumbook.streams.retention.truncation import TruncatedSegment, truncate
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.writing.appended import Appended, AppendedBatch
+from quorumbook.streams.writing.limits import Quota, quota_of
+from quorumbook.streams.writing.numbering import Numbering, load_producers
+from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.streams.writing.packing import PackState
+from quorumbook.streams.writing.pending import PendingAppend, single
+from quorumbook.streams.writing.pump import Pump
+from quorumbook.streams.writing.segment_writer import SegmentWriter
+from quorumbook.streams.writing.takeover import take_over
+
+
+def _all_frozen(payloads: Iterable[bytes]) -> list[bytes]:
+    kept = list(payloads)
+    if set(map(type, kept)) <= {bytes}:
+        return kept
+    return [item if type(item) is bytes else frozen(item) for item in kept]
+
+
+class StreamWriter(ClosingQuietly):
+    """Appends to a stream; made by ``Stream.writer``.
+
+    Use it as an async context manager: leaving it waits for what is pending and completes the
+    segment.  Cancelling an awaited ``append`` does not take the record back: the writer owns it.
+    """
+
+    def __init__(self, context: StreamContext, options: WriterOptions, lock: StreamLock) -> None:
+        """Prepare; ``open`` does the rest."""
+        self._context = context
+        self._options = options
+        self._lock = lock
+        self._loop = asyncio.get_running_loop()
+        self._pump: Pump
+        self._policy: StreamPolicy
+        self._numbering: Numbering | None = None
+        self._quota: Quota | None = None
+        self._relocking: asyncio.Task[None] | None = None
+        self._retaining: asyncio.Task[None] | None = None
+
+    # Life ----------------------------------------------------------------------------------
+
+    async def open(self, *, wait_s: float | None, takeover: str) -> StreamWriter:
+        """Take lock and stream; ``Stream.writer`` does it."""
+        context = self._context
+        context.check_writable()
+        access = await context.access()
+        if access.denies_write or access.denies_acquire:
+            raise AccessDeniedError(f"nobody may write stream {context.name}")
+        await self._lock.acquire(wait_s=wait_s, by_force=takeover == "force")
+        try:
+            if takeover == "never":
+                await self._check_nothing_in_progress()
+            tail = await take_over(context)
+            producers = await load_producers(context, tail.next_number)
+            producer = self._options.producer
+            self._numbering = None if producer is None else Numbering(producer, producers)
+            self._policy = policy = await context.policy()
+            self._quota = await quota_of(context, policy)
+        except BaseException:
+            await self._lock.release()
+            raise
+        self._lock.on_lost = self._on_lock_lost
+        state = PackState(
+            next_sequence_id=tail.next_sequence_id,
+            last_txid=tail.last_txid,
+            codec=policy.codec,
+            batch_bytes=self._options.batch_bytes,
+            checks_txids=policy.txid != "free",
+            producer=producer,
+            producers=producers,
+        )
+        segments = SegmentWriter(
+            context,
+            policy,
+            tail,
+            max_in_flight_entries=self._options.max_in_flight_entries,
+            visibility_delay_s=self._options.visibility_delay_s,
+        )
+        self._pump = Pump(context, self._options, policy, state, segments, self._lock.check)
+        if self._options.retention_interval_s and not access.denies_truncate:
+            # Who was pushed out lets the stream alone.
+            retaining = Retention(context).run(
+                self._options.retention_interval_s, lambda: self._pump.error is not None
+            )
+            self._retaining = self._loop.create_task(retaining)
+        if not self._lock.is_held:  # it went with its session before anybody listened
+            self._on_lock_lost()
+        return self
+
+    async def _check_nothing_in_progress(self) -> None:
+        for segment in await self._context.nodes.segments(for_writer=True):
+            if segment.is_in_progress:
+                raise WriterBusyError(
+                    f"segment {segment.number} of stream {self._context.name} was left in "
+                    "progress by another writer; takeover is needed"
+                )
+
+    async def close(self) -> None:
+        """Wait for what is pending, complete the segment, and give the lock back.
+
+        Raises:
+            StreamError: something that was appended is not safe.
+        """
+        if self._pump.is_closing:
+            return
+        try:
+            if self._pump.error is None:
+                await self._pump.settled()
+            self._pump.is_closing = True
+            if self._pump.error is None:
+                self._pump.is_roll_wanted = True
+                self._pump.wake()
+                await self._pump.settled()
+        finally:
+            self._pump.is_closing = True
+            await self._let_go()
+        if self._pump.error is not None and not isinstance(self._pump.error, StreamSealedError):
+            raise again(self._pump.error)
+
+    async def abort(self) -> None:
+        """Stop at once: fail what is pending, and leave the segment for the next writer."""
+        self._pump.is_closing = True
+        self._pump.fail(LedgerClosedError("the writer was aborted"))
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        await self._pump.stop()
+        if self._quota is not None:
+            await self._quota.stop()
+        await end([task for task in (self._relocking, self._retaining) if task is not None])
+        with contextlib.suppress(QuorumbookError):
+            await self._pump.segments.let_go()
+        await self._lock.release()
+
+    # What it knows -------------------------------------------------------------------------
+
+    @property
+    def next_sequence_id(self) -> int:
+        """The sequence id that the next record gets."""
+        return self._pump.state.next_sequence_id
+
+    @property
+    def last_txid(self) -> int:
+        """The largest transaction id so far; -1 if there is none."""
+        return self._pump.state.last_txid
+
+    def last_number(self) -> int:
+        """Return the last number of this writer's producer, stored or on its way; -1: none."""
+        return -1 if self._numbering is None else self._numbering.last
+
+    @property
+    def last_position(self) -> Position | None:
+        """Where the last acknowledged record of the present segment is; None if there is none."""
+        tail = self._pump.state.tail
+        if tail is None or tail.confirmed_entry < 0:
+            return None
+        return Position(tail.number, tail.confirmed_entry, tail.confirmed_slot)
+
+    @property
+    def pending_records(self) -> int:
+        """How many records were appended and are not acknowledged."""
+        return self._pump.pending_records
+
+    # Appending -----------------------------------------------------------------------------
+
+    async def append(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        event_time_ms: int | None = None,
+        txid: int | None = None,
+        producer_seq: int | None = None,
+        expected_sequence: int | None = None,
+    ) -> Appended:
+        """Append a record and wait until it is safe.
+
+        One that fits into no entry is stored in chunks, each of which has a sequence id; the
+        record's is the first.
+
+        Args:
+            payload: The record; anything but ``bytes`` is copied.
+            key: What it is about; readers get it beside the payload.
+            headers: What else goes with it; together with the key 64 KiB at most.
+            event_time_ms: When what it tells of happened, since 1970.
+            txid: Its transaction id, not below the last; the next one if not given.
+            producer_seq: Its number, if the writer has a producer; the next one if not given.  One
+                that is not above the producer's last is a duplicate: nothing is stored, and the
+                result says where the original is, if that is still known.
+            expected_sequence: Append it only if it gets this sequence id.
+
+        Raises:
+            RecordTooLargeError: it is larger than the policy's ``max_record_bytes``.
+            TxidOutOfOrderError: its transaction id is below the one before.
+            SequenceConflictError: it would have another sequence id.
+            WriterFencedError: another writer took the stream over; the record's fate is unknown.
+            StreamSealedError: the stream was sealed.
+            QuotaExceededError: the stream holds what it may.
+        """
+        while True:
+            try:
+                future = self.append_nowait(
+                    payload,
+                    key=key,
+                    headers=headers,
+                    event_time_ms=event_time_ms,
+                    txid=txid,
+                    producer_seq=producer_seq,
+                    expected_sequence=expected_sequence,
+                )
+            except BackpressureError:
+                await self._pump.window.wait()
+            else:
+                return await future
+
+    def append_nowait(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        event_time_ms: int | None = None,
+        txid: int | None = None,
+        producer_seq: int | None = None,
+        expected_sequence: int | None = None,
+    ) -> asyncio.Future[Appended]:
+        """Append a record and return a future of where it is; see ``append``.
+
+        Raises:
+            BackpressureError: too much is pending; ``await drain()`` and try again.
+        """
+        payload = payload if type(payload) is bytes else frozen(payload)
+        first, duplicates = self._first_new(producer_seq, 1)
+        if duplicates:
+            return self._loop.create_task(self._known_one(first))
+        future: asyncio.Future[Appended] = self._loop.create_future()
+        carried = attributes_of(key, headers, event_time_ms)
+        pending = single(payload, future, number=first, attributes=carried)
+        self._append(pending, None if txid is None else (txid,), expected_sequence)
+        return future
+
+    async def append_batch(
+        self,
+        payloads: Iterable[bytes],
+        *,
+        attributes: Sequence[Attributes | None] | None = None,
+        txids: Sequence[int] | None = None,
+        producer_seq: int | None = None,
+        atomic: bool | Literal["set"] = False,
+        expected_sequence: int | None = None,
+    ) -> AppendedBatch:
+        """Append many records and wait until all are safe; see ``append``.
+
+        Args:
+            payloads: The records, one at least.
+            attributes: Key, headers and event time of each.
+            txids: Their transaction ids.
+            producer_seq: The first one's number; the others follow.
+            atomic: All of them become one entry, so that readers see all or none; ``"set"``: one
+                record set of DistributedLog's, with one transaction id for all.
+            expected_sequence: Append them only if the first gets this sequence id.
+        """
+        kept = _all_frozen(payloads)
+        while True:
+            try:
+                future = self.append_batch_nowait(
+                    kept,
+                    attributes=attributes,
+                    txids=txids,
+                    producer_seq=producer_seq,
+                    atomic=atomic,
+                    expected_sequence=expected_sequence,
+                )
+            except BackpressureError:
+                await self._pump.window.wait()
+            else:
+                return await future
+
+    def append_batch_nowait(
+        self,
+        payloads: Iterable[bytes],
+        *,
+        attributes: Sequence[Attributes | None] | None = None,
+        txids: Sequence[int] | None = None,
+        producer_seq: int | None = None,
+        atomic: bool | Literal["set"] = False,
+        expected_sequence: int | None = None,
+    ) -> asyncio.Future[AppendedBatch]:
+        """Append many records and return one future for them; see ``append_batch``.
+
+        Raises:
+            BackpressureError: too much is pending; ``await drain()`` and try again.
+            LocalProtocolError: they are more than can be pending at all.
+        """
+        kept = _all_frozen(payloads)
+        carried = None
+        if attributes is not None:
+            if len(attributes) != len(kept):
+                raise LocalProtocolError(f"{len(attributes)} attributes for {len(kept)} records")
+            carried = [b"" if each is None else each.encode() for each in attributes]
+        future: asyncio.Future[AppendedBatch] = self._loop.create_future()
+        if not kept:
+            future.set_result(AppendedBatch([], self._pump.state.next_sequence_id, ()))
+            return future
+        first, duplicates = self._first_new(producer_seq, len(kept))
+        if duplicates == len(kept):
+            return self._loop.create_task(self._known_batch(first, duplicates, None))
+        if duplicates:
+            kept, txids = kept[duplicates:], None if txids is None else txids[duplicates:]
+            carried = None if carried is None else carried[duplicates:]
+        number = first + duplicates if first >= 0 else -1
+        codec = self._policy.codec if atomic == "set" else None
+        pending = PendingAppend(
+            kept, future, is_atomic=bool(atomic), first_number=number, attributes=carried,
+            set_codec=codec,
+        )  # fmt: skip
+        self._append(pending, txids, expected_sequence)
+        if duplicates:
+            return self._loop.create_task(self._known_batch(first, duplicates, future))
+        return future
+
+    def _first_new(self, number: int | None, count: int) -> tuple[int, int]:
+        """Return the number of the first record, -1 without a producer, and how many are known."""
+        if self._numbering is not None:
+            return self._numbering.first_new(number, count)
+        if number is not None:
+            raise LocalProtocolError("producer_seq needs a writer with a producer")
+        return -1, 0
+
+    async def _known_one(self, number: int) -> Appended:
+        assert self._numbering is not None
+        return (await self._numbering.known(number, 1))[0]
+
+    async def _known_batch(
+        self, first: int, count: int, rest: asyncio.Future[AppendedBatch] | None
+    ) -> AppendedBatch:
+        assert self._numbering is not None
+        known = await self._numbering.known(first, count)
+        if rest is None:
+            return AppendedBatch([], self._pump.state.next_sequence_id, (), known)
+        stored = await rest
+        return AppendedBatch(stored.placements, stored.first_sequence_id, stored.txids, known)
+
+    def _append(
+        self, pending: PendingAppend, txids: Sequence[int] | None, expected_sequence: int | None
+    ) -> None:
+        self._check_open()
+        pending.check_size(known(self._policy.max_record_bytes))
+        actual = self._pump.state.next_sequence_id
+        if expected_sequence is not None and expected_sequence != actual:
+            raise SequenceConflictError(
+                f"the next record of stream {self._context.name} gets sequence id {actual}, not "
+                f"{expected_sequence}",
+                actual=actual,
+            )
+        if txids is None and self._policy.txid == "timestamp":
+            now_ms = self._context.store.env.clock.wall_ms()
+            txids = (max(now_ms, self._pump.state.last_txid),) * pending.count
+        self._pump.check_room(pending)
+        if self._quota is not None:
+            self._quota.check(pending.size_bytes)
+        self._pump.state.append(pending, txids)
+        if self._quota is not None:
+            self._quota.take(pending.size_bytes, pending.future)
+        if self._numbering is not None:
+            self._numbering.on_appended(pending.first_number, pending.number_count, pending.future)
+        self._pump.window.entries -= pending.count
+        self._pump.window.size_bytes -= pending.size_bytes + pending.count * ENTRY_OVERHEAD_BYTES
+        if not self._pump.is_scheduled:
+            self._pump.begin_turn(pending.first_sequence_id)
+
+    async def drain(self) -> None:
+        """Wait until there is room again for what was refused last."""
+        self._check_open()
+        await self._pump.window.drained()
+        self._check_open()
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is safe, and tailing readers can see it.
+
+        Raises:
+            StreamError: it is not, and why.
+        """
+        await self._pump.settled()
+        await self._pump.segments.publish()
+
+    async def roll(self) -> None:
+        """Complete the present segment; the next record begins another one."""
+        self._check_open()
+        await self._pump.settled()
+        self._pump.is_roll_wanted = True
+        self._pump.wake()
+        await self._pump.settled()
+
+    async def truncate(self, before: Position) -> list[TruncatedSegment]:
+        """Cut off what lies before a record; see ``Stream.truncate``."""
+        return await truncate(self._context, before)
+
+    async def seal(self) -> None:
+        """End the stream for ever: readers come to its end, and nobody appends again.
+
+        Raises:
+            StreamError: something that was appended is not safe.
+        """
+        self._check_open()
+        self._pump.is_closing = True
+        await self._pump.settled()
+        try:
+            await self._pump.segments.ensure(self._pump.state)
+            entry = self._pump.state.pack_end()
+            await self._pump.segments.append(entry)
+            self._pump.state.on_confirmed(entry)
+            await self._pump.segments.complete(self._pump.state)
+        except LedgerFencedError as error:
+            fenced = WriterFencedError(f"another writer took stream {self._context.name} over")
+            self._pump.fail(fenced)
+            raise fenced from error
+        except QuorumbookError as error:
+            self._pump.fail(error)
+            raise
+        finally:
+            await self._let_go()
+        self._pump.error = StreamSealedError(f"stream {self._context.name} is sealed")
+
+    # Inside: the lock and the end ----------------------------------------------------------
+
+    def _on_lock_lost(self) -> None:
+        pump, before = self._pump, self._relocking
+        if pump.error is None and not pump.is_closing and (before is None or before.done()):
+            self._relocking = self._loop.create_task(pump.lock_again(self._lock))
+
+    def _check_open(self) -> None:
+        if self._pump.error is not None:
+            raise again(self._pump.error)
+        if self._pump.is_closing:
+            raise LedgerClosedError(f"the writer of stream {self._context.name} is closed")
+
+    def __repr__(self) -> str:
+        return f"<StreamWriter {self._context.name}, next {self._pump.state.next_sequence_id}>"
