@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 from quorumbook.client import client as aio
@@ -12,7 +11,8 @@ from quorumbook.env import Env
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.protocol.digest import DigestType
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.election import Election
+from quorumbook.sync.loop import Closing
 from quorumbook.sync.reader import LedgerReader
 from quorumbook.sync.writer import LedgerWriter
 
@@ -22,7 +22,19 @@ def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> Boo
     return BookKeeper(metadata_uri, options=ClientOptions.of(options), env=env)
 
 
-class BookKeeper(Owned):
+def wrapped(client: aio.BookKeeper) -> BookKeeper:
+    """Return the twin of a client that lives on the loop thread already."""
+    twin = BookKeeper(client.metadata_uri, options=client.options)
+    twin._aio = client  # noqa: SLF001 - of this module
+    return twin
+
+
+def unwrapped(client: BookKeeper) -> aio.BookKeeper:
+    """Return the client that does the work of a twin."""
+    return client._aio  # noqa: SLF001 - of this module
+
+
+class BookKeeper(Closing):
     """The blocking twin of ``quorumbook.BookKeeper``."""
 
     def __init__(
@@ -43,14 +55,6 @@ class BookKeeper(Owned):
 
     def __enter__(self) -> BookKeeper:
         return self.start()
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def metadata_uri(self) -> str:
@@ -74,6 +78,7 @@ class BookKeeper(Owned):
         ledger_id: LedgerId | None = None,
         writer_chosen_ids: bool = False,
         deferred_sync: bool = False,
+        bookie_labels: Mapping[str, str] | None = None,
         **options: Any,
     ) -> LedgerWriter:
         """Create a ledger and return its writer; see ``quorumbook.BookKeeper``."""
@@ -88,10 +93,15 @@ class BookKeeper(Owned):
                 ledger_id=ledger_id,
                 writer_chosen_ids=writer_chosen_ids,
                 deferred_sync=deferred_sync,
+                bookie_labels=bookie_labels,
                 **options,
             )
         )
         return LedgerWriter(writer)
+
+    def reserve_ledger_id(self) -> LedgerId:
+        """Return an id that no ledger has had, for ``create_ledger`` to make one of it."""
+        return self.run(self._aio.reserve_ledger_id)
 
     def create_unwritten_ledger(
         self,
@@ -103,6 +113,7 @@ class BookKeeper(Owned):
         digest_type: DigestType = DigestType.CRC32C,
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: LedgerId | None = None,
+        bookie_labels: Mapping[str, str] | None = None,
     ) -> LedgerId:
         """Create a ledger for some process to write later; see ``quorumbook.BookKeeper``."""
         return self.run(
@@ -114,6 +125,7 @@ class BookKeeper(Owned):
                 digest_type=digest_type,
                 custom_metadata=custom_metadata,
                 ledger_id=ledger_id,
+                bookie_labels=bookie_labels,
             )
         )
 
@@ -173,6 +185,10 @@ class BookKeeper(Owned):
     def list_ledger_ids(self) -> Iterator[LedgerId]:
         """Yield the ids of all ledgers, ascending."""
         return self.iterate(self._aio.list_ledger_ids)
+
+    def election(self, name: str, candidate: str = "") -> Election:
+        """Return a candidate of an election; it avoids fights, and gives no safety."""
+        return Election(self._aio.election(name, candidate))
 
     def bookies(self) -> tuple[frozenset[BookieId], frozenset[BookieId]]:
         """Return the writable and the read-only bookies that are registered now."""

@@ -9,11 +9,65 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
-from quorumbook.errors import ClientClosedError, LocalProtocolError
+from quorumbook.errors import ClientClosedError, LocalProtocolError, QuorumbookError
 
 T = TypeVar("T")
+#: A signal that comes right before a thread begins to wait is not seen while it waits.
+_LOOK_FOR_SIGNALS_S = 0.5
+#: How long an interrupt waits for the work that it ended.
+_END_S = 5.0
+
+
+class _Job(Generic[T]):
+    """Work that another thread waits for; an interrupt may come at any point of that."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._work = work
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        if self.future.done():
+            self._work.close()
+            return
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._finish)
+
+    def wait(self) -> T:
+        """Return what came of it."""
+        while not self.future.done():
+            with contextlib.suppress(TimeoutError):
+                return self.future.result(_LOOK_FOR_SIGNALS_S)
+        return self.future.result()
+
+    def cancel(self) -> None:
+        """Have it ended, and wait for that a little."""
+        if not self.future.done():
+            with contextlib.suppress(RuntimeError):  # the loop is no more
+                self._loop.call_soon_threadsafe(self._cancel)
+                concurrent.futures.wait([self.future], _END_S)
+
+    def _cancel(self) -> None:
+        if self._task is None:
+            self._end_cancelled()
+        else:
+            self._task.cancel()
+
+    def _end_cancelled(self) -> None:
+        self.future.cancel()
+        self.future.set_running_or_notify_cancel()
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._end_cancelled()
+        elif (error := task.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
 
 
 class LoopThread:
@@ -36,13 +90,14 @@ class LoopThread:
         if self._is_stopped:
             work.close()
             raise ClientClosedError("the program is ending: the client's event loop has stopped")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        job = _Job(work, self.loop)
         try:
-            return future.result()
+            self.loop.call_soon_threadsafe(job.start)
+            return job.wait()
         except concurrent.futures.CancelledError:
             raise ClientClosedError("the client is closed") from None
         except BaseException:
-            future.cancel()  # an interrupt must not leave the work running
+            job.cancel()  # an interrupt must not leave the work running
             raise
 
     def stop(self) -> None:
@@ -90,12 +145,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def run_once(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run what belongs to nothing yet on the loop thread, and wait for its result."""
+    return _loop_thread().run(work())
+
+
 class Owned:
     """Something that lives on the loop thread of the process that made it."""
 
     def __init__(self) -> None:
         self.loop_thread = _loop_thread()
-        self.generation = generation
+        self.process_generation = generation
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop thread and wait for its result."""
@@ -104,7 +164,7 @@ class Owned:
 
     def check_process(self) -> None:
         """Raise LocalProtocolError in a child made by fork."""
-        if self.generation != generation:
+        if self.process_generation != generation:
             raise LocalProtocolError(
                 "this client was made before the process was forked; connect again in the child"
             )
@@ -126,6 +186,40 @@ class Owned:
             while (item := self.run(lambda: step(iteration))) is not None:
                 yield item[0]
         finally:
-            if self.generation == generation:
+            if self.process_generation == generation:
                 with contextlib.suppress(ClientClosedError):
                     self.run(iteration.aclose)
+
+
+class Closing(Owned):
+    """Something that the end of a ``with`` block closes."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end_block(exc)
+
+    def _end_block(self, error: BaseException | None) -> None:
+        del error
+        self.close()
+
+
+class ClosingQuietly(Closing):
+    """Something whose closing has nothing to say where the block failed already."""
+
+    def _end_block(self, error: BaseException | None) -> None:
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(QuorumbookError):
+            self.close()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 
 from quorumbook.client import reader as aio
 from quorumbook.client.entries import Entry, EntryBatch
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.loop import Closing
 
 
-class LedgerReader(Owned):
+class LedgerReader(Closing):
     """The blocking twin of ``quorumbook.LedgerReader``."""
 
     def __init__(self, reader: aio.LedgerReader) -> None:
@@ -95,20 +94,17 @@ class LedgerReader(Owned):
         """Ask so many bookies that every entry confirmed before the call is counted in."""
         return self.run(self._aio.read_last_add_confirmed)
 
+    def note_confirmed(self, entry_id: EntryId) -> None:
+        """Take it from somebody who knows that an entry is confirmed, so that it can be read."""
+
+        async def note() -> None:
+            self._aio.note_confirmed(entry_id)
+
+        self.run(note)
+
     def close(self) -> None:
         """Let go; the ledger itself stays as it is."""
         self.run(self._aio.close)
-
-    def __enter__(self) -> LedgerReader:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"

@@ -7,7 +7,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterable
-from types import TracebackType
 
 from quorumbook.client import writer as aio
 from quorumbook.client.options import ClientOptions
@@ -18,10 +17,10 @@ from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.sync import loop
 from quorumbook.sync.futures import AppendFuture, AppendManyFuture, Batch
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.loop import ClosingQuietly
 
 
-class LedgerWriter(Owned):
+class LedgerWriter(ClosingQuietly):
     """The blocking twin of ``quorumbook.LedgerWriter``."""
 
     def __init__(self, writer: aio.LedgerWriter) -> None:
@@ -129,7 +128,7 @@ class LedgerWriter(Owned):
                 or self._bytes + size > self._max_bytes
                 or size > self._max_size
                 or self._is_over
-                or self.generation != loop.generation
+                or self.process_generation != loop.generation
             ):
                 self._check(payload)
             self._entries += 1
@@ -206,6 +205,10 @@ class LedgerWriter(Owned):
         """Wait until everything appended so far is safe; raises the error that prevents it."""
         self.run(self._flush)
 
+    def publish(self) -> None:
+        """Wait until everything appended so far is safe, and tailing readers can see it."""
+        self.run(self._publish)
+
     def force(self) -> EntryId:
         """Have everything appended so far synced; see ``quorumbook.LedgerWriter``."""
         return self.run(self._force)
@@ -225,21 +228,6 @@ class LedgerWriter(Owned):
             self._is_over = self._is_closing = True
             self._room.notify_all()
         self.run(self._aio.abort)
-
-    def __enter__(self) -> LedgerWriter:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is None:
-            self.close()
-            return
-        with contextlib.suppress(QuorumbookError):
-            self.close()
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"
@@ -324,6 +312,10 @@ class LedgerWriter(Owned):
     async def _flush(self) -> None:
         await self._settled()
         await self._aio.flush()
+
+    async def _publish(self) -> None:
+        await self._settled()
+        await self._aio.publish()
 
     async def _force(self) -> EntryId:
         await self._settled()

@@ -1,0 +1,159 @@
+"""Appends on their way from any thread to a writer on the loop thread, in the order of the calls.
+
+Calls queue up and wake the loop thread once for all that came meanwhile.  The window that refuses
+what is too much is counted here, on the calling side: a refusal needs no way to the loop and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
+from quorumbook.errors import BackpressureError, ClientClosedError, QuorumbookError
+from quorumbook.streams.writing.options import WriterOptions
+
+T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """One append, before and while the writer has it."""
+
+    __slots__ = ("count", "future", "size_bytes", "start")
+
+    def __init__(self, start: Callable[[], asyncio.Future[T]], count: int, size_bytes: int) -> None:
+        self.start = start
+        self.count = count
+        self.size_bytes = size_bytes
+        self.future: Future[T] = Future()
+        # Cancelling does not take a record back: the writer owns it.
+        self.future.set_running_or_notify_cancel()
+
+    def finish(self, outcome: asyncio.Future[T]) -> None:
+        if outcome.cancelled():
+            self.future.set_exception(ClientClosedError("the client is closed"))
+        elif (error := outcome.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(outcome.result())
+
+
+class AppendCalls:
+    """The appends of one writer."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: WriterOptions,
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Take the loop of the writer, its options, and what waits for room in it."""
+        self._loop = loop
+        self._options = options
+        self._drain = drain
+        self._room = threading.Condition()
+        #: Records and bytes that are not acknowledged, and those that were refused last.
+        self._records = 0
+        self._bytes = 0
+        self._refused = (1, 0)
+        self._queue: list[_Call[Any]] = []
+        #: On the loop thread: what the writer has no room for yet.
+        self._waiting: deque[_Call[Any]] = deque()
+        self._pumping: asyncio.Task[None] | None = None
+
+    @property
+    def pending_records(self) -> int:
+        """How many records were appended and are not acknowledged."""
+        return self._records
+
+    def put(
+        self,
+        start: Callable[[], asyncio.Future[T]],
+        count: int,
+        size_bytes: int,
+        *,
+        waits: bool = False,
+    ) -> Future[T]:
+        """Have records appended, behind all that was put before.
+
+        Raises:
+            BackpressureError: too much is pending, and the caller does not want to wait.
+        """
+        call = _Call(start, count, size_bytes + count * ENTRY_OVERHEAD_BYTES)
+        with self._room:
+            while not self._has_room(call.count, call.size_bytes):
+                if not waits:
+                    self._refused = call.count, call.size_bytes
+                    raise BackpressureError(
+                        f"{self._records} records are pending: no room for {count} more with "
+                        f"{size_bytes} bytes"
+                    )
+                self._room.wait()
+            self._records += call.count
+            self._bytes += call.size_bytes
+            is_first = not self._queue
+            self._queue.append(call)
+        if is_first:
+            self._loop.call_soon_threadsafe(self._take)
+        return call.future
+
+    def wait_for_room(self) -> None:
+        """Wait until there is room for what was refused last."""
+        with self._room:
+            (count, size_bytes), self._refused = self._refused, (1, 0)
+            while not self._has_room(count, size_bytes):
+                self._room.wait()
+
+    def _has_room(self, count: int, size_bytes: int) -> bool:
+        # What is too large for any window is the writer's to refuse.
+        is_in = self._bytes + size_bytes <= self._options.max_pending_bytes
+        fits = is_in and self._records + count <= self._options.max_pending_records
+        return fits or not self._records
+
+    # On the loop thread
+
+    async def handed_over(self) -> None:
+        """Wait until the writer has all that was put before."""
+        self._take()
+        while self._pumping is not None:
+            await asyncio.wait({self._pumping})
+
+    def _take(self) -> None:
+        with self._room:
+            calls, self._queue = self._queue, []
+        self._waiting += calls
+        if self._pumping is None:
+            self._start()
+
+    def _start(self) -> None:
+        while self._waiting:
+            call = self._waiting[0]
+            try:
+                outcome = call.start()
+            except BackpressureError:
+                self._pumping = asyncio.ensure_future(self._start_later())
+                return
+            except Exception as error:
+                outcome = self._loop.create_future()
+                outcome.set_exception(error)
+            outcome.add_done_callback(partial(self._finish, call))
+            self._waiting.popleft()
+
+    async def _start_later(self) -> None:
+        with contextlib.suppress(QuorumbookError):  # the next call says so itself
+            await self._drain()
+        self._pumping = None
+        self._start()
+
+    def _finish(self, call: _Call[Any], outcome: asyncio.Future[Any]) -> None:
+        with self._room:
+            self._records -= call.count
+            self._bytes -= call.size_bytes
+            self._room.notify_all()
+        call.finish(outcome)

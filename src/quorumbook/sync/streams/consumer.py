@@ -1,0 +1,93 @@
+"""The blocking member of a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+from quorumbook.streams.partitions import consumer as aio
+from quorumbook.streams.partitions.reader import PartitionRecord
+from quorumbook.sync.loop import Closing
+from quorumbook.sync.streams.cursor import Cursor
+
+
+class Consumer(Closing):
+    """The blocking twin of ``quorumbook.streams.Consumer``."""
+
+    def __init__(self, consumer: aio.Consumer) -> None:
+        """Wrap a member that joined on the loop thread."""
+        super().__init__()
+        self._aio = consumer
+        #: What was fetched on the loop thread: an interrupt of who waits for it loses nothing.
+        self._found: list[aio.Delivery] = []
+
+    @property
+    def group(self) -> str:
+        """The group's name, which its cursors have too."""
+        return self._aio.group
+
+    @property
+    def member(self) -> str:
+        """By which name this member is known in the group."""
+        return self._aio.member
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that this member knows of."""
+        return self._aio.generation
+
+    @property
+    def assignment(self) -> frozenset[int]:
+        """The partitions whose records it hands out now."""
+        return self._aio.assignment
+
+    def __iter__(self) -> Iterator[aio.Delivery]:
+        return self
+
+    def __next__(self) -> aio.Delivery:
+        return self.read(1, wait_s=None)[0]
+
+    def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[aio.Delivery]:
+        """Return the next records; see ``quorumbook.streams.Consumer``."""
+        if not self._found:
+            self.run(lambda: self._find(max_records, wait_s))
+        found, self._found = self._found[:max_records], self._found[max_records:]
+        return found
+
+    async def _find(self, max_records: int, wait_s: float | None) -> None:
+        self._found = await self._aio.read(max_records, wait_s=wait_s)
+
+    def commit(self, record: PartitionRecord, *, state: bytes | None = None) -> None:
+        """Store that a record and all before it in its partition are done."""
+        self.run(lambda: self._aio.commit(record, state=state))
+
+    def nack(self, *records: PartitionRecord, delay_s: float = 0) -> None:
+        """Refuse records that are in hand: they are handed out again."""
+        self.run(lambda: self._aio.nack(*records, delay_s=delay_s))
+
+    def ack(self, *records: PartitionRecord) -> None:
+        """Store that single records are done, in any order."""
+        self.run(lambda: self._aio.ack(*records))
+
+    def cursor(self, partition: int) -> Cursor:
+        """Return the group's cursor in a partition that this member has."""
+        return Cursor(self._aio.cursor(partition))
+
+    def close(self, *, is_done: bool = False) -> None:
+        """Leave the group, and let the others have the partitions."""
+        self.run(lambda: self._aio.close(is_done=is_done))
+
+    def _end_block(self, error: BaseException | None) -> None:
+        self.close(is_done=error is None)
+
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
+
+def on_thread(function: Callable[[int], None]) -> Callable[[int], Awaitable[None]]:
+    """Have a function of a blocking application called where it may block."""
+
+    async def call(partition: int) -> None:
+        await asyncio.to_thread(function, partition)
+
+    return call

@@ -1,0 +1,345 @@
+"""The blocking partitioned stream, its writer and its reader."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quorumbook.errors import BackpressureError
+from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.partitions import stream as aio
+from quorumbook.streams.partitions.partitioning import (
+    PartitionAppended,
+    Partitioner,
+    StreamCut,
+    chosen,
+    in_order,
+    keyed,
+)
+from quorumbook.streams.partitions.reader import PartitionedReader as AioReader
+from quorumbook.streams.partitions.reader import PartitionRecord
+from quorumbook.streams.partitions.writer import PartitionedWriter as AioWriter
+from quorumbook.streams.reading.seek import Time
+from quorumbook.streams.writing.appended import Appended, AppendedBatch
+from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.sync.loop import Closing, ClosingQuietly, Owned, run_once
+from quorumbook.sync.streams.consumer import Consumer, on_thread
+from quorumbook.sync.streams.cursor import Cursor
+from quorumbook.sync.streams.namespace import Namespace, unwrapped
+from quorumbook.sync.streams.stream import Stream, writer_options
+from quorumbook.sync.streams.writer import StreamWriter
+
+_READ_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """What is known of a consumer group; see ``quorumbook.streams.GroupInfo``."""
+
+    name: str
+    generation: int
+    members: dict[str, tuple[int, ...]]
+    claims: dict[int, str]
+    cursors: dict[int, Cursor | None]
+
+
+def _info(info: aio.GroupInfo) -> GroupInfo:
+    return GroupInfo(
+        name=info.name,
+        generation=info.generation,
+        members=info.members,
+        claims=info.claims,
+        cursors={n: None if each is None else Cursor(each) for n, each in info.cursors.items()},
+    )
+
+
+class PartitionedStream(Owned):
+    """The blocking twin of ``quorumbook.streams.PartitionedStream``."""
+
+    def __init__(self, stream: aio.PartitionedStream) -> None:
+        """Wrap what ``create`` or ``open`` found."""
+        super().__init__()
+        self._aio = stream
+
+    @classmethod
+    def create(
+        cls,
+        namespace: Namespace,
+        name: str,
+        *,
+        partitions: int,
+        policy: StreamPolicy | None = None,
+        exist_ok: bool = False,
+    ) -> PartitionedStream:
+        """Create a partitioned stream; see ``quorumbook.streams.PartitionedStream``."""
+        return cls(
+            run_once(
+                lambda: aio.PartitionedStream.create(
+                    unwrapped(namespace),
+                    name,
+                    partitions=partitions,
+                    policy=policy,
+                    exist_ok=exist_ok,
+                )
+            )
+        )
+
+    @classmethod
+    def open(cls, namespace: Namespace, name: str) -> PartitionedStream:
+        """Return a partitioned stream that is there."""
+        return cls(run_once(lambda: aio.PartitionedStream.open(unwrapped(namespace), name)))
+
+    def refresh(self) -> tuple[Stream, ...]:
+        """Notice partitions that were added, and return all."""
+        return tuple(map(Stream, self.run(self._aio.refresh)))
+
+    def grow(self, partitions: int, *, policy: StreamPolicy | None = None) -> None:
+        """Have more partitions: empty ones, behind those that there are."""
+        self.run(lambda: self._aio.grow(partitions, policy=policy))
+
+    def delete(self) -> None:
+        """Delete it with all its records, and what is known of its groups."""
+        self.run(self._aio.delete)
+
+    @property
+    def name(self) -> str:
+        """The name that the partitions share."""
+        return self._aio.name
+
+    @property
+    def partitions(self) -> tuple[Stream, ...]:
+        """The partitions, as far as this process knows; ``refresh`` looks."""
+        return tuple(map(Stream, self._aio.partitions))
+
+    @property
+    def node(self) -> str:
+        """The metadata node that says how many partitions there are."""
+        return self._aio.node
+
+    def partition_of(self, key: bytes) -> int:
+        """Return the partition that a key's records are in."""
+        return self._aio.partition_of(key)
+
+    def writer(
+        self, *, partitions: Iterable[int] | None = None, **options: Any
+    ) -> PartitionedWriter:
+        """Become the writer of partitions; see the asyncio twin."""
+
+        async def begin() -> PartitionedWriter:
+            opened = await self._aio.writer(partitions=partitions, **options)
+            return PartitionedWriter(
+                self.name, len(self.partitions), opened, writer_options(options)
+            )
+
+        return self.run(begin)
+
+    def reader(
+        self,
+        start: StreamCut | Time | Literal["earliest", "latest"] = "earliest",
+        *,
+        end: StreamCut | None = None,
+        tail: bool = True,
+        partitions: Iterable[int] | None = None,
+        **options: Any,
+    ) -> PartitionedReader:
+        """Read partitions at the same time; see the asyncio twin."""
+
+        async def begin() -> PartitionedReader:
+            return PartitionedReader(
+                await self._aio.reader(start, end=end, tail=tail, partitions=partitions, **options)
+            )
+
+        return self.run(begin)
+
+    def consumer(self, group: str, **options: Any) -> Consumer:
+        """Join a group that consumes the stream; see the asyncio twin.
+
+        ``on_assigned`` and ``on_revoked`` are plain functions here, called on threads of their own.
+        """
+        for name in "on_assigned", "on_revoked":
+            if options.get(name) is not None:
+                options[name] = on_thread(options[name])
+
+        async def begin() -> Consumer:
+            return Consumer(await self._aio.consumer(group, **options))
+
+        return self.run(begin)
+
+    def groups(self) -> list[GroupInfo]:
+        """Return the groups that consume the stream, by name."""
+        return list(map(_info, self.run(self._aio.groups)))
+
+    def group(self, name: str) -> GroupInfo:
+        """Return what is known of a group."""
+        return _info(self.run(lambda: self._aio.group(name)))
+
+    def delete_group(self, name: str) -> None:
+        """Forget a group and its cursors."""
+        self.run(lambda: self._aio.delete_group(name))
+
+    def end(self) -> StreamCut:
+        """Return where each partition ends now, as far as readers see it."""
+        return self.run(self._aio.end)
+
+    def truncate(self, before: StreamCut) -> None:
+        """Cut off what lies before a cut, in the partitions that it names."""
+        self.run(lambda: self._aio.truncate(before))
+
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
+
+class PartitionedWriter(ClosingQuietly):
+    """The blocking twin of ``quorumbook.streams.PartitionedWriter``."""
+
+    def __init__(
+        self, name: str, partition_count: int, writer: AioWriter, options: WriterOptions
+    ) -> None:
+        """Wrap a writer that was opened on the loop thread."""
+        super().__init__()
+        self._writers = {
+            number: StreamWriter(each, options) for number, each in writer.writers.items()
+        }
+        self._partitioner = Partitioner(name, partition_count, self._writers)
+
+    @property
+    def writers(self) -> dict[int, StreamWriter]:
+        """The writers of the partitions, for what is done to one alone."""
+        return self._writers
+
+    def append(
+        self, payload: bytes, *, key: bytes | None = None, partition: int | None = None,
+        **options: Any,
+    ) -> PartitionAppended:  # fmt: skip
+        """Append a record and wait until it is safe; see the asyncio twin."""
+        number = self._partitioner.choose(key, partition)
+        return PartitionAppended(number, self._writers[number].append(payload, key=key, **options))
+
+    def append_nowait(
+        self, payload: bytes, *, key: bytes | None = None, partition: int | None = None,
+        **options: Any,
+    ) -> Future[PartitionAppended]:  # fmt: skip
+        """Append a record and return a future of where it is.
+
+        Raises:
+            BackpressureError: too much is pending; call ``drain`` and try again.
+        """
+        number = self._partitioner.choose(key, partition)
+        future: Future[PartitionAppended] = Future()
+        future.set_running_or_notify_cancel()
+
+        def finish(done: Future[Appended]) -> None:
+            if (error := done.exception()) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(PartitionAppended(number, done.result()))
+
+        stored = self._writers[number].append_nowait(payload, key=key, **options)
+        stored.add_done_callback(finish)
+        return future
+
+    def append_batch(
+        self,
+        payloads: Iterable[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        attributes: Sequence[Attributes | None] | None = None,
+        txids: Sequence[int] | None = None,
+    ) -> list[PartitionAppended]:
+        """Append many records and wait until all are safe; see the asyncio twin."""
+        kept = list(payloads)
+        carried = attributes if keys is None else [keyed(key) for key in keys]
+        parts = self._partitioner.parts(len(kept), carried)
+        futures = {
+            number: _appended(
+                self._writers[number],
+                chosen(kept, indexes),
+                carried and chosen(carried, indexes),
+                txids and chosen(txids, indexes),
+            )
+            for number, indexes in parts.items()
+        }
+        return in_order(parts, {number: each.result() for number, each in futures.items()})
+
+    def drain(self) -> None:
+        """Wait until there is room again for what was refused last."""
+        self._each(StreamWriter.drain)
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is safe, and tailing readers can see it."""
+        self._each(StreamWriter.flush)
+
+    def seal(self) -> None:
+        """End the partitions for ever."""
+        self._each(StreamWriter.seal)
+
+    def close(self) -> None:
+        """Wait for what is pending and let go of all partitions."""
+        self._each(StreamWriter.close)
+
+    def _each(self, do: Callable[[StreamWriter], None]) -> None:
+        """Do something with all writers, also behind one that fails."""
+        with contextlib.ExitStack() as stack:
+            for writer in reversed(self._writers.values()):
+                stack.callback(do, writer)
+
+
+def _appended(
+    writer: StreamWriter,
+    payloads: list[bytes],
+    attributes: Sequence[Attributes | None] | None,
+    txids: Sequence[int] | None,
+) -> Future[AppendedBatch]:
+    while True:
+        try:
+            return writer.append_batch_nowait(payloads, attributes=attributes, txids=txids)
+        except BackpressureError:
+            writer.drain()
+
+
+class PartitionedReader(Closing):
+    """The blocking twin of ``quorumbook.streams.PartitionedReader``."""
+
+    def __init__(self, reader: AioReader) -> None:
+        """Wrap a reader that was opened on the loop thread."""
+        super().__init__()
+        self._aio = reader
+        #: What was fetched and not handed out; filled on the loop thread, so that an interrupt
+        #: of who waits for it loses nothing.
+        self._fetched: deque[PartitionRecord] = deque()
+
+    @property
+    def position(self) -> StreamCut:
+        """Where the next record of each partition is, or a position before it."""
+        cut = self._aio.position
+        for number, record in reversed(self._fetched):
+            cut[number] = record.position
+        return cut
+
+    def __iter__(self) -> Iterator[PartitionRecord]:
+        return self
+
+    def __next__(self) -> PartitionRecord:
+        found = self.read(1, wait_s=None)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[PartitionRecord]:
+        """Return the next records; see ``quorumbook.streams.PartitionedReader``."""
+        if not self._fetched:
+            self.run(lambda: self._fetch(max(max_records, _READ_AT_ONCE), wait_s))
+        count = min(max_records, len(self._fetched))
+        return [self._fetched.popleft() for _ in range(count)]
+
+    async def _fetch(self, max_records: int, wait_s: float | None) -> None:
+        self._fetched += await self._aio.read(max_records, wait_s=wait_s)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.run(self._aio.close)

@@ -1,0 +1,146 @@
+"""The blocking reader of a stream: batches come from the loop thread, records out of them here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.reading import reader as aio
+from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.sync.loop import Closing
+
+T = TypeVar("T")
+
+
+class StreamReader(Closing):
+    """The blocking twin of ``quorumbook.streams.StreamReader``."""
+
+    def __init__(self, reader: aio.StreamReader) -> None:
+        """Wrap a reader that was opened on the loop thread."""
+        super().__init__()
+        self._aio = reader
+        #: What was fetched and is being handed out record by record.
+        self._batch: RecordBatch | None = None
+        self._handed_out = 0
+        self._records: Iterator[Record] = iter(())
+        #: Where to go on if a fetch was interrupted and what it brought is lost.
+        self._interrupted_at: Position | None = None
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was visible has been handed out."""
+        return self._aio.caught_up and self._left() is None
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """What segments behind the present one take in memory."""
+        return self._aio.read_ahead_bytes
+
+    @property
+    def lag_s(self) -> float:
+        """How long ago what was read last was appended; 0 at the end, and where nobody said."""
+        return self._aio.lag_s
+
+    @property
+    def idle_reason(self) -> str:
+        """Why no record comes, ``caught_up`` or ``unreachable``; empty while some do."""
+        return self._aio.idle_reason
+
+    @property
+    def position(self) -> Position:
+        """Where the next record to be handed out is, or a position before it."""
+        left = self._left()
+        if left is not None:
+            return left.first_position
+        return self._interrupted_at or self._aio.position
+
+    @property
+    def next_sequence_id(self) -> int | None:
+        """The sequence id that the next record must have; None if that is not known."""
+        left = self._left()
+        if left is not None and left.first_sequence_id >= 0:
+            return left.first_sequence_id
+        return self._aio.next_sequence_id
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        while True:
+            for record in self._records:
+                self._handed_out += 1
+                return record
+            batch = self._fetch(self._next_batch)
+            if batch is None:
+                raise StopIteration
+            self._keep(batch)
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yield records as they come, those of an entry together."""
+        batch = self._left()
+        while batch is not None or (batch := self._fetch(self._next_batch)) is not None:
+            self._keep(None)
+            yield batch
+            batch = self._left()
+
+    def read(
+        self, max_records: int = 1000, max_bytes: int = 1 << 20, *, wait_s: float | None = 0.5
+    ) -> list[Record]:
+        """Return the next records; see ``quorumbook.streams.StreamReader``."""
+        found: list[Record] = []
+        size = 0
+        left = self._left()
+        if left is not None:
+            for record in left:
+                size += len(record.payload)
+                if found and (len(found) == max_records or size > max_bytes):
+                    self._keep(left.part(len(found), len(left)))
+                    return found
+                found.append(record)
+            self._keep(None)
+            max_records -= len(found)
+            max_bytes -= size
+            wait_s = 0
+        if max_records > 0 and max_bytes > 0:
+            found += self._fetch(lambda: self._aio.read(max_records, max_bytes, wait_s=wait_s))
+        return found
+
+    def seek(self, position: Position) -> None:
+        """Go on from another position."""
+        self._keep(None)
+        self._interrupted_at = None
+        self.run(lambda: self._aio.seek(position))
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.run(self._aio.close)
+
+    def _fetch(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        before = self._interrupted_at
+        if before is not None and self._aio.position != before:
+            self.seek(before)
+        before = self._aio.position
+        try:
+            found = self.run(work)
+        except KeyboardInterrupt:
+            self._interrupted_at = before
+            raise
+        self._interrupted_at = None
+        return found
+
+    async def _next_batch(self) -> RecordBatch | None:
+        async with contextlib.aclosing(self._aio.batches()) as batches:
+            return await anext(batches, None)
+
+    def _left(self) -> RecordBatch | None:
+        """Return what was fetched and not handed out."""
+        batch = self._batch
+        if batch is None or self._handed_out >= len(batch):
+            return None
+        return batch.part(self._handed_out, len(batch))
+
+    def _keep(self, batch: RecordBatch | None) -> None:
+        self._batch, self._handed_out = batch, 0
+        self._records = iter(batch or ())

@@ -1,0 +1,114 @@
+"""The blocking table of a stream's latest values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import TypeVar, overload
+
+from quorumbook.streams.format.position import Position
+from quorumbook.streams.on_top import table_view as aio
+from quorumbook.streams.on_top.table_view import Change, own_key
+from quorumbook.streams.reading.batches import Record
+from quorumbook.sync.loop import Closing
+from quorumbook.sync.streams.stream import Stream, unwrapped
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class TableView(Closing, Mapping[K, V]):
+    """The blocking twin of ``quorumbook.streams.TableView``.
+
+    The table goes on while it is looked at: a look through it (``for``, ``keys``, ``items``,
+    ``values``) is at all of it as it was at one moment.  ``key`` and the callbacks of
+    ``on_change`` run on the loop's thread, where they must not block.
+    """
+
+    @overload
+    def __init__(self: TableView[bytes, bytes], stream: Stream) -> None: ...
+    @overload
+    def __init__(
+        self, stream: Stream, key: Callable[[Record], tuple[K, V | None] | None]
+    ) -> None: ...
+    def __init__(
+        self,
+        stream: Stream,
+        key: Callable[[Record], tuple[K, V | None] | None] = own_key,  # type: ignore[assignment]
+    ) -> None:
+        """Prepare; nothing is read before ``open``."""
+        super().__init__()
+        self._aio: aio.TableView[K, V] = aio.TableView(unwrapped(stream), key)
+
+    def open(self) -> TableView[K, V]:
+        """Read what there is, and follow the stream from then on; ``with`` does it."""
+        self.run(self._aio.open)
+        return self
+
+    def close(self) -> None:
+        """Follow the stream no more."""
+        self.run(self._aio.close)
+
+    def __enter__(self) -> TableView[K, V]:
+        return self.open()
+
+    def __getitem__(self, key: K) -> V:
+        return self._aio[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._aio)
+
+    def keys(self) -> KeysView[K]:
+        """Return the keys that are there now."""
+        return self._now().keys()
+
+    def items(self) -> ItemsView[K, V]:
+        """Return the keys that are there now, and their values."""
+        return self._now().items()
+
+    def values(self) -> ValuesView[V]:
+        """Return the values that are there now."""
+        return self._now().values()
+
+    @property
+    def position(self) -> Position | None:
+        """Behind the last record that is in the table; None before the first."""
+        return self._aio.position
+
+    def refresh(self) -> None:
+        """Wait until everything is in the table that readers can see now."""
+        self.run(self._aio.refresh)
+
+    def wait_for(self, position: Position) -> None:
+        """Wait until the record at a position is in the table: what ``append`` returned, say."""
+        self.run(lambda: self._aio.wait_for(position))
+
+    def on_change(self, callback: Callable[[K, V | None], object]) -> Callable[[], None]:
+        """Have a callback run for every record, in order, with its key and value; None: deleted.
+
+        What came before is not told; who wants that too takes ``changes(replay=True)``.
+
+        Returns:
+            What takes it away again.
+        """
+
+        async def add() -> Callable[[], None]:
+            return self._aio.on_change(callback)
+
+        async def take_away() -> None:
+            remove()
+
+        remove = self.run(add)
+        return lambda: self.run(take_away)
+
+    def changes(self, *, replay: bool = False) -> Iterator[Change[K, V]]:
+        """Yield what becomes of keys; see ``quorumbook.streams.TableView``."""
+        return self.iterate(lambda: self._aio.changes(replay=replay))
+
+    def _now(self) -> dict[K, V]:
+        async def copy() -> dict[K, V]:
+            return dict(self._aio)
+
+        return self.run(copy)
