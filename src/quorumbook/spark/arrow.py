@@ -1,0 +1,72 @@
+"""Arrow columns out of what a reader holds, without a step for each row in Python.
+
+Binary columns are one join and the offsets; constants are laid out by numpy.  A column's type is
+that of the schema Spark expects: plain 32-bit offsets, so a batch has its bytes bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+def binary_column(values: Sequence[bytes], sizes: Sequence[int] | None = None) -> pa.Array:
+    """Return a column of bytes.
+
+    Args:
+        values: The bytes; copied at once, since each step of numpy's may have to wait for the
+            thread that reads on.
+        sizes: How long each is, where that is known.
+    """
+    return _of_buffers(pa.binary(), b"".join(values), sizes or map(len, values), len(values))
+
+
+def optional_binary_column(values: Sequence[bytes | None]) -> pa.Array:
+    """Return a column of bytes, null where there are none."""
+    if None not in values:
+        return binary_column(values)  # type: ignore[arg-type]
+    return pa.array(values, pa.binary())
+
+
+def constant_text_column(text: str, count: int) -> pa.Array:
+    """Return a column of one text."""
+    data = text.encode()
+    offsets = np.arange(0, (count + 1) * len(data), max(len(data), 1), dtype=np.int32)
+    if not data:
+        offsets = np.zeros(count + 1, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets[: count + 1]), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(pa.utf8(), count, buffers)
+
+
+def number_column(values: Numbers | Sequence[int], kind: pa.DataType) -> pa.Array:
+    """Return a column of numbers of a kind: 32 or 64 bits, or microseconds since 1970."""
+    if pa.types.is_timestamp(kind):
+        return pa.array(np.asarray(values, dtype=np.int64)).view(kind)
+    return pa.array(np.asarray(values, dtype=kind.to_pandas_dtype()))
+
+
+def rows_column(values: Sequence[Any], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
+    """Return a column in which each value stands so many times."""
+    return pa.array(values, kind).take(pa.array(np.repeat(np.arange(len(values)), counts)))
+
+
+def sliced_column(buffer: bytes, starts: Sequence[int], offset: int, size: int) -> Any:
+    """Return the same few bytes of each of many places, as rows of a numpy array."""
+    at = np.asarray(starts)[:, None] + np.arange(offset, offset + size)
+    return np.frombuffer(buffer, np.uint8)[at]
+
+
+def null_column(kind: pa.DataType, count: int) -> pa.Array:
+    """Return a column without a value."""
+    return pa.nulls(count, kind)
+
+
+def _of_buffers(kind: pa.DataType, data: bytes, sizes: Iterable[int], count: int) -> pa.Array:
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(sizes, np.int32, count), out=offsets[1:])
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -1,0 +1,171 @@
+"""Reads streams or ledgers as a batch: looks at them once, plans tasks, and yields their rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from quorumbook.env import logger
+from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
+from quorumbook.spark.kinds import Kind, kind_of, views_of
+from quorumbook.spark.offsets import Offset
+from quorumbook.spark.planning import Piece, plan
+from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.replica_rows import check_replica
+from quorumbook.spark.schema import arrow_schema, check_schema
+from quorumbook.spark.selection import Source
+from quorumbook.spark.starts import after_truncation, resolve
+from quorumbook.spark.task import Task
+from quorumbook.spark.views import View, Views, pieces_of
+from quorumbook.spark.where import Where, check_names
+from quorumbook.streams.errors import (
+    DataLossError,
+    PositionTruncatedError,
+    StreamNotFoundError,
+)
+
+_log = logger("spark")
+#: So many streams or ledgers are looked at at a time.
+_AT_ONCE = 64
+
+
+class BatchReader(DataSourceReader):
+    """Reads what there is at the moment of planning."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Take options and columns.
+
+        Raises:
+            ConfigError: there are no such columns.
+        """
+        check_schema(schema, kind_of(options).columns, kind_of(options).title)
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks.
+
+        Raises:
+            StreamNotFoundError: what is named is not there; NoSuchLedgerInMetadataError as well.
+            PositionTruncatedError: where it should begin was truncated away.
+            DataLossError: a segment's ledger is gone.
+        """
+        options = self._options
+        cluster = connected(options.connection)
+        pieces = cluster.run(lambda: _pieces(cluster, options))
+        tasks = plan(
+            pieces,
+            target_bytes=options.target_partition_bytes,
+            max_records=options.max_records_per_partition,
+            min_tasks=options.min_partitions,
+        )
+        return [Task(cluster.instance_id, task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read_task(self._options, self._schema, partition)
+
+
+def read_task(
+    options: ReadOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task, of a batch or of a stream's batch."""
+    if partition.value is None:
+        return  # what Spark makes of no tasks
+    assert isinstance(partition, Task)
+    partition.check_release()
+    cluster = connected(options.connection)
+    pieces: list[Piece] = partition.work_for(cluster.instance_id)
+    kind: Kind = kind_of(options)
+    columns = arrow_schema(schema)
+    for rows in cluster.iterate_ahead(lambda: kind.gather(cluster, options, pieces)):
+        yield kind.record_batch(rows, columns)
+
+
+async def _pieces(cluster: Cluster, options: ReadOptions) -> list[Piece]:
+    await check_replica(cluster, options.replica)
+    views = await views_of(cluster, options)
+    names = await views.names()
+    for where in (options.starting, options.ending):
+        check_names(where, {name: views.title(name) for name in names})
+    found: list[Piece] = []
+    for first in range(0, len(names), _AT_ONCE):
+        for pieces in await asyncio.gather(
+            *(_of_one(views, options, name) for name in names[first : first + _AT_ONCE])
+        ):
+            found += pieces
+    return found
+
+
+async def _of_one(views: Views, options: ReadOptions, name: str) -> list[Piece]:
+    view = await views.view(name)
+    if view is None:
+        raise missing(options, name)
+    start = await _end(options.starting, view, views, options)
+    end = await _end(options.ending, view, views, options)
+    lost = view.lost_before(start)
+    if lost:
+        start = lose(options, lost, view)
+    if isinstance(options.ending.place_of(name, view.title), Offset) and view.lost_before(end):
+        raise ConfigError(f"endingOffsets: {view.lost_before(end)}")
+    return await pieces_between(views, options, view, start, end)
+
+
+async def _end(where: Where, view: View, views: Views, options: ReadOptions) -> Offset:
+    is_start = where is options.starting
+    try:
+        return await resolve(where, view, views, is_strict_time=is_start and options.is_strict_time)
+    except PositionTruncatedError as error:
+        return after_truncation(error, view, fails=is_start and options.fails_on_data_loss)
+
+
+async def pieces_between(
+    views: Views, options: ReadOptions, view: View, start: Offset, end: Offset
+) -> list[Piece]:
+    """Return what lies between two offsets of one stream or ledger.
+
+    Raises:
+        DataLossError: a segment's ledger is gone, and that is to fail.
+    """
+    sizes = {}
+    between = view.between(start, end)
+    for extent, _, last, _, _ in between:
+        try:
+            sizes[extent.ledger_id] = await views.sizes(extent.ledger_id, last + 1)
+        except NoSuchLedgerInMetadataError as error:
+            what = f"the ledger {extent.ledger_id} of {view.name} is gone"
+            if options.fails_on_data_loss:
+                raise DataLossError(
+                    f"{what}; failOnDataLoss=false goes on without it", ledger_id=extent.ledger_id
+                ) from error
+            _log.warning("%s; it is left out", what)
+    left = tuple(extent for extent in view.extents if extent.ledger_id in sizes)
+    name = "" if options.selection.kind is Source.LEDGER else view.name
+    return pieces_of(view._replace(extents=left), start, end, sizes, name)
+
+
+def missing(options: ReadOptions, name: str) -> Exception:
+    """Return the error that says that something is not there."""
+    if options.selection.kind is Source.LEDGER:
+        return NoSuchLedgerInMetadataError(f"there is no ledger {name}", ledger_id=int(name))
+    return StreamNotFoundError(
+        f"there is no stream {name} in {options.connection.namespace_path}; "
+        "`quorumbook stream create` makes one, and the option namespace names another place"
+    )
+
+
+def lose(options: ReadOptions, what: str, view: View) -> Offset:
+    """Return where to go on although something is gone, unless that is to fail.
+
+    Raises:
+        DataLossError: it is.
+    """
+    if options.fails_on_data_loss:
+        raise DataLossError(f"{what}; failOnDataLoss=false goes on with what is left")
+    _log.warning("%s; going on with what is left", what)
+    return view.first

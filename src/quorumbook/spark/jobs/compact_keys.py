@@ -1,0 +1,183 @@
+"""``compact-keys``: the latest record of each key, out of a stream into another one.
+
+What is completed of the stream is read, up to its last completed segment.  The result is one
+batch of an application of its own, whose number is the sequence id up to which it was read, and
+the batch replaces what the other stream had in the same step.  So readers of the other stream see
+the old result or the new one, and a job that is killed, or given again, makes it once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs.batches import birth_of
+from quorumbook.spark.jobs.engine import Limits
+from quorumbook.spark.jobs.frame import Report
+from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.queries import connected_to, paced
+from quorumbook.spark.pool import connected
+from quorumbook.streams import Namespace, Position
+from quorumbook.streams.errors import StreamNotFoundError, TransactionLostError
+from quorumbook.streams.segments import start_sequence_ids, without_truncated
+from quorumbook.streams.transactions import Application, Identity, Place
+
+_UNIT = "batch"
+_COLUMNS = "seq long, key binary, value binary, headers array<struct<key:string,value:binary>>"
+#: What one task writes, about: a segment of the result.
+_TASK_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """What is compacted."""
+
+    source: str
+    target: str
+    creates_stream: bool = False
+    #: Records without a payload delete their key; so long they stay in the result.
+    retain_s: float = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is to be done."""
+
+    application: str
+    #: Behind the last record that is read.
+    end: int
+    size_bytes: int
+    is_done: bool
+
+
+async def look(namespace: Namespace, options: KeyOptions) -> Due:
+    """Return what is to be done; the target is made if that is wanted.
+
+    Raises:
+        ConfigError: the target has records that are no result of this job.
+        StreamNotFoundError: one of the streams is not there.
+    """
+    if options.source == options.target:
+        raise ConfigError(
+            f"--to stream:{options.target}: another stream; sequence ids of a stream have no gaps"
+        )
+    birth = await birth_of(namespace, options.source)
+    target_birth = 0
+    try:
+        target_birth = await birth_of(namespace, options.target)
+    except StreamNotFoundError:
+        if not options.creates_stream:
+            raise
+    names = f"{birth} {options.source} {target_birth} {options.target}"
+    application = f"compact-keys {names}"
+    if target_birth:
+        await _check_target(namespace, options.target, application)
+    segments = await namespace.stream(options.source).context.nodes.segments()
+    completed = [segment for segment in segments if not segment.is_in_progress]
+    end = size = 0
+    if completed:
+        end = start_sequence_ids(completed)[-1] + completed[-1].record_count
+        for segment in without_truncated(completed):
+            size += (await namespace.client.ledger_metadata(segment.ledger_id)).length
+    app = Application(Place(namespace.client, namespace), application, Identity("batch", ""))
+    try:
+        is_done = await app.is_committed(end)
+    except TransactionLostError:  # there is none yet
+        is_done = False
+    return Due(application, end, size, is_done or end <= 0)
+
+
+async def _check_target(namespace: Namespace, name: str, application: str) -> None:
+    """Raise ConfigError if somebody else has records there."""
+    segments = await namespace.stream(name).context.nodes.segments()
+    for segment in without_truncated(segments):
+        ledger = await namespace.client.ledger_metadata(segment.ledger_id)
+        made_by = ledger.custom_metadata.get("transaction", b"").decode(errors="replace")
+        if not made_by.startswith(f"{application} "):
+            raise ConfigError(
+                f"--to stream:{name}: segment {segment.number} is no result of compacting this "
+                "stream, and would be replaced; give another stream"
+            )
+
+
+def run(
+    spark: Any,
+    connection: Connection,
+    options: KeyOptions,
+    journal: JobJournal,
+    limits: Limits,
+) -> Report:
+    """Write the result, unless it is there already."""
+    from pyspark.sql import Observation  # noqa: PLC0415
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    report = Report("compact-keys", journal.job_id, units=1)
+    cluster = connected(connection)
+    namespace = cluster.namespace()
+    if options.creates_stream:
+        cluster.run(lambda: namespace.create_stream(options.target, exist_ok=True))
+    due = cluster.run(lambda: look(namespace, options))
+    report.size_bytes = due.size_bytes
+    rows = 0
+    if not due.is_done:
+        seen = Observation()
+        frame = latest(spark, connection, options, due)
+        frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
+        writer = paced(spark, frame, limits).write.format("quorumbook").mode("append")
+        writer = connected_to(writer, connection).option("replace", "true")
+        writer = writer.option("txnAppId", due.application).option("txnVersion", str(due.end))
+        writer.save(f"stream:{options.target}")
+        rows = seen.get["rows"]
+        if not rows:
+            cluster.run(lambda: _empty(namespace, options.target))
+    result = {"rows": rows, "end": due.end, "was_there": due.is_done}
+    journal.add({_UNIT: result})
+    report.results = {_UNIT: result}
+    return report
+
+
+async def _empty(namespace: Namespace, name: str) -> None:
+    """Leave nothing of a stream: a batch without rows replaces nothing."""
+    segments = await namespace.stream(name).context.nodes.segments()
+    if segments:
+        await namespace.stream(name).truncate(Position(segments[-1].number + 1, 0, 0))
+
+
+def latest(spark: Any, connection: Connection, options: KeyOptions, due: Due) -> Any:
+    """Return the rows of the result, in the order of the stream.
+
+    Records without a key are all kept; of those without a payload the young ones.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    reader = connected_to(spark.read.format("quorumbook"), connection)
+    reader = reader.option("endingOffsets", json.dumps({options.source: due.end}))
+    records = reader.schema(f"{_COLUMNS}, timestamp timestamp").load(f"stream:{options.source}")
+    by_itself = f.when(f.col("key").isNull(), f.col("seq"))
+    newest = (
+        records.groupBy("key", by_itself.alias("by_itself"))
+        .agg(f.max_by(f.struct("seq", "value", "headers", "timestamp"), "seq").alias("newest"))
+        .select("key", "newest.*")
+    )
+    since = f.current_timestamp() - f.make_dt_interval(secs=f.lit(options.retain_s))
+    is_old = f.coalesce(f.col("timestamp") < since, f.lit(False))
+    is_deleted = f.col("key").isNotNull() & (f.length("value") == 0)
+    left = newest.where(~(is_deleted & is_old)).orderBy("seq")
+    tasks = 1 + due.size_bytes // _TASK_BYTES
+    return left.coalesce(tasks).select("key", "value", "headers", "timestamp")
+
+
+def arguments(options: KeyOptions) -> dict[str, Any]:
+    """Return what the job depends on."""
+    return asdict(options)
+
+
+def conclude(report: Report) -> None:
+    """Sum the result up."""
+    for result in report.results.values():
+        report.summary["rows_written"] = result["rows"]
+        report.summary["up_to_record"] = result["end"]
+        report.summary["was_there"] = result["was_there"]

@@ -1,0 +1,193 @@
+"""``fsck-meta``: whether what the metadata say agrees with itself; no bookie is asked.
+
+    kind                what it means                                              fixed by --fix
+    unreadable_ledger   the metadata of a ledger cannot be understood
+    bad_fragments       a closed ledger ends before its last fragment begins,
+                        or a bookie stands twice in an ensemble
+    unknown_bookie      an ensemble names a bookie that has no cookie
+    unreferenced        a ledger of a stream that no segment and no allocation names
+    missing_ledger      a segment whose ledger is gone, and that has no files
+    stale_files         files are listed for a segment that is not there
+    stale_mark          a ledger that is gone stands among those that lack copies    yes
+    no_cookie           a registered bookie without a cookie
+
+A unit is some ledgers, or one stream; what concerns the cluster as a whole is one more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from quorumbook.errors import NoSuchLedgerInMetadataError, NoSuchNodeError
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.ledger_chunks import ledger_chunks, ledgers_of
+from quorumbook.spark.jobs.pace import Pace
+from quorumbook.spark.pool import Cluster
+from quorumbook.streams import Namespace
+from quorumbook.streams.compaction import kept_ledgers
+from quorumbook.streams.format.segment_text import Truncation
+from quorumbook.streams.tier.nodes import TierNodes
+from quorumbook.streams.transactions import Place
+
+_STREAM_BYTES = 5000
+
+
+async def plan(namespace: Namespace, *, fix: bool, min_age_s: float) -> Plan:
+    """Return what is to be looked at.
+
+    Args:
+        namespace: Whose streams; ledgers of other namespaces are not looked for in it.
+        min_age_s: Younger ledgers may be ones that their writers are about to name.
+        fix: Whether what can be mended without harm is.
+    """
+    units = [Unit("cluster", 0, {"what": "cluster", "fix": fix})]
+    units += [
+        Unit(f"stream {name}", _STREAM_BYTES, {"what": "stream", "stream": name})
+        async for name in namespace.streams()
+    ]
+    for unit in await ledger_chunks(namespace.client):
+        arguments = {
+            "what": "ledgers", "namespace": namespace.path, "min_age_s": min_age_s,
+            **unit.arguments,
+        }  # fmt: skip
+        units.append(Unit(f"ledgers {unit.key}", unit.size_bytes, arguments))
+    return Plan("fsck-meta", units, work, lambda result: bool(result["findings"]))
+
+
+async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+    """Look at one unit."""
+    del pace
+    look = {"cluster": _cluster, "stream": _stream, "ledgers": _ledgers}[arguments["what"]]
+    return {"findings": await look(cluster, arguments)}
+
+
+def _row(kind: str, subject: object, detail: str = "", *, fixed: bool = False) -> dict[str, Any]:
+    return {"kind": kind, "subject": str(subject), "detail": detail, "fixed": fixed}
+
+
+async def _cluster(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
+    client = cluster.client
+    cookies = set(await CookieStore(client.store).list())
+    writable, read_only = await client.bookies()
+    found = [
+        _row("no_cookie", bookie_id, "registered, and without a cookie")
+        for bookie_id in sorted((writable | read_only) - cookies)
+    ]
+    queue = UnderreplicationQueue(client.store, "fsck-meta")
+    try:
+        marked = [mark.ledger_id async for mark in queue.list()]
+        for ledger_id in marked:
+            try:
+                await client.ledger_metadata(ledger_id)
+            except NoSuchLedgerInMetadataError:
+                is_fixed = arguments["fix"] and await _unmark(queue, ledger_id)
+                found.append(_row("stale_mark", ledger_id, "the ledger is gone", fixed=is_fixed))
+    finally:
+        queue.close()
+    return found
+
+
+async def _unmark(queue: UnderreplicationQueue, ledger_id: int) -> bool:
+    work = await queue.take_this(ledger_id)
+    return work is not None and await queue.done(work)
+
+
+async def _stream(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
+    namespace = await cluster.opened_namespace()
+    name = arguments["stream"]
+    context = namespace.stream(name).context
+    tier = TierNodes(context.nodes)
+    found = []
+    try:
+        segments = await context.nodes.segments()
+    except NoSuchNodeError:
+        return []  # deleted since it was listed
+    for segment in segments:
+        if segment.truncation is Truncation.TRUNCATED:
+            continue
+        try:
+            await cluster.client.ledger_metadata(segment.ledger_id)
+        except NoSuchLedgerInMetadataError:
+            stored = await tier.read(segment.number)
+            if stored is None or not stored.manifest.is_readable:
+                detail = f"segment {segment.number}: ledger {segment.ledger_id} is gone"
+                found.append(_row("missing_ledger", name, detail))
+    numbers = {segment.number for segment in segments}
+    stale = [number for number in await tier.numbers() if number not in numbers]
+    return found + [_row("stale_files", name, f"there is no segment {n}") for n in stale]
+
+
+async def _ledgers(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
+    cookies = set(await CookieStore(cluster.client.store).list())
+    now_ms = cluster.client.store.env.clock.wall_ms()
+    references: dict[str, set[int] | None] = {}
+    found = []
+    async for ledger_id, metadata in ledgers_of(cluster.client, arguments["ids"]):
+        if isinstance(metadata, str):
+            found.append(_row("unreadable_ledger", ledger_id, metadata))
+            continue
+        found += _fragment_problems(metadata)
+        members = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+        if members - cookies:
+            detail = ", ".join(sorted(members - cookies))
+            found.append(_row("unknown_bookie", ledger_id, detail))
+        stream = _stream_of(metadata, arguments["namespace"])
+        if stream is None or now_ms - (metadata.ctime_ms or 0) < arguments["min_age_s"] * 1000:
+            continue
+        if stream not in references:
+            references[stream] = await _referenced(cluster, stream)
+        named = references[stream]
+        if named is None or ledger_id not in named:
+            # It may have been made, or its segment begun, since the list was read.
+            named = references[stream] = await _referenced(cluster, stream)
+            if named is None or ledger_id not in named:
+                found.append(_row("unreferenced", ledger_id, f"stream {stream} does not name it"))
+    return found
+
+
+def _fragment_problems(metadata: LedgerMetadata) -> list[dict[str, Any]]:
+    found = []
+    last = metadata.last_fragment.first_entry_id
+    if metadata.is_closed and metadata.last_entry_id < last - 1:
+        detail = f"ends at {metadata.last_entry_id}, its last fragment begins at {last}"
+        found.append(_row("bad_fragments", metadata.ledger_id, detail))
+    for fragment in metadata.fragments:
+        if len(set(fragment.ensemble)) < len(fragment.ensemble):
+            detail = f"a bookie stands twice in the ensemble from {fragment.first_entry_id} on"
+            found.append(_row("bad_fragments", metadata.ledger_id, detail))
+    return found
+
+
+def _stream_of(metadata: LedgerMetadata, namespace: str) -> str | None:
+    custom = metadata.custom_metadata
+    if custom.get("component") != b"stream" or custom.get("namespace") != namespace.encode():
+        return None
+    return custom.get("stream", b"").decode(errors="backslashreplace")
+
+
+async def _referenced(cluster: Cluster, stream: str) -> set[int] | None:
+    """Return the ledgers that a stream names, or named until it was compacted.
+
+    None: there is no such stream.
+    """
+    namespace = await cluster.opened_namespace()
+    nodes = namespace.stream(stream).context.nodes
+    if not await nodes.exists():
+        return None
+    named = await kept_ledgers(Place(cluster.client, namespace))
+    named |= {segment.ledger_id for segment in await nodes.segments()}
+    allocated = (await nodes.read_state()).allocated
+    return named if allocated is None else named | {allocated}
+
+
+def conclude(report: Report) -> None:
+    """Sum the results up; what was fixed is no finding any more."""
+    rows = [row for _, result in sorted(report.results.items()) for row in result["findings"]]
+    report.findings = sum(not row["fixed"] for row in rows)
+    report.summary["found"] = dict(Counter(row["kind"] for row in rows))
+    report.summary["fixed"] = sum(row["fixed"] for row in rows)
+    report.summary["rows"] = rows

@@ -1,0 +1,267 @@
+"""``lake-sink``: streams into a table of a lake, each record once.
+
+A unit is a split of a stream, which the task that reads it writes as one Parquet file.  The table
+takes a batch's files and how far the streams were read in one step (``spark.lake``).  A file that
+no batch has is of no meaning; a job that is resumed writes the same files anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.jobs.batches import Due, Reached, check_dense, what_is_due
+from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.pace import Pace
+from quorumbook.spark.lake.rows import Rows
+from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
+from quorumbook.spark.pool import Cluster
+from quorumbook.streams import Record, Split
+from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.tier.part_file import file_system
+from quorumbook.streams.tier.worker import FileWorker
+
+_ROWS, _ROW_BYTES = 10_000, 8 * 1024 * 1024
+
+
+class LakeSink:
+    """The job, on the driver; one of ``batches.Batches``."""
+
+    job = "lake-sink"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        table: LakeTable,
+        names: Sequence[str] | None,
+        *,
+        job_id: str,
+        decode: str,
+        max_bytes: int,
+        allows_loss: bool,
+    ) -> None:
+        """Take what is copied where.
+
+        Args:
+            cluster: Of the streams.
+            table: The table.
+            names: Which streams; None: all.
+            job_id: Directories of files are named after it.
+            decode: Fields of the records' JSON, as ``rows.schema_of`` takes them.
+            max_bytes: Of one batch.
+            allows_loss: See ``what_is_due``.
+        """
+        self._cluster = cluster
+        self._table = table
+        self._names = names
+        self._job_id = job_id
+        self._decode = decode
+        self._max_bytes = max_bytes
+        self._allows_loss = allows_loss
+        self._before = LakeState()
+        self._due: list[Due] = []
+        self.rows = self.files = self.file_bytes = self.undecoded = self.batches = 0
+
+    def plan(self) -> Plan | None:
+        """Return the next batch; None: nothing is due.
+
+        Raises:
+            ConfigError: the table has records of another cluster.
+            DataLossError: something that is due is gone.
+        """
+        cluster = self._cluster
+        namespace = cluster.namespace()
+        names = self._names
+        if names is None:
+
+            async def all_names() -> list[str]:
+                return [name async for name in namespace.streams()]
+
+            names = cluster.run(all_names)
+        before = self._before = self._table.state(names)
+        if before.cluster not in ("", cluster.instance_id):
+            raise ConfigError(
+                f"the table has records of cluster {before.cluster}, the metadata URI leads to "
+                f"cluster {cluster.instance_id}: correct the URI, or give another table"
+            )
+        self._due = cluster.run(
+            lambda: what_is_due(
+                namespace,
+                names,
+                before.streams,
+                max_bytes=self._max_bytes,
+                allows_loss=self._allows_loss,
+                remedy="--allow-data-loss goes on with what is there",
+            )
+        )
+        batch = before.batch + 1
+        out = f"{self._table.data_directory}/{batch:010d}-{self._job_id}"
+        units = []
+        for due in self._due:
+            for index, split in enumerate(due.splits):
+                arguments = {
+                    "stream": due.stream,
+                    "split": split.to_json(),
+                    "out": out,
+                    "decode": self._decode,
+                }
+                units.append(Unit(self._key(due, index), split.size_bytes, arguments))
+        return Plan(self.job, units, work) if units else None
+
+    def _key(self, due: Due, index: int) -> str:
+        split = due.splits[index]
+        place = f"{split.segment}:{split.first_entry}-{split.last_entry}@{split.ledger_id}"
+        return f"{self._before.batch + 1}/{due.stream}#{place}"
+
+    def commit(self, results: Mapping[str, Values]) -> bool:
+        """Have the table take the batch in; False: there are no records in it.
+
+        Raises:
+            LakeConflictError: somebody else writes the table.
+            DataLossError: records are missing.
+        """
+        streams = dict(self._before.streams)
+        files: list[LakeFile] = []
+        for due in self._due:
+            parts = [results[self._key(due, index)] for index in range(len(due.splits))]
+            behind = check_dense(due, parts)
+            if behind is not None:
+                streams[due.stream] = Reached(due.birth, behind)
+            files += [
+                LakeFile(
+                    path=part["path"],
+                    stream=due.stream,
+                    rows=part["rows"],
+                    size_bytes=part["file_bytes"],
+                    first=part["first"],
+                    last=part["behind"] - 1,
+                )
+                for part in parts
+                if part["rows"]
+            ]
+            self.undecoded += sum(part["undecoded"] for part in parts)
+        if not files:
+            return False
+        state = LakeState(
+            batch=self._before.batch + 1, cluster=self._cluster.instance_id, streams=streams
+        )
+        self._table.commit(self._before, state, files)
+        self.batches += 1
+        self.rows += sum(file.rows for file in files)
+        self.files += len(files)
+        self.file_bytes += sum(file.size_bytes for file in files)
+        return True
+
+    def conclude(self, report: Report) -> None:
+        """Sum up what was written; records that are not of the columns' kinds are findings."""
+        report.summary.update(
+            batches=self.batches,
+            rows_written=self.rows,
+            files=self.files,
+            file_bytes=self.file_bytes,
+            undecoded=self.undecoded,
+        )
+        report.findings = self.undecoded
+
+
+# On executors ------------------------------------------------------------------------------------
+
+
+async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+    """Write the records of one split as a file.
+
+    Raises:
+        FilesUnavailableError: it cannot be written.
+        DataLossError: something of the split is gone.
+    """
+    namespace = await cluster.opened_namespace()
+    split = Split.from_json(arguments["split"])
+    stream = arguments["stream"]
+    name = stream.replace("/", "%2F")
+    path = f"{arguments['out']}/{name}-{split.segment:018d}-{split.first_entry:012d}.parquet"
+    rows = Rows(arguments["decode"])
+    worker = FileWorker(cluster.client.context.env)
+    writer = await worker.run(partial(_File, path, rows.schema))
+    first = behind = -1
+    count = size = 0
+    held: list[Record] = []
+
+    async def flush() -> None:
+        nonlocal held
+        taken, held = held, []
+        await worker.run(lambda: writer.add(rows.table(stream, taken)))
+
+    try:
+        held_bytes = 0
+        async with contextlib.aclosing(namespace.stream(stream).read_split(split)) as batches:
+            async for batch in batches:
+                await pace.take(batch.size_bytes)
+                found = batch.first_sequence_id
+                if found < 0:
+                    raise ConfigError(
+                        f"stream {stream} has records without sequence ids, of old writers: "
+                        "`quorumbook spark export` writes them into files"
+                    )
+                if count == 0:
+                    first = found
+                elif found != behind:
+                    raise DataLossError(
+                        f"records {behind} to {found - 1} of stream {stream} are missing"
+                    )
+                behind = batch.next_sequence_id
+                count += len(batch)
+                held += batch
+                held_bytes += batch.size_bytes
+                if len(held) >= _ROWS or held_bytes >= _ROW_BYTES:
+                    await flush()
+                    held_bytes = 0
+        if held:
+            await flush()
+        size = await worker.run(writer.finish if count else writer.abandon)
+    except BaseException:
+        await worker.run(writer.abandon)
+        raise
+    finally:
+        worker.stop()
+    return {
+        "rows": count,
+        "first": first,
+        "behind": behind,
+        "path": path,
+        "file_bytes": size,
+        "undecoded": rows.undecoded,
+    }
+
+
+class _File:
+    """A file that has its name when it is whole; blocks."""
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self._system, self._path = file_system(path)
+        self._system.create_dir(self._path.rpartition("/")[0], recursive=True)
+        self._temporary = f"{self._path}.tmp"
+        self._writer: Any = pyarrow.parquet.ParquetWriter(
+            self._temporary, schema, filesystem=self._system, compression="zstd",
+            compression_level=1,
+        )  # fmt: skip
+
+    def add(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def finish(self) -> int:
+        self._writer.close()
+        self._system.move(self._temporary, self._path)
+        return int(self._system.get_file_info(self._path).size)
+
+    def abandon(self) -> int:
+        with contextlib.suppress(Exception):
+            self._writer.close()
+        with contextlib.suppress(OSError):
+            self._system.delete_file(self._temporary)
+        return 0

@@ -1,0 +1,164 @@
+"""Jobs that are streaming queries: ``transform`` and ``analytics``.
+
+Where a query is stands in its checkpoint, so it goes on after any end at the very record, and
+what it writes to a stream is there once.  Without ``follows`` it ends when it has read what was
+there as it began; with it, it goes on with what comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from quorumbook.env import Budget, Env
+from quorumbook.errors import ConfigError
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs.engine import MEGABYTE, Limits, tasks_at_once
+from quorumbook.spark.jobs.frame import Report
+from quorumbook.spark.jobs.journal import JobJournal
+
+_UNIT = "query"
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions:
+    """What a query reads, how it runs, where its rows go."""
+
+    #: ``stream:NAME,NAME``
+    source: str
+    #: ``stream:NAME``, or a directory of Parquet files.
+    target: str
+    checkpoint: str
+    creates_stream: bool = False
+    since_ms: int | None = None
+    follows: bool = False
+    every_s: float = 10.0
+
+    @property
+    def stream(self) -> str:
+        """The target stream; empty: a directory."""
+        kind, _, name = self.target.partition(":")
+        return name if kind == "stream" else ""
+
+
+def records(spark: Any, connection: Connection, options: QueryOptions) -> Any:
+    """Return the source's records as they come, from the first, or from a time on.
+
+    Raises:
+        ConfigError: the source is no stream.
+    """
+    kind, _, names = options.source.partition(":")
+    if kind != "stream" or not names:
+        raise ConfigError(f"--from {options.source}: stream:NAME,NAME")
+    reader = connected_to(spark.readStream.format("quorumbook"), connection)
+    if options.since_ms is None:
+        reader = reader.option("startingOffsets", "earliest")
+    else:
+        reader = reader.option("startingTimestamp", str(options.since_ms))
+        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
+    return reader.load(f"stream:{names}")
+
+
+def paced(spark: Any, frame: Any, limits: Limits) -> Any:
+    """Return a frame whose tasks together hand on so many bytes a second at most.
+
+    Every entry goes to a bookie once at most, so this bounds what each of them gets.
+    """
+    at_once = tasks_at_once(spark, limits)
+    if limits.max_bookie_inflight:
+        frame = frame.coalesce(at_once)
+    if not limits.max_bookie_mbps:
+        return frame
+    rate_bytes = max(1, round(limits.max_bookie_mbps * MEGABYTE / at_once))
+
+    def pace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        env = Env()
+        budget = Budget(env.clock, env.threads, rate_bytes)
+        for batch in batches:
+            budget.take_in_job(batch.nbytes, "jobs")
+            yield batch
+
+    return frame.mapInArrow(pace, frame.schema)
+
+
+def run_query(
+    job: str,
+    frame: Any,
+    connection: Connection,
+    options: QueryOptions,
+    journal: JobJournal,
+    on_progress: Callable[[int], None] = lambda rows: None,
+) -> Report:
+    """Run a query to its end, or until it is interrupted if it follows its source.
+
+    Args:
+        job: Its name.
+        frame: Its rows.
+        connection: Where the target stream is.
+        options: How it runs.
+        journal: Knows whether it has ended before.
+        on_progress: Runs with the records that were read since the last call.
+    """
+    report = Report(job, journal.job_id, units=1)
+    if _UNIT in journal.done and not options.follows:
+        report.results, report.resumed = dict(journal.done), 1
+        return report
+    query = _started(frame, connection, options)
+    seen: dict[int, int] = {}
+
+    def look() -> None:
+        before = sum(seen.values())
+        for progress in query.recentProgress:
+            seen[progress.batchId] = max(seen.get(progress.batchId, 0), progress.numInputRows)
+        on_progress(sum(seen.values()) - before)
+
+    try:
+        while not query.awaitTermination(_LOOK_S):
+            look()
+    except KeyboardInterrupt:
+        if not options.follows:
+            raise
+    finally:
+        if query.isActive:
+            query.stop()
+    look()
+    result = {"input_rows": sum(seen.values()), "batches": len([n for n in seen.values() if n])}
+    if not options.follows:
+        journal.add({_UNIT: result})
+    report.results = {_UNIT: result}
+    return report
+
+
+def _started(frame: Any, connection: Connection, options: QueryOptions) -> Any:
+    writer = frame.writeStream.outputMode("append").option("checkpointLocation", options.checkpoint)
+    if options.follows:
+        writer = writer.trigger(processingTime=f"{options.every_s:g} seconds")
+    else:
+        writer = writer.trigger(availableNow=True)
+    if not options.stream:
+        return writer.format("parquet").start(options.target)
+    writer = connected_to(writer.format("quorumbook"), connection)
+    creates = str(options.creates_stream).lower()
+    return writer.option("createStream", creates).start(f"stream:{options.stream}")
+
+
+def connected_to(builder: Any, connection: Connection) -> Any:
+    """Return a reader or writer of Spark's that knows where the cluster is."""
+    values = {
+        "metadataServiceUri": connection.metadata_uri,
+        "namespace": connection.namespace_path,
+        **dict(word.split("=", 1) for word in connection.passed_on),
+    }
+    if connection.config_file:
+        values["configFile"] = connection.config_file
+    return builder.options(**values)
+
+
+def conclude(report: Report) -> None:
+    """Sum the result up."""
+    for result in report.results.values():
+        report.summary.update(result)

@@ -1,0 +1,192 @@
+"""``offload``, ``restore``, ``tier-verify``: a segment of a stream is a unit.
+
+Entries go from bookies into Parquet in the very task, by pyarrow; what a segment's files go
+through is in ``streams.tier``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from quorumbook.client import BookKeeper
+from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError
+from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.pace import Pace
+from quorumbook.spark.jobs.streams import chosen_streams
+from quorumbook.spark.pool import Cluster
+from quorumbook.streams import Namespace
+from quorumbook.streams.errors import CorruptRecordsError, FilesUnavailableError
+from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.tier import moving
+from quorumbook.streams.tier.manifest import Manifest, TierState
+from quorumbook.streams.tier.nodes import TierNodes
+
+#: Readings of metadata that are under way at once.
+_AT_ONCE = 64
+
+
+async def plan_offload(
+    namespace: Namespace,
+    streams: Sequence[str],
+    *,
+    to: str,
+    older_than_s: float,
+    min_bytes: int,
+    delete_lag_s: float,
+) -> Plan:
+    """Return the segments to offload, and those whose bookies' copy may go by now.
+
+    Args:
+        namespace: Of the streams.
+        streams: Which; empty: all.
+        to: Path or URI of a directory that executors and readers reach.
+        older_than_s: Only segments that were completed so long ago.
+        min_bytes: Only segments with so many bytes.
+        delete_lag_s: So long both copies stay.
+    """
+    now_ms = namespace.client.store.env.clock.wall_ms()
+    units = []
+    async for name in chosen_streams(namespace, streams):
+        context = namespace.stream(name).context
+        nodes = TierNodes(context.nodes)
+        for segment in await context.nodes.segments():
+            if not _is_settled(segment) or now_ms - segment.completed_at_ms < older_than_s * 1000:
+                continue
+            stored = await nodes.read(segment.number)
+            state = None if stored is None else stored.manifest.state
+            if state in (TierState.DELETED, TierState.RESTORING, TierState.REMOVING):
+                continue
+            size = await _size_of(namespace.client, segment)
+            if state is None and size < min_bytes:
+                continue
+            if (
+                stored is not None
+                and state is TierState.LIVE
+                and not stored.manifest.may_delete(now_ms, int(delete_lag_s * 1000))
+            ):
+                continue
+            arguments = {"to": to, "delete_lag_s": delete_lag_s}
+            units.append(_unit(name, segment.number, size, arguments))
+    return Plan("offload", units, offload, is_all_left=True)
+
+
+def _is_settled(segment: SegmentMetadata) -> bool:
+    return not segment.is_in_progress and segment.truncation is not Truncation.TRUNCATED
+
+
+async def _size_of(client: BookKeeper, segment: SegmentMetadata) -> int:
+    try:
+        return (await client.ledger_metadata(segment.ledger_id)).length
+    except NoSuchLedgerInMetadataError:
+        return 0
+
+
+def _unit(stream: str, number: int, size_bytes: int, arguments: dict[str, Any]) -> Unit:
+    return Unit(
+        f"{stream}#{number}", size_bytes, {"stream": stream, "segment": number, **arguments}
+    )
+
+
+async def plan_restore(
+    namespace: Namespace, streams: Sequence[str], segments: Sequence[int]
+) -> Plan:
+    """Return the segments that have files.
+
+    Args:
+        namespace: Of the streams.
+        streams: Which; empty: all.
+        segments: Only these numbers; empty: all.
+    """
+    units = await _with_files(namespace, streams, segments)
+    return Plan("restore", units, restore, is_all_left=True)
+
+
+async def plan_verify(namespace: Namespace, streams: Sequence[str]) -> Plan:
+    """Return the segments whose files are to be read again."""
+    units = await _with_files(namespace, streams, ())
+    return Plan("tier-verify", units, verify, lambda result: bool(result["problem"]))
+
+
+async def _with_files(
+    namespace: Namespace, streams: Sequence[str], segments: Sequence[int]
+) -> list[Unit]:
+    units = []
+    async for name in chosen_streams(namespace, streams):
+        nodes = TierNodes(namespace.stream(name).context.nodes)
+        numbers = [n for n in await nodes.numbers() if not segments or n in segments]
+        for start in range(0, len(numbers), _AT_ONCE):
+            part = numbers[start : start + _AT_ONCE]
+            for number, stored in zip(
+                part, await asyncio.gather(*map(nodes.read, part)), strict=True
+            ):
+                if stored is not None and stored.manifest.is_readable:
+                    size = sum(each.size_bytes for each in stored.manifest.parts)
+                    units.append(_unit(name, number, size, {}))
+    return units
+
+
+# On executors ------------------------------------------------------------------------------------
+
+
+async def _segment(cluster: Cluster, pace: Pace, arguments: Values) -> moving.Segment:
+    namespace = await cluster.opened_namespace()
+    context = namespace.stream(arguments["stream"]).context
+    number = arguments["segment"]
+    for segment in await context.nodes.segments(first=number):
+        if segment.number == number:
+            return moving.Segment(context=context, metadata=segment, pace=pace.take)
+    raise LocalProtocolError(f"stream {context.name} has no segment {number} any more")
+
+
+async def offload(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+    """Offload one segment, and delete the bookies' copy if it is time."""
+    segment = await _segment(cluster, pace, arguments)
+    manifest = await moving.offload(segment, arguments["to"])
+    is_gone = await moving.delete_copy(segment, delay_s=arguments["delete_lag_s"])
+    return {**_facts(manifest), "bookie_copy_deleted": is_gone}
+
+
+async def restore(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+    """Restore one segment's ledger."""
+    return {"entries": await moving.restore(await _segment(cluster, pace, arguments))}
+
+
+async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+    """Read one segment's files again."""
+    segment = await _segment(cluster, pace, arguments)
+    stored = await segment.nodes.read(segment.number)
+    if stored is None or not stored.manifest.is_readable:
+        return {"entries": 0, "files": 0, "file_bytes": 0, "problem": ""}
+    problem = ""
+    try:
+        await moving.verify(segment.env, stored.manifest)
+    except (CorruptRecordsError, FilesUnavailableError) as error:
+        problem = str(error)
+    return {**_facts(stored.manifest), "problem": problem}
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "entries": manifest.ledger.last_entry_id + 1,
+        "files": len(manifest.parts),
+        "file_bytes": sum(part.size_bytes for part in manifest.parts),
+    }
+
+
+def conclude(report: Report) -> None:
+    """Sum the results up; what is wrong with files comes out segment by segment."""
+    results = report.results
+    report.summary["entries"] = sum(result["entries"] for result in results.values())
+    for name in ("files", "file_bytes"):
+        report.summary[name] = sum(result.get(name, 0) for result in results.values())
+    report.summary["bookie_copies_deleted"] = sum(
+        result.get("bookie_copy_deleted", False) for result in results.values()
+    )
+    rows = [
+        {"segment": key, "problem": result["problem"]}
+        for key, result in sorted(results.items())
+        if result.get("problem")
+    ]
+    report.summary["rows"] = rows

@@ -1,0 +1,81 @@
+"""What is the same about reading streams and reading ledgers, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import DataType
+
+from quorumbook.spark import ledger_rows, replica_rows, stream_rows
+from quorumbook.spark.ledger_views import LedgerViews
+from quorumbook.spark.planning import Piece
+from quorumbook.spark.pool import Cluster
+from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.schema import KAFKA_COLUMNS, LEDGER_COLUMNS, STREAM_COLUMNS
+from quorumbook.spark.selection import Source
+from quorumbook.spark.stream_views import StreamViews
+from quorumbook.spark.views import Views
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one kind of source is looked at and read."""
+
+    #: What a path of it begins with; for messages.
+    title: str
+    columns: Mapping[str, DataType]
+    #: Columns that are only there when a schema names them.
+    on_demand: frozenset[str]
+    #: Yields what becomes one Arrow batch …
+    gather: Callable[[Cluster, ReadOptions, Sequence[Piece]], AsyncGenerator[Any, None]]
+    #: … and this makes it one.
+    record_batch: Callable[[Any, pa.Schema], pa.RecordBatch]
+
+    def default_columns(self, options: ReadOptions) -> tuple[str, ...]:
+        """Return the columns without a schema of the user's."""
+        hidden = self.on_demand - ({"headers"} if options.includes_headers else set())
+        if options.on_corrupt == "null":
+            hidden -= {"_error"}
+        if options.replica:
+            hidden -= {"_replica"}
+        return tuple(name for name in self.columns if name not in hidden)
+
+
+_LEDGERS = Kind(
+    "ledger:",
+    LEDGER_COLUMNS,
+    frozenset(LEDGER_COLUMNS) - {"ledger_id", "entry_id", "size", "value"},
+    ledger_rows.gather,
+    ledger_rows.record_batch,
+)
+_REPLICAS = replace(_LEDGERS, gather=replica_rows.gather)
+_STREAMS = Kind(
+    "stream:",
+    STREAM_COLUMNS,
+    frozenset({"headers", "_error"}),
+    stream_rows.gather,
+    stream_rows.record_batch,
+)
+_AS_KAFKA = replace(
+    _STREAMS,
+    title="stream: with compat=kafka",
+    columns=KAFKA_COLUMNS,
+    record_batch=stream_rows.kafka_record_batch,
+)
+
+
+def kind_of(options: ReadOptions) -> Kind:
+    """Return how the selection is read."""
+    if options.selection.kind is Source.LEDGER:
+        return _REPLICAS if options.replica else _LEDGERS
+    return _AS_KAFKA if options.is_kafka_like else _STREAMS
+
+
+async def views_of(cluster: Cluster, options: ReadOptions) -> Views:
+    """Return what looks at the selection."""
+    if options.selection.kind is Source.LEDGER:
+        return LedgerViews(cluster, options)
+    return StreamViews(cluster, await cluster.opened_namespace(), options)

@@ -1,0 +1,58 @@
+"""How far a query is behind: in entries, bytes and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quorumbook.env import Clock
+from quorumbook.errors import QuorumbookError
+from quorumbook.spark.offsets import Offset
+from quorumbook.spark.views import View, Views
+from quorumbook.streams.reading.entries import entry_time_ms
+
+#: Of so many streams, those with the most entries to read, the age is looked up.
+_AGED = 4
+
+
+async def lag_behind(
+    views: Views, seen: Mapping[str, View], reached: Mapping[str, Offset], clock: Clock
+) -> dict[str, Any]:
+    """Return ``entries``, ``bytes`` and ``ms`` that are left to read, and ``streams`` with any.
+
+    ``ms`` is the age of the oldest entry that is not read, where its writer said when it was made.
+    """
+    behind = {}
+    size = 0
+    for name, offset in reached.items():
+        view = seen[name]
+        count = view.entries_between(offset, view.end)
+        if count:
+            behind[name] = count
+            for extent, first, last, _, _ in view.between(offset, view.end):
+                sizes = await views.sizes(extent.ledger_id, extent.end_entry)
+                size += sizes.of(last - first + 1)
+    oldest_ms = None
+    for name in sorted(behind, key=lambda name: (-behind[name], name))[:_AGED]:
+        made_ms = await _made_ms(views, seen[name], reached[name])
+        if made_ms is not None and (oldest_ms is None or made_ms < oldest_ms):
+            oldest_ms = made_ms
+    age_ms = 0 if oldest_ms is None else max(0, clock.wall_ms() - oldest_ms)
+    return {
+        "bytes": size,
+        "entries": sum(behind.values()),
+        "ms": age_ms,
+        "streams": len(behind),
+    }
+
+
+async def _made_ms(views: Views, view: View, offset: Offset) -> int | None:
+    extent, first, *_ = view.between(offset, view.end)[0]
+    if not view.birth:
+        return None  # entries of a ledger by itself do not say
+    try:
+        reader = await views.open_ledgers.reader(extent.ledger_id)
+        payload = (await reader.read_entry(first)).payload
+    except QuorumbookError:
+        return None  # the lag is no reason to fail
+    return entry_time_ms(payload, is_enveloped=extent.is_enveloped)

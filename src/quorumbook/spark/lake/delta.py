@@ -1,0 +1,120 @@
+"""A Delta Lake table: a batch is one version, and the state are its application's transactions.
+
+    quorumbook.lake-sink/<cluster>                  the batch
+    quorumbook.lake-sink/<cluster>/<stream>         the sequence id of the next record
+    quorumbook.lake-sink/<cluster>/<stream>#birth   which stream of this name it is
+
+Delta keeps an application's last version through all checkpoints of its log, and unlike the
+commit's own notes for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.jobs.batches import Reached
+from quorumbook.spark.lake.table import STATE, LakeConflictError, LakeFile, LakeState
+
+
+class DeltaTable:
+    """A directory with a log of versions."""
+
+    def __init__(self, location: str, cluster: str, schema: pa.Schema, *, makes: bool) -> None:
+        """Open it.
+
+        Args:
+            location: Path or URI.
+            cluster: Whose streams are written.
+            schema: The columns.
+            makes: Make it if it is not there.
+
+        Raises:
+            ConfigError: deltalake is missing, or the table has other columns.
+        """
+        try:
+            import deltalake  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{error.name} is missing: pip install 'quorumbook[delta]'"
+            ) from error
+        self._cluster = cluster
+        self._location = location.rstrip("/")
+        self._application = f"{STATE}/{cluster}"
+        self._schema = schema
+        self._table: Any = None
+        if makes:
+            self._table = deltalake.DeltaTable.create(self._location, schema, mode="ignore")
+        elif deltalake.DeltaTable.is_deltatable(self._location):
+            self._table = deltalake.DeltaTable(self._location)
+        columns = schema.names
+        if self._table is not None:
+            columns = [field.name for field in self._table.schema().fields]
+        if columns != schema.names:
+            raise ConfigError(f"table {location} has columns {', '.join(columns)}: not these")
+
+    @property
+    def data_directory(self) -> str:
+        """Where tasks put files."""
+        return f"{self._location}/data"
+
+    def state(self, streams: Sequence[str]) -> LakeState:
+        """Return how far these streams are."""
+        if self._table is None:
+            return LakeState()
+        self._table.update_incremental()
+        version = self._table.transaction_version
+        batch = version(self._application)
+        if batch is None:
+            return LakeState()
+        reached = {}
+        for name in streams:
+            birth = version(f"{self._application}/{name}#birth")
+            sequence_id = version(f"{self._application}/{name}")
+            if birth is not None and sequence_id is not None:
+                reached[name] = Reached(birth, sequence_id)
+        return LakeState(batch=batch, cluster=self._cluster, streams=reached)
+
+    def commit(self, before: LakeState, state: LakeState, files: Sequence[LakeFile]) -> None:
+        """Add a batch's files in one version."""
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.transaction import AddAction  # noqa: PLC0415
+
+        conflict = LakeConflictError(
+            f"table {self._location} changed while batch {state.batch} was written: another job "
+            "writes it"
+        )
+        if self.state(list(state.streams)) != before:
+            raise conflict
+        now_ms = int(time.time() * 1000)
+        actions = [
+            AddAction(
+                file.path.removeprefix(f"{self._location}/"),
+                file.size_bytes,
+                {},
+                now_ms,
+                True,
+                f'{{"numRecords":{file.rows}}}',
+            )
+            for file in files
+        ]
+        transactions = [Transaction(self._application, state.batch)]
+        for name, reached in state.streams.items():
+            transactions.append(Transaction(f"{self._application}/{name}#birth", reached.birth))
+            transactions.append(Transaction(f"{self._application}/{name}", reached.sequence_id))
+        try:
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._schema,
+                commit_properties=CommitProperties(
+                    app_transactions=transactions, max_commit_retries=0
+                ),
+            )
+        except CommitFailedError as error:
+            raise conflict from error

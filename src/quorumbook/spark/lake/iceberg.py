@@ -1,0 +1,101 @@
+"""An Iceberg table: a batch is one snapshot, and the state is in its summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.lake.table import STATE, LakeConflictError, LakeFile, LakeState
+
+
+class IcebergTable:
+    """A table of a catalog."""
+
+    def __init__(
+        self, name: str, catalog: Mapping[str, str], schema: pa.Schema, *, makes: bool
+    ) -> None:
+        """Open it.
+
+        Args:
+            name: As ``namespace.table``.
+            catalog: Properties of the catalog, such as ``uri`` and ``warehouse``; ``name`` for one
+                of pyiceberg's configuration.
+            schema: The columns.
+            makes: Make it if it is not there.
+
+        Raises:
+            ConfigError: pyiceberg is missing, or there is no such catalog, or other columns.
+        """
+        try:
+            from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{error.name} is missing: pip install 'quorumbook[iceberg]'"
+            ) from error
+        namespace, _, _ = name.rpartition(".")
+        if not namespace:
+            raise ConfigError(f"--table {name}: NAMESPACE.TABLE")
+        properties = dict(catalog)
+        self._name = name
+        try:
+            found = load_catalog(properties.pop("name", "default"), **properties)
+            if makes:
+                found.create_namespace_if_not_exists(namespace)
+                # Who was overtaken must look again, not try again.
+                options = {"commit.retry.num-retries": "0"}
+                found.create_table_if_not_exists(name, schema, properties=options)
+            self._table: Any = found.load_table(name) if found.table_exists(name) else None
+        except Exception as error:  # of the catalog's kind, of which there are many
+            raise ConfigError(f"--table {name}: {type(error).__name__}: {error}") from error
+        columns = schema.names if self._table is None else self._table.schema().column_names
+        if list(columns) != schema.names:
+            raise ConfigError(f"table {name} has columns {', '.join(columns)}: not these")
+
+    @property
+    def data_directory(self) -> str:
+        """Where tasks put files; nowhere if there is no table."""
+        if self._table is None:
+            return ""
+        return f"{self._table.location().removeprefix('file://')}/data"
+
+    def state(self, streams: Sequence[str]) -> LakeState:
+        """Return what the newest snapshot says that says it."""
+        del streams
+        if self._table is None:
+            return LakeState()
+        self._table.refresh()
+        snapshot: Any = self._table.current_snapshot()
+        while snapshot is not None:
+            summary = snapshot.summary
+            if summary is not None and STATE in summary.additional_properties:
+                return LakeState.from_json(json.loads(summary.additional_properties[STATE]))
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
+        return LakeState()
+
+    def commit(self, before: LakeState, state: LakeState, files: Sequence[LakeFile]) -> None:
+        """Add a batch's files in one snapshot."""
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
+
+        if self.state(()) != before:
+            raise self._conflict(state)
+        try:
+            self._table.add_files(
+                [file.path for file in files], snapshot_properties={STATE: _text(state)}
+            )
+        except (CommitFailedException, ValueError) as error:
+            raise self._conflict(state) from error
+
+    def _conflict(self, state: LakeState) -> LakeConflictError:
+        return LakeConflictError(
+            f"table {self._name} changed while batch {state.batch} was written: another job "
+            "writes it"
+        )
+
+
+def _text(state: LakeState) -> str:
+    return json.dumps(state.to_json(), separators=(",", ":"))

@@ -1,0 +1,334 @@
+"""The tables of ``meta:``: their columns, and their rows out of the metadata.
+
+Tables of ledgers are made by many tasks, each of which reads the metadata of some; the others are
+small and made by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.ids import LedgerId
+from quorumbook.metadata.cluster import read_layout
+from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.racks import RackTable
+from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.protocol import v3
+from quorumbook.spark.meta_ledgers import (
+    Row,
+    copies_at,
+    entry_rows,
+    fragment_rows,
+    ledger_rows,
+    metadata_of,
+    owner_of,
+    replica_rows,
+)
+from quorumbook.spark.pool import Cluster
+from quorumbook.spark.read_options import ReadOptions
+from quorumbook.streams import Namespace
+from quorumbook.streams.errors import NamespaceNotBoundError
+from quorumbook.streams.tier.nodes import TierNodes
+from quorumbook.streams.transactions.application import Place
+from quorumbook.streams.transactions.nodes import TransactionNodes, list_applications
+
+_L, _I, _S, _B, _T, _F = (
+    LongType(), IntegerType(), StringType(), BinaryType(), TimestampType(), BooleanType(),
+)  # fmt: skip
+_RANGES = ArrayType(StructType([StructField("first", _L), StructField("last", _L)]))
+
+#: Columns by table; what a table has stands in docs/spark.md.
+META_COLUMNS: Mapping[str, Mapping[str, DataType]] = {
+    "cluster": {
+        "instance_id": _S, "ledgers_root": _S, "layout": _S, "writable_bookies": _I,
+        "read_only_bookies": _I, "ledgers": _L,
+    },
+    "bookies": {
+        "bookie_id": _S, "state": _S, "endpoints": ArrayType(_S), "rack": _S, "total_bytes": _L,
+        "free_bytes": _L, "has_cookie": _F,
+    },
+    "ledgers": {
+        "ledger_id": _L, "state": _S, "ensemble_size": _I, "write_quorum": _I, "ack_quorum": _I,
+        "digest": _S, "ctime": _T, "last_entry": _L, "length": _L, "fragments": _I,
+        "custom_metadata": MapType(_S, _B), "owner": _S, "metadata_format": _I,
+    },
+    "fragments": {
+        "ledger_id": _L, "fragment": _I, "first_entry": _L, "last_entry": _L,
+        "ensemble": ArrayType(_S), "is_closed": _F,
+    },
+    "replicas": {
+        "ledger_id": _L, "fragment": _I, "position": _I, "bookie_id": _S,
+        "expected_entries": _L, "bookie_state": _S,
+    },
+    "entries": {
+        "ledger_id": _L, "bookie_id": _S, "expected_entries": _L, "entries": _L,
+        "ranges": _RANGES, "error": _S,
+    },
+    "under_replicated": {
+        "ledger_id": _L, "missing": ArrayType(_S), "ctime": _T, "locked_by": _S,
+    },
+    "streams": {
+        "stream": _S, "segments": _I, "records": _L, "first_segment": _L, "last_segment": _L,
+        "is_sealed": _F, "writer": _S, "max_txid": _L,
+    },
+    "segments": {
+        "stream": _S, "segment": _L, "ledger_id": _L, "state": _S, "truncation": _S,
+        "first_txid": _L, "last_txid": _L, "records": _L, "start_seq": _L, "last_entry": _L,
+        "completed_at": _T, "length": _L, "tier": _S, "location": _S,
+    },
+    "cursors": {
+        "stream": _S, "cursor": _S, "segment": _L, "entry_id": _L, "slot": _L,
+        "holds_retention": _F, "is_overrun": _F, "lag_records": _L, "lag_bytes": _L,
+    },
+    "txns": {
+        "application": _S, "query": _S, "run": _S, "last_batch": _L, "commits": _L,
+        "attempts": _I, "attempt_ledgers": ArrayType(_L), "garbage": _I,
+    },
+    "storage_usage": {
+        "bookie_id": _S, "owner": _S, "ledgers": _L, "copies": _L, "bytes": _L,
+    },
+}  # fmt: skip
+#: Tables whose tasks share the ledgers.
+BY_LEDGER = frozenset({"ledgers", "fragments", "replicas", "entries"})
+
+
+async def rows_by_ledger(
+    cluster: Cluster, table: str, ids: Sequence[LedgerId]
+) -> AsyncGenerator[Row, None]:
+    """Yield the rows that a table of ledgers has of some of them."""
+    states = await _states(cluster) if table == "replicas" else {}
+    async for metadata in metadata_of(cluster, ids):
+        if table == "entries":
+            found = await entry_rows(cluster, metadata)
+        elif table == "replicas":
+            found = list(replica_rows(metadata, states))
+        else:
+            found = list((ledger_rows if table == "ledgers" else fragment_rows)(metadata))
+        for row in found:
+            yield row
+
+
+async def _states(cluster: Cluster) -> dict[str, str]:
+    writable, read_only = await cluster.client.bookies()
+    return {**dict.fromkeys(writable, "rw"), **dict.fromkeys(read_only, "ro")}
+
+
+async def _cluster_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+    store = cluster.client.store
+    writable, read_only = await cluster.client.bookies()
+    count = 0
+    async for _id in cluster.client.list_ledger_ids():
+        count += 1
+    yield {
+        "instance_id": cluster.instance_id,
+        "ledgers_root": store.ledgers_root,
+        "layout": (await read_layout(store)).kind.name.lower(),
+        "writable_bookies": len(writable),
+        "read_only_bookies": len(read_only),
+        "ledgers": count,
+    }
+
+
+async def _bookie_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+    store = cluster.client.store
+    states = await _states(cluster)
+    cookies = set(await CookieStore(store).list())
+    racks = await RackTable(store).read()
+    registration = BookieRegistration(store)
+    try:
+        for bookie_id in sorted({*states, *cookies}):
+            info = await registration.service_info(bookie_id) if bookie_id in states else None
+            row: Row = {
+                "bookie_id": bookie_id,
+                "state": states.get(bookie_id, "down"),
+                "endpoints": [f"{e.protocol}://{e.host}:{e.port}" for e in info.endpoints]
+                if info is not None
+                else [],
+                "rack": racks.get(bookie_id) or racks.get(bookie_id.rpartition(":")[0]),
+                "has_cookie": bookie_id in cookies,
+            }
+            if bookie_id in states:
+                row |= await _space(cluster, bookie_id)
+            yield row
+    finally:
+        await registration.close()
+
+
+async def _space(cluster: Cluster, bookie_id: str) -> Row:
+    control = cluster.client.context.bookies.control(bookie_id)
+    try:
+        answer = await control.request("free space", v3.encode_bookie_info)
+    except QuorumbookError:
+        return {}  # registered, and not reached now
+    return {"total_bytes": answer.total_disk_bytes, "free_bytes": answer.free_disk_bytes}
+
+
+async def _under_replicated_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+    queue = UnderreplicationQueue(cluster.client.store)
+    try:
+        async for mark in queue.list():
+            yield {
+                "ledger_id": mark.ledger_id,
+                "missing": list(mark.replicas),
+                "ctime": None if mark.ctime_ms is None else mark.ctime_ms * 1000,
+                "locked_by": await queue.worker_of(mark.ledger_id),
+            }
+    finally:
+        queue.close()
+
+
+async def _namespace(cluster: Cluster) -> Namespace | None:
+    try:
+        return await cluster.opened_namespace()
+    except NamespaceNotBoundError:
+        return None  # a cluster without streams has empty tables of them
+
+
+async def _stream_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+    namespace = await _namespace(cluster)
+    if namespace is None:
+        return
+    async for name in namespace.streams():
+        info = await namespace.stream(name).info()
+        numbers = [segment.metadata.number for segment in info.segments]
+        yield {
+            "stream": name,
+            "segments": len(numbers),
+            "records": info.record_count,
+            "first_segment": min(numbers, default=None),
+            "last_segment": max(numbers, default=None),
+            "is_sealed": info.is_sealed,
+            "writer": info.writer or None,
+            "max_txid": info.max_txid,
+        }
+
+
+async def _segment_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+    namespace = await _namespace(cluster)
+    if namespace is None:
+        return
+    async for name in namespace.streams():
+        stream = namespace.stream(name)
+        tier = TierNodes(stream.context.nodes)
+        in_files = set(await tier.numbers())
+        for segment in await stream.segments():
+            metadata = segment.metadata
+            is_complete = not metadata.is_in_progress
+            stored = await tier.read(metadata.number) if metadata.number in in_files else None
+            length = None
+            try:
+                found = await cluster.client.ledger_metadata(metadata.ledger_id)
+                length = found.length if found.is_closed else None
+            except NoSuchLedgerInMetadataError:
+                length = None if stored is None else stored.manifest.ledger.length
+            yield {
+                "stream": name,
+                "segment": metadata.number,
+                "ledger_id": metadata.ledger_id,
+                "state": "completed" if is_complete else "in progress",
+                "truncation": metadata.truncation.name.lower(),
+                "first_txid": metadata.first_txid,
+                "last_txid": metadata.last_txid if is_complete else None,
+                "records": metadata.record_count if is_complete else None,
+                "start_seq": segment.start_sequence_id if segment.start_sequence_id >= 0 else None,
+                "last_entry": metadata.last_entry if is_complete else None,
+                "completed_at": metadata.completed_at_ms * 1000 if is_complete else None,
+                "length": length,
+                "tier": None if stored is None else stored.manifest.state.value,
+                "location": None if stored is None else stored.manifest.location,
+            }
+
+
+async def _cursor_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+    namespace = await _namespace(cluster)
+    if namespace is None:
+        return
+    async for name in namespace.streams():
+        for cursor in await namespace.stream(name).cursors():
+            lag = await cursor.lag()
+            yield {
+                "stream": name,
+                "cursor": cursor.name,
+                "segment": cursor.position.segment,
+                "entry_id": cursor.position.entry,
+                "slot": cursor.position.slot,
+                "holds_retention": cursor.holds_retention,
+                "is_overrun": cursor.is_overrun,
+                "lag_records": lag.records,
+                "lag_bytes": lag.size_bytes,
+            }
+
+
+async def _transaction_rows(cluster: Cluster, options: ReadOptions) -> AsyncGenerator[Row, None]:
+    root = options.transactions_root
+    places = [Place(cluster.client, None, root)]  # those that write ledgers only
+    namespace = await _namespace(cluster)
+    if namespace is not None:
+        places.append(Place(cluster.client, namespace, root))
+    for path, place in {place.path: place for place in places}.items():
+        for application in await list_applications(place.store, path):
+            yield await _application_row(TransactionNodes(place.store, path, application))
+
+
+async def _application_row(nodes: TransactionNodes) -> Row:
+    head, _ = await nodes.read_head()
+    found = await nodes.read_attempts(await nodes.attempts())
+    return {
+        "application": nodes.application,
+        "query": head.query or None,
+        "run": head.run or None,
+        "last_batch": head.batch,
+        "commits": head.epoch,
+        "attempts": len(found),
+        "attempt_ledgers": [n for attempt in found for n in attempt.record.ledgers],
+        "garbage": len(await nodes.garbage()),
+    }
+
+
+async def _usage_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+    usage: defaultdict[tuple[str, str | None], Counter[str]] = defaultdict(Counter)
+    ids = [ledger_id async for ledger_id in cluster.client.list_ledger_ids()]
+    async for metadata in metadata_of(cluster, ids):
+        copies: Counter[str] = Counter()
+        for fragment in metadata.fragments:
+            is_open = fragment is metadata.last_fragment and not metadata.is_closed
+            last = None if is_open else metadata.last_entry_of(fragment)
+            for position, bookie_id in enumerate(fragment.ensemble):
+                copies[bookie_id] += copies_at(metadata, fragment, last, position) or 0
+        entries = max(metadata.last_entry_id + 1, 1)
+        for bookie_id, count in copies.items():
+            usage[bookie_id, owner_of(metadata)].update(
+                ledgers=1, copies=count, bytes=metadata.length * count // entries
+            )
+    for (bookie_id, owner), counts in usage.items():
+        yield {"bookie_id": bookie_id, "owner": owner, **counts}
+
+
+#: The rows of tables that one task makes.
+SMALL_TABLES: Mapping[str, Callable[[Cluster, ReadOptions], AsyncGenerator[Row, None]]] = {
+    "cluster": _cluster_rows,
+    "bookies": _bookie_rows,
+    "under_replicated": _under_replicated_rows,
+    "streams": _stream_rows,
+    "segments": _segment_rows,
+    "cursors": _cursor_rows,
+    "txns": _transaction_rows,
+    "storage_usage": _usage_rows,
+}

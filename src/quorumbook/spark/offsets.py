@@ -1,0 +1,156 @@
+"""How far a query has read, as the JSON that Spark keeps in its checkpoint; pure.
+
+    {"c": "<instance id>", "s": {"eu/orders": [birth, segment, entry]}, "v": 1}
+    {"c": "<instance id>", "h": 57, "l": {"12": 40}, "v": 1}
+
+``s`` has streams: which one of this name it is and of its segments' numberings (``birth_of``), and
+the entry that is read next; a fourth number is the slot in it, where a query began in the middle of
+an entry, and a fifth the ledger that has the entry before, by which it is found where segments were
+merged (``relocation``).  ``l`` has ledgers and their next entries; those up to ``h`` that are not
+in it are finished.  Spark compares the text, so keys are sorted and there are only integers.  What
+is read always ends between two entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from quorumbook.errors import ConfigError
+
+_VERSION = 1
+_STREAM_BITS = 64
+
+
+def birth_of(stream: int, numbering: int) -> int:
+    """Return the number for one stream, as its segments are numbered.
+
+    Args:
+        stream: Another one for a stream that is deleted and made again.
+        numbering: Another one after segments were merged; 0: none ever were.
+    """
+    return numbering << _STREAM_BITS | stream
+
+
+def is_same_stream(birth: int, other: int) -> bool:
+    """Tell whether two are of one stream, whatever was merged between."""
+    return not (birth ^ other) & (1 << _STREAM_BITS) - 1
+
+
+class Offset(NamedTuple):
+    """The next record of one stream or ledger."""
+
+    #: Which stream of its name it is, and which numbering, see ``birth_of``; 0: ledgers.
+    birth: int
+    segment: int
+    entry: int
+    slot: int = 0
+    #: Which has the entry before; below 0: not known.
+    ledger: int = -1
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it is; places of one stream are ordered."""
+        return self[1:4]
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """The next records of everything that a query reads."""
+
+    cluster: str
+    streams: Mapping[str, Offset] = field(default_factory=dict)
+    #: By id, as text.
+    ledgers: Mapping[str, Offset] = field(default_factory=dict)
+    #: The highest ledger seen; -1 of a query of streams.
+    highest_ledger: int = -1
+
+    def encode(self) -> dict[str, Any]:
+        """Return what is stored; equal offsets make equal texts."""
+        found: dict[str, Any] = {"c": self.cluster}
+        if self.highest_ledger >= 0:
+            found["h"] = self.highest_ledger
+        if self.ledgers or self.highest_ledger >= 0:
+            by_id = sorted(self.ledgers, key=int)
+            found["l"] = {ledger_id: self.ledgers[ledger_id].entry for ledger_id in by_id}
+        else:
+            found["s"] = {name: _numbers(self.streams[name]) for name in sorted(self.streams)}
+        found["v"] = _VERSION
+        return found
+
+    @classmethod
+    def decode(cls, stored: Mapping[str, Any], cluster: str) -> Offsets:
+        """Read what is stored.
+
+        Raises:
+            ConfigError: it is of another cluster or a newer release, or none of ours.
+        """
+        try:
+            version = stored["v"]
+            if version != _VERSION:
+                raise ConfigError(
+                    f"the checkpoint's offsets are of version {version}, this release reads "
+                    f"{_VERSION}: run the query with a newer release"
+                )
+            if stored["c"] != cluster:
+                raise ConfigError(
+                    f"the checkpoint is of cluster {stored['c']}, but the metadata URI leads to "
+                    f"cluster {cluster}: correct the URI, or begin with another checkpoint"
+                )
+            return cls(
+                cluster,
+                {name: parse_offset(numbers) for name, numbers in stored.get("s", {}).items()},
+                {
+                    str(int(ledger_id)): Offset(0, 0, _natural(entry))
+                    for ledger_id, entry in stored.get("l", {}).items()
+                },
+                int(stored.get("h", -1)),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{stored!r} are no offsets of this data source") from error
+
+
+def parse_offset(numbers: Any) -> Offset:
+    """Read ``[birth, segment, entry]``, with slot and ledger if they are there.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not isinstance(numbers, list) or not 3 <= len(numbers) <= 5:
+        raise ValueError(f"{numbers!r} is no offset")
+    return Offset(*map(_natural, numbers))
+
+
+def _natural(number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"{number!r} is no natural number")
+    return number
+
+
+def _numbers(offset: Offset) -> list[int]:
+    return list(offset if offset.ledger >= 0 else offset[:4] if offset.slot else offset[:3])
+
+
+def fair_shares(available: Mapping[str, int], limit: int, turn: int = 0) -> dict[str, int]:
+    """Divide a limit so that nobody gets less than another but for having less to give.
+
+    Args:
+        available: How much there is of each.
+        limit: How much is taken at most, altogether.
+        turn: Where there is less than one for each, whose turn it is.
+    """
+    shares = dict.fromkeys(available, 0)
+    waiting = sorted((count, name) for name, count in available.items() if count > 0)
+    for taken, (count, name) in enumerate(waiting):
+        left = len(waiting) - taken
+        if count * left <= limit:
+            shares[name] = count
+            limit -= count
+            continue
+        level, rest = divmod(limit, left)
+        hungry = sorted(name for _, name in waiting[taken:])
+        for place, each in enumerate(hungry):
+            shares[each] = level + ((place - turn) % left < rest)
+        break
+    return shares

@@ -1,0 +1,123 @@
+"""One client for each process and cluster, on a loop in a thread of its own.
+
+Spark's Python workers run task after task, and planners live as long as their query; a client is
+made at the first one and stays.  Nothing is to be done at the end: workers are killed at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from typing import Any, TypeVar
+
+from quorumbook.client import BookKeeper, ClientOptions
+from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.spark.connection import Connection
+from quorumbook.streams.namespace import Namespace
+from quorumbook.sync import loop
+from quorumbook.sync.loop import Owned
+
+T = TypeVar("T")
+
+
+class Cluster(Owned):
+    """A cluster as one process sees it; made by ``connected``.
+
+    ``run`` waits for a coroutine, ``iterate_ahead`` for what an asynchronous generator yields.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Connect."""
+        super().__init__()
+        self.connection = connection
+        self._namespace: Namespace | None = None
+        values = connection.client_options()
+        uri = connection.metadata_uri
+        if uri.startswith("distributedlog"):
+            # The namespace's binding says where its ledgers are.
+            self._namespace = self.run(lambda: Namespace.open(uri, **values))
+            self.client = self._namespace.client
+        else:
+            self.client = BookKeeper(uri, options=ClientOptions.of(values))
+            self.run(self.client.start)
+        self.instance_id = self.run(lambda: read_instance_id(self.client.store))
+
+    def namespace(self) -> Namespace:
+        """Return the namespace of the streams.
+
+        Raises:
+            NamespaceNotBoundError: there is none.
+        """
+        return self.run(self.opened_namespace)
+
+    async def opened_namespace(self) -> Namespace:
+        """Return the same, on the loop."""
+        if self._namespace is None:
+            address = self.connection.namespace_address
+            self._namespace = await Namespace.open(address, client=self.client)
+        return self._namespace
+
+    def run_in_turn(self, works: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Run coroutines one after the other; while one runs, the next one is got ready."""
+        self.check_process()
+        under_way: concurrent.futures.Future[None] | None = None
+        try:
+            for work in works:
+                if under_way is not None:
+                    under_way.result()
+                under_way = asyncio.run_coroutine_threadsafe(work(), self.loop_thread.loop)
+            if under_way is not None:
+                under_way.result()
+        finally:
+            if under_way is not None:
+                under_way.cancel()
+
+    def iterate_ahead(self, start: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
+        """Run an asynchronous iteration; two items are made ahead of the one that is used."""
+        items: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
+        room = asyncio.Semaphore(2)
+
+        async def work() -> None:
+            try:
+                async with contextlib.aclosing(start()) as iteration:
+                    async for item in iteration:
+                        items.put((item,))
+                        await room.acquire()
+                items.put(None)
+            except BaseException as error:
+                items.put(error)
+                raise
+
+        self.check_process()
+        task = asyncio.run_coroutine_threadsafe(work(), self.loop_thread.loop)
+        try:
+            while (found := items.get()) is not None:
+                if isinstance(found, BaseException):
+                    raise found
+                yield found[0]
+                self.loop_thread.loop.call_soon_threadsafe(room.release)
+        finally:
+            task.cancel()
+
+
+_clusters: dict[Connection, Cluster] = {}
+_lock = threading.Lock()
+
+
+def connected(connection: Connection) -> Cluster:
+    """Return this process's client of a cluster.
+
+    Raises:
+        ConfigError: the options are wrong.
+        ClusterNotInitializedError: there is no cluster.
+        MetadataUnavailableError: the metadata store does not answer.
+    """
+    with _lock:
+        found = _clusters.get(connection)
+        if found is None or found.process_generation != loop.generation:
+            found = _clusters[connection] = Cluster(connection)
+        return found

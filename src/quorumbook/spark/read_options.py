@@ -1,0 +1,251 @@
+"""What reading can be told; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from quorumbook.config import Kind
+from quorumbook.errors import ConfigError
+from quorumbook.spark.connection import CONNECTION_OPTIONS, Connection
+from quorumbook.spark.options import READS, WRITES, Options, Use, option, parse
+from quorumbook.spark.selection import Selection, Source, parse_selection
+from quorumbook.spark.where import EARLIEST, LATEST, Where, parse_where
+
+_MB = 1024 * 1024
+_STREAMING_TARGET_BYTES = 32 * _MB
+
+#: What reading and writing have in common.
+STREAM = option("stream", Kind.TEXT, "", "The stream; when writing, the one all rows go to.")
+
+TXN_ROOT = option(
+    "txnRoot", Kind.TEXT, "",
+    "Where in the metadata tree applications are, instead of in the namespace.",
+    (Use.READ, *WRITES),
+)  # fmt: skip
+
+READ_OPTIONS = (
+    TXN_ROOT,
+    STREAM,
+    option("streams", Kind.TEXT, "", "Streams, with commas between.", READS),
+    option(
+        "streamPattern", Kind.TEXT, "",
+        "Streams whose whole name matches, and all partitions of such a partitioned stream.", READS,
+    ),
+    option("ledgerIds", Kind.TEXT, "", "Ledgers: ids and FIRST-LAST with commas; * is all.", READS),
+    option(
+        "ledgerFilter", Kind.TEXT, "",
+        "KEY=VALUE, with commas: ledgers with this custom metadata.", READS,
+    ),
+    option(
+        "startingOffsets", Kind.TEXT, "",
+        "Where to begin: earliest (a batch), latest (a query), or JSON by name.", READS,
+    ),
+    option(
+        "endingOffsets", Kind.TEXT, "latest",
+        "Where a batch ends, which is not included: latest, or JSON by name.", (Use.READ,),
+    ),
+    option(
+        "startingTimestamp", Kind.INTEGER, -1,
+        "Begin with what was appended at this time, in ms since 1970, or later.", READS,
+    ),
+    option(
+        "endingTimestamp", Kind.INTEGER, -1,
+        "End with what was appended before this time.", (Use.READ,),
+    ),
+    option(
+        "startingOffsetsByTimestamp", Kind.TEXT, "",
+        "JSON: the same by name.", READS,
+    ),
+    option(
+        "endingOffsetsByTimestamp", Kind.TEXT, "", "JSON: the same by name.", (Use.READ,),
+    ),
+    option(
+        "startingOffsetsByTimestampStrategy", Kind.TEXT, "error",
+        "Where nothing was appended at that time or later: an error, or what comes next.",
+        READS, choices=("error", "latest"),
+    ),
+    option(
+        "failOnDataLoss", Kind.SWITCH, True,
+        "Whether it is an error if something due was truncated, deleted or made again; else it "
+        "goes on with what is left.", READS,
+    ),
+    option(
+        "onCorrupt", Kind.TEXT, "fail",
+        "Entries damaged on every bookie: an error, a row of **null**s with `_error`, or nothing.",
+        READS, choices=("fail", "null", "skip"),
+    ),
+    option(
+        "compat", Kind.TEXT, "native",
+        "`kafka` has the columns of Kafka's source.", READS, choices=("native", "kafka"),
+    ),
+    option(
+        "minPartitions", Kind.INTEGER, 1,
+        "Read with so many tasks at least, if there are as many entries.", READS, minimum=1,
+    ),
+    option(
+        "maxRecordsPerPartition", Kind.INTEGER, 0,
+        "One task reads so many records at most, about; 0 is any number.", READS, minimum=0,
+    ),
+    option(
+        "maxEntriesPerTrigger", Kind.INTEGER, 0,
+        "A batch reads so many entries at most; 0 is any number.", (Use.READ_STREAM,), minimum=0,
+    ),
+    option(
+        "maxRecordsPerTrigger", Kind.INTEGER, 0,
+        "And so many records, in whole entries.", (Use.READ_STREAM,), minimum=0,
+    ),
+    option(
+        "maxBytesPerTrigger", Kind.SIZE, 0,
+        "And so many bytes as stored.", (Use.READ_STREAM,), minimum=0,
+    ),
+    option(
+        "minEntriesPerTrigger", Kind.INTEGER, 0,
+        "Wait for so many entries before a batch …", (Use.READ_STREAM,), minimum=0,
+    ),
+    option(
+        "maxTriggerDelay", Kind.DURATION, 900.0,
+        "… but not for longer than this.", (Use.READ_STREAM,), minimum=0,
+    ),
+    option(
+        "cursor", Kind.TEXT, "",
+        "A durable cursor of this name is moved behind what was read, in each stream; a new query "
+        "begins at it if it is there.", (Use.READ_STREAM,),
+    ),
+    option(
+        "newStreams", Kind.TEXT, "earliest",
+        "Where to begin in streams that appear while the query runs.",
+        (Use.READ_STREAM,), choices=("earliest", "latest"),
+    ),
+    option(
+        "targetPartitionBytes", Kind.SIZE, 128 * _MB,
+        "How much one task reads, about; 32M in a query.", READS, minimum=1,
+    ),
+    option(
+        "maxBatchBytes", Kind.SIZE, 2 * _MB,
+        "Payload of one Arrow batch; one row may be larger.", READS, minimum=1, maximum=1 << 30,
+    ),
+    option(
+        "maxBatchRows", Kind.INTEGER, 10_000,
+        "Rows of one Arrow batch.", READS, minimum=1, maximum=1 << 20,
+    ),
+    option(
+        "openMode", Kind.TEXT, "norecovery",
+        "Ledgers that are not closed: read up to what is confirmed, refused, or **recover**ed, "
+        "which shuts their writers out.",
+        (Use.READ,), choices=("norecovery", "closedOnly", "recover"),
+    ),
+    option(
+        "replica", Kind.TEXT, "any",
+        "Of ledgers: read the copy of one bookie alone, by its id, or by its place among those "
+        "that should hold an entry, from 0; damaged and missing ones are for `onCorrupt`.",
+        (Use.READ,),
+    ),
+    option(
+        "includeHeaders", Kind.SWITCH, False,
+        "Whether `headers` is among the columns without being named.", READS,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of one reader."""
+
+    use: Use
+    connection: Connection
+    selection: Selection
+    starting: Where
+    ending: Where
+    #: Whether it is an error if nothing was appended at the time to begin with, or later.
+    is_strict_time: bool
+    fails_on_data_loss: bool
+    on_corrupt: Literal["fail", "null", "skip"]
+    is_kafka_like: bool
+    min_partitions: int
+    max_records_per_partition: int
+    max_entries: int
+    max_records: int
+    max_bytes: int
+    min_entries: int
+    max_trigger_delay_s: float
+    cursor: str
+    new_streams: Literal["earliest", "latest"]
+    transactions_root: str
+    target_partition_bytes: int
+    max_batch_bytes: int
+    max_batch_rows: int
+    open_mode: Literal["norecovery", "closedOnly", "recover"]
+    includes_headers: bool
+    #: A bookie's id, or a place in an entry's write set as a number; empty: any.
+    replica: str
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], use: Use | None = None) -> ReadOptions:
+        """Read them; before it is known what for, all uses are accepted.
+
+        Raises:
+            ConfigError: see ``options.parse``.
+        """
+        options = parse(given, (*CONNECTION_OPTIONS, *READ_OPTIONS), use)
+        path = next((value for name, value in given.items() if name.lower() == "path"), "")
+        selection = parse_selection(path, options)
+        mode = options.text("openMode")
+        new_streams = options.text("newStreams")
+        on_corrupt = options.text("onCorrupt")
+        return cls(
+            use=use or Use.READ,
+            connection=Connection.of(options),
+            selection=selection,
+            starting=_where(
+                options, "starting", EARLIEST if use is not Use.READ_STREAM else LATEST
+            ),
+            ending=_where(options, "ending", LATEST),
+            is_strict_time=options.text("startingOffsetsByTimestampStrategy") == "error",
+            fails_on_data_loss=options.flag("failOnDataLoss"),
+            on_corrupt=on_corrupt,  # type: ignore[arg-type]
+            is_kafka_like=options.text("compat") == "kafka",
+            min_partitions=options.integer("minPartitions"),
+            max_records_per_partition=options.integer("maxRecordsPerPartition"),
+            max_entries=options.integer("maxEntriesPerTrigger"),
+            max_records=options.integer("maxRecordsPerTrigger"),
+            max_bytes=options.integer("maxBytesPerTrigger"),
+            min_entries=options.integer("minEntriesPerTrigger"),
+            max_trigger_delay_s=options.seconds("maxTriggerDelay"),
+            cursor=options.text("cursor"),
+            new_streams=new_streams,  # type: ignore[arg-type]
+            transactions_root=options.text("txnRoot"),
+            target_partition_bytes=(
+                _STREAMING_TARGET_BYTES
+                if use is Use.READ_STREAM and not options.is_given("targetPartitionBytes")
+                else options.integer("targetPartitionBytes")
+            ),
+            max_batch_bytes=options.integer("maxBatchBytes"),
+            max_batch_rows=options.integer("maxBatchRows"),
+            open_mode=mode,  # type: ignore[arg-type]
+            includes_headers=options.flag("includeHeaders"),
+            replica=_replica(options, selection),
+        )
+
+
+def _replica(options: Options, selection: Selection) -> str:
+    wanted = options.text("replica")
+    if wanted == "any":
+        return ""
+    if selection.kind is not Source.LEDGER:
+        raise ConfigError("replica is for ledgers: load('ledger:...')")
+    if not wanted:
+        raise ConfigError("replica is any, a bookie's id, or 0 for an entry's first copy")
+    return wanted
+
+
+def _where(options: Options, end: str, default: int) -> Where:
+    time_ms = options.integer(f"{end}Timestamp")
+    return parse_where(
+        end,
+        options.text(f"{end}Offsets"),
+        options.text(f"{end}OffsetsByTimestamp"),
+        None if time_ms < 0 else time_ms,
+        default=default,
+    )

@@ -1,0 +1,158 @@
+"""What is read: ``stream:eu/orders``, ``ledger:12,40-55`` or ``meta:ledgers``, the path of a load.
+
+The same can be said by options: ``stream``, ``streams``, ``streamPattern``, ``ledgerIds`` and
+``ledgerFilter``.  Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.options import Options
+from quorumbook.streams.format.names import check_stream_name
+
+_HOW = "load('stream:NAME'), load('ledger:ID,FIRST-LAST') or load('meta:TABLE')"
+MAX_LEDGER_ID = 2**63 - 1
+_RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+
+META_TABLES = (
+    "cluster",
+    "bookies",
+    "ledgers",
+    "fragments",
+    "replicas",
+    "entries",
+    "under_replicated",
+    "streams",
+    "segments",
+    "cursors",
+    "txns",
+    "storage_usage",
+)
+
+
+class Source(Enum):
+    """The kinds of what can be read."""
+
+    STREAM = "stream"
+    LEDGER = "ledger"
+    META = "meta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is read; which fields count follows from the kind."""
+
+    kind: Source
+    #: Streams by name …
+    streams: tuple[str, ...] = ()
+    #: … or all whose whole name a regular expression matches.
+    stream_pattern: str = ""
+    #: Ledgers: first and last id of each range …
+    ledgers: tuple[tuple[int, int], ...] = ()
+    #: … and, or, what their custom metadata must have.
+    ledger_filter: Mapping[str, bytes] = field(default_factory=dict)
+    table: str = ""
+
+
+def parse_selection(path: str, options: Options) -> Selection:
+    """Read what ``load`` and the options say.
+
+    Raises:
+        ConfigError: they say nothing, or contradict each other.
+    """
+    kind, colon, rest = path.partition(":")
+    if path and not colon:
+        raise ConfigError(f"path {path!r} does not say what is read: {_HOW}")
+    named = {
+        name: options.text(name)
+        for name in ("stream", "streams", "streamPattern", "ledgerIds", "ledgerFilter")
+        if options.is_given(name)
+    }
+    if path:
+        option = {"stream": "streams", "ledger": "ledgerIds", "meta": "meta"}.get(kind)
+        if option is None:
+            raise ConfigError(f"path {path!r}: there is no {kind!r} to read: {_HOW}")
+        if option in named or (kind == "stream" and named.keys() & {"stream", "streamPattern"}):
+            raise ConfigError(f"path {path!r} and an option both say which {kind} is read")
+        named[option] = rest
+    return _selection(named)
+
+
+def _selection(named: Mapping[str, str]) -> Selection:
+    streams = named.keys() & {"stream", "streams", "streamPattern"}
+    ledgers = named.keys() & {"ledgerIds", "ledgerFilter"}
+    if not named:
+        raise ConfigError(f"nothing says what is read: {_HOW}")
+    if bool(streams) + bool(ledgers) + ("meta" in named) > 1 or len(streams) > 1:
+        raise ConfigError(f"{' and '.join(sorted(named))} contradict each other")
+    if "meta" in named:
+        return Selection(kind=Source.META, table=_table(named["meta"]))
+    if ledgers:
+        wanted = _filter(named.get("ledgerFilter", ""))
+        ids = parse_ledger_ids(named.get("ledgerIds", "*" if wanted else ""))
+        if not ids:
+            raise ConfigError(f"{' and '.join(sorted(named))} name no ledger; * stands for all")
+        return Selection(kind=Source.LEDGER, ledgers=ids, ledger_filter=wanted)
+    if "streamPattern" in named:
+        return Selection(kind=Source.STREAM, stream_pattern=_pattern(named["streamPattern"]))
+    (option,) = streams
+    texts = [named[option]] if option == "stream" else named[option].split(",")
+    names = [check_stream_name(text.strip()) for text in texts if text.strip()]
+    if not names:
+        raise ConfigError(f"{option} names no stream")
+    return Selection(kind=Source.STREAM, streams=tuple(dict.fromkeys(names)))
+
+
+def parse_ledger_ids(text: str) -> tuple[tuple[int, int], ...]:
+    """Read ``12,40-55``, or ``*`` for all; the ranges come back ascending and disjoint.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    if text.strip() == "*":
+        return ((0, MAX_LEDGER_ID),)
+    found: list[tuple[int, int]] = []
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        match = _RANGE.fullmatch(part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ConfigError(f"ledgerIds: {part!r} is neither an id nor FIRST-LAST")
+        found.append((int(match[1]), int(match[2] or match[1])))
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(found):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _filter(text: str) -> dict[str, bytes]:
+    found = {}
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"ledgerFilter: {part!r} is not of the form KEY=VALUE")
+        found[key.strip()] = value.strip().encode()
+    return found
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"streamPattern {text!r} is no regular expression: {error}") from None
+    return text
+
+
+def _table(name: str) -> str:
+    if name not in META_TABLES:
+        near = difflib.get_close_matches(name, META_TABLES, 1)
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(META_TABLES)}"
+        raise ConfigError(f"there is no table meta:{name}{hint}")
+    return name

@@ -1,0 +1,201 @@
+"""Makes a Spark session that suits: Python of the workers, time zone, sizes.
+
+Spark starts ``python3`` from the path for its workers whatever runs the driver, which is the first
+thing that goes wrong; and it says little about a Java that is missing.  Both are looked at here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeGuard
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.executors import check_executors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JAVA = 17
+_CHECK = (
+    "import sys, pandas, pyarrow, pyspark, quorumbook; "
+    "print(sys.version_info[:2], quorumbook.__version__, pandas.__version__.split('.')[0])"
+)
+#: What holds unless the caller says otherwise.
+_CONFIGURATION: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
+    "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+    # Between Spark and its Python workers, on the same machine: dearer over TCP.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+#: What a session that is made here has besides, and a Spark Connect server has of its own.
+_OWN_CONFIGURATION: Mapping[str, str] = {
+    # `bk.ledgers` is a global temporary view.
+    "spark.sql.globalTempDatabase": "bk",
+}
+
+
+def spark_session(
+    app_name: str = "quorumbook",
+    *,
+    master: str | None = None,
+    configuration: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a session, made if there is none yet.
+
+    Args:
+        app_name: What Spark's pages call it.
+        master: Where it runs; as Spark is configured, else on this machine, if not given.
+            ``sc://HOST:PORT`` is a Spark Connect server, which needs no Java here.
+        configuration: Options of Spark; they win over ours.
+
+    Raises:
+        ConfigError: Java or a Python package is missing or of a version that does not go, here or
+            on an executor.
+    """
+    check_environment(master)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - checked first
+
+    had_one = SparkSession.getActiveSession() is not None
+    builder = SparkSession.builder.appName(app_name)
+    values = {**_CONFIGURATION, **(configuration or {})}
+    if is_remote(master):
+        builder = builder.remote(master)
+    else:
+        values = {**_OWN_CONFIGURATION, **values}
+        if master is not None:
+            builder = builder.master(master)
+    for key, value in values.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    if not had_one and not _is_checked_otherwise(session):
+        check_executors(session)
+    return session
+
+
+def _is_checked_otherwise(session: SparkSession) -> bool:
+    """Tell whether the driver is the one executor, or a Spark Connect server has the executors."""
+    from pyspark.sql.utils import is_remote as has_server  # noqa: PLC0415
+
+    master = "" if has_server() else session.sparkContext.master
+    return not master or master == "local" or master.startswith("local[")
+
+
+def is_remote(master: str | None) -> TypeGuard[str]:
+    """Tell whether a master is a Spark Connect server."""
+    return master is not None and master.startswith("sc://")
+
+
+def active_session() -> SparkSession | None:
+    """Return the session that runs in this process, if there is one."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    return SparkSession.getActiveSession()
+
+
+def register_views(spark: SparkSession, metadata_uri: str, **options: str) -> list[str]:
+    """Make the metadata tables views, and the functions that read entries; return their names.
+
+    What a view shows is settled when it is first used; call this again to look again.
+
+    Args:
+        spark: In a session of ``spark_session`` the views are ``bk.ledgers`` and so on; elsewhere
+            they lie in Spark's database of global temporary views.
+        metadata_uri: The cluster's.
+        options: Others of the source.
+    """
+    from quorumbook.spark.functions import register_functions  # noqa: PLC0415 - needs PySpark
+    from quorumbook.spark.selection import META_TABLES  # noqa: PLC0415
+
+    database = spark.conf.get("spark.sql.globalTempDatabase")
+    given = {"metadataServiceUri": metadata_uri, **options}
+    for table in META_TABLES:
+        pairs = {**given, "path": f"meta:{table}"}
+        listed = ", ".join(f"'{key}' '{_quoted(value)}'" for key, value in pairs.items())
+        spark.sql(
+            f"CREATE OR REPLACE GLOBAL TEMPORARY VIEW {table} USING quorumbook OPTIONS ({listed})"
+        )
+    return [f"{database}.{table}" for table in META_TABLES] + register_functions(spark, given)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def check_environment(master: str | None = None) -> None:
+    """Have Spark's workers run this Python, and see whether what it needs is there.
+
+    Args:
+        master: Where Spark runs; a Spark Connect server has Java and workers of its own.
+
+    Raises:
+        ConfigError: something is not; the message says what to do.
+    """
+    try:
+        import pandas  # noqa: PLC0415
+        import pyspark  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'quorumbook[spark]'") from error
+    if int(pandas.__version__.partition(".")[0]) >= 3:
+        raise ConfigError(
+            f"PySpark 4.3 does not go with pandas {pandas.__version__}: pip install 'pandas<3'"
+        )
+    if is_remote(master):
+        check_connect()
+        return
+    check_java()
+    given = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if given != sys.executable:
+        check_worker_python(given)
+
+
+def check_connect() -> None:
+    """Raise ConfigError if what PySpark wants for Spark Connect is not there."""
+    for name in ("grpc_status", "google.rpc", "zstandard"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"{name} is missing: pip install 'pyspark[connect]<4.4'")
+
+
+def check_java() -> None:
+    """Raise ConfigError if there is no Java, or an old one."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    how = f"Spark needs Java {_JAVA} or later; on Debian: apt-get install default-jdk-headless"
+    if not java or not os.path.exists(java):
+        where = f"there is none in JAVA_HOME={home}" if home else "there is none on the PATH"
+        raise ConfigError(f"{how} ({where})")
+    told = subprocess.run(  # noqa: S603 - the program was just looked for
+        [java, "-version"], capture_output=True, text=True, check=False
+    ).stderr
+    found = re.search(r'version "(\d+)', told)
+    if found is not None and int(found[1]) < _JAVA:
+        raise ConfigError(f"{how} ({java} is {found[1]})")
+
+
+def check_worker_python(python: str) -> None:
+    """Raise ConfigError unless an interpreter is as good as this one for Spark's workers."""
+    try:
+        done = subprocess.run(  # noqa: S603 - what Spark itself will run
+            [python, "-c", _CHECK], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise ConfigError(f"PYSPARK_PYTHON={python} cannot be run: {error.strerror}") from error
+    own = subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-c", _CHECK], capture_output=True, text=True, check=True
+    ).stdout
+    if done.returncode or done.stdout != own:
+        reason = done.stderr.strip().rpartition("\n")[2] or f"it has {done.stdout.strip()}"
+        raise ConfigError(
+            f"PYSPARK_PYTHON={python} is not like the driver's {sys.executable} "
+            f"({own.strip()}): {reason}; leave the variable unset, or install the same there"
+        )

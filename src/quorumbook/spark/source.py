@@ -1,0 +1,74 @@
+"""What ``pyspark_quorumbook`` hands Spark: the readers and writers for options and a schema.
+
+Spark makes these objects in processes of its own, again and again, so nothing is kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.batch import BatchReader
+from quorumbook.spark.kinds import kind_of
+from quorumbook.spark.meta import MetaReader
+from quorumbook.spark.meta_tables import META_COLUMNS
+from quorumbook.spark.options import Use
+from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.schema import struct_of
+from quorumbook.spark.selection import Source as Kind
+from quorumbook.spark.tail import TailReader
+from quorumbook.spark.write import BatchSink, StreamSink
+from quorumbook.spark.write_options import WriteOptions
+
+
+class Source:
+    """One ``load`` or ``save``, with its options."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Take the options as Spark has them."""
+        self._options = options
+
+    def schema(self) -> StructType:
+        """Return the columns of what is to be read.
+
+        Raises:
+            ConfigError: the options are wrong.
+        """
+        options = ReadOptions.of(self._options)
+        if options.selection.kind is Kind.META:
+            columns = META_COLUMNS[options.selection.table]
+            return struct_of(columns, tuple(columns))
+        kind = kind_of(options)
+        return struct_of(kind.columns, kind.default_columns(options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a batch."""
+        options = ReadOptions.of(self._options, Use.READ)
+        if options.selection.kind is Kind.META:
+            return MetaReader(options, schema)
+        return BatchReader(options, schema)
+
+    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what reads a stream of batches."""
+        options = ReadOptions.of(self._options, Use.READ_STREAM)
+        if options.selection.kind is Kind.META:
+            raise ConfigError(f"meta:{options.selection.table} is read as a batch, with read")
+        return TailReader(options, schema)
+
+    def writer(self, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a batch."""
+        return BatchSink(WriteOptions.of(self._options, Use.WRITE), schema, overwrite=overwrite)
+
+    def stream_writer(self, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes the batches of a streaming query."""
+        return StreamSink(
+            WriteOptions.of(self._options, Use.WRITE_STREAM), schema, overwrite=overwrite
+        )

@@ -1,0 +1,77 @@
+"""Finds where a query begins and a batch ends: offsets out of record numbers and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.offsets import Offset
+from quorumbook.spark.stream_views import StreamViews
+from quorumbook.spark.views import View, Views
+from quorumbook.spark.where import EARLIEST, LATEST, Where
+from quorumbook.streams.errors import PositionTruncatedError
+from quorumbook.streams.reading.seek import find_sequence_id, find_time
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A time as seeking takes it."""
+
+    time_ms: int
+
+    def timestamp(self) -> float:
+        """Return the seconds since 1970."""
+        return self.time_ms / 1000
+
+
+async def resolve(where: Where, view: View, views: Views, *, is_strict_time: bool) -> Offset:
+    """Return the offset that an end stands for.
+
+    Args:
+        where: Which end.
+        view: What is there.
+        views: By which streams are searched.
+        is_strict_time: It is an error if nothing was appended at a time or later.
+
+    Raises:
+        PositionTruncatedError: that record was truncated away.
+        ConfigError: see ``is_strict_time``; or a ledger is asked for a time.
+    """
+    time_ms = where.time_of(view.name, view.title)
+    if time_ms is not None:
+        return await _at_time(where, view, views, time_ms, is_strict=is_strict_time)
+    place = where.place_of(view.name, view.title)
+    if isinstance(place, Offset):
+        return place
+    if place == EARLIEST:
+        return view.first
+    if place == LATEST:
+        return view.end
+    if not isinstance(views, StreamViews):
+        return Offset(0, 0, place)
+    position = await find_sequence_id(views.context(view.name), place)
+    return Offset(view.birth, *position)
+
+
+async def _at_time(
+    where: Where, view: View, views: Views, time_ms: int, *, is_strict: bool
+) -> Offset:
+    if not isinstance(views, StreamViews):
+        raise ConfigError("ledgers have no times; begin at an entry id, or read a stream")
+    position = await find_time(views.context(view.name), _Moment(time_ms))
+    found = Offset(view.birth, *position)
+    if found.place >= view.end.place:
+        if is_strict:
+            raise ConfigError(
+                f"nothing was appended to {view.name} at {time_ms} ms or later; "
+                "startingOffsetsByTimestampStrategy=latest begins with what comes next"
+            )
+        return view.end
+    return found
+
+
+def after_truncation(error: PositionTruncatedError, view: View, *, fails: bool) -> Offset:
+    """Return where to begin although records are gone, unless that is to fail."""
+    if fails:
+        raise error
+    return view.first

@@ -1,0 +1,373 @@
+"""Reads streams or ledgers as a streaming query: from the offsets of the last batch to the next.
+
+Spark calls this in a process on the driver, and ``read`` in tasks that see none of its state.  What
+the offsets say is all that a batch is made of, so that it is the same when it is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from quorumbook.env import logger
+from quorumbook.spark.batch import lose, missing, pieces_between, read_task
+from quorumbook.spark.cursors import QueryCursors
+from quorumbook.spark.kinds import kind_of, views_of
+from quorumbook.spark.lag import lag_behind
+from quorumbook.spark.limits import Measure, Measures, limited
+from quorumbook.spark.offsets import Offset, Offsets, is_same_stream
+from quorumbook.spark.planning import Piece, plan
+from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.relocation import relocated, stamped
+from quorumbook.spark.schema import check_schema
+from quorumbook.spark.selection import Source
+from quorumbook.spark.starts import after_truncation, resolve
+from quorumbook.spark.task import Task
+from quorumbook.spark.views import View, Views
+from quorumbook.spark.where import check_names
+from quorumbook.streams.errors import DataLossError, PositionTruncatedError
+
+T = TypeVar("T")
+_log = logger("spark")
+_AT_ONCE = 64
+#: A planner that is new may be told less than the one before it knew; for so long it asks again.
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.1
+_MANY_STREAMS = 5_000
+
+
+class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on and on."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Take options and columns.
+
+        Raises:
+            ConfigError: there are no such columns.
+        """
+        check_schema(schema, kind_of(options).columns, kind_of(options).title)
+        self._options = options
+        self._schema = schema
+        self._planner: _Planner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query begins."""
+        return self._run(lambda planner: planner.first()).encode()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends: at its start if there is nothing new."""
+        is_limited = not isinstance(limit, ReadAllAvailable)
+
+        async def following(planner: _Planner) -> Offsets | None:
+            begin = Offsets.decode(start, planner.instance_id)
+            return await planner.following(begin, is_limited=is_limited)
+
+        found = self._run(following)
+        return start if found is None else found.encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return one of the limits; ``latestOffset`` keeps to all."""
+        options = self._options
+        if options.max_entries or options.max_records:
+            return ReadMaxRows(options.max_records or options.max_entries)
+        if options.max_bytes:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadMinRows(options.min_entries) if options.min_entries else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take down what there is now: this run reads no further."""
+        self._run(lambda planner: planner.take_target())
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return what there is, and how far the last batch is behind it."""
+        return self._run(lambda planner: planner.report())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of one batch."""
+        instance = self._opened().instance_id
+
+        async def pieces(planner: _Planner) -> list[Piece]:
+            return await planner.pieces(
+                Offsets.decode(start, instance), Offsets.decode(end, instance)
+            )
+
+        options = self._options
+        tasks = plan(
+            self._run(pieces),
+            target_bytes=options.target_partition_bytes,
+            max_records=options.max_records_per_partition,
+            min_tasks=options.min_partitions,
+        )
+        return [Task(instance, task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read_task(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Move the cursor, if one is wanted; Spark says so a batch late, and never of the last."""
+        if self._options.cursor:
+            instance = self._opened().instance_id
+            self._run(lambda planner: planner.cursors.move(Offsets.decode(end, instance).streams))
+
+    def stop(self) -> None:
+        """Do nothing: Spark does not call it, but ends the process."""
+
+    def _opened(self) -> _Planner:
+        if self._planner is None:
+            cluster = connected(self._options.connection)
+            views = cluster.run(lambda: views_of(cluster, self._options))
+            self._planner = _Planner(cluster, views, self._options)
+        return self._planner
+
+    def _run(self, work: Callable[[_Planner], Coroutine[Any, Any, T]]) -> T:
+        planner = self._opened()
+        return planner.cluster.run(lambda: work(planner))
+
+
+class _Planner:
+    """What the process on the driver knows."""
+
+    def __init__(self, cluster: Cluster, views: Views, options: ReadOptions) -> None:
+        self.cluster = cluster
+        self.instance_id = cluster.instance_id
+        self._views = views
+        self._options = options
+        self._is_ledgers = options.selection.kind is Source.LEDGER
+        self.cursors = QueryCursors(cluster, options.cursor)
+        self._clock = cluster.client.store.env.clock
+        self._last_batch_ns = self._clock.now_ns()
+        #: Where a run that reads what there is ends.
+        self._target: Mapping[str, Offset] | None = None
+        #: What was looked at last, and where the batch ends that was made of it.
+        self._seen: dict[str, View] = {}
+        self._reached: Mapping[str, Offset] = {}
+
+    # Looking -------------------------------------------------------------------------------
+
+    async def _look(self, names: Sequence[str]) -> dict[str, View]:
+        found: list[View | None] = []
+        for first in range(0, len(names), _AT_ONCE):
+            part = names[first : first + _AT_ONCE]
+            found += await asyncio.gather(*map(self._views.view, part))
+        return {view.name: view for view in found if view is not None}
+
+    async def first(self) -> Offsets:
+        """Return where a new query begins: at its cursor, or as the options say."""
+        names = await self._views.names()
+        check_names(self._options.starting, {name: self._views.title(name) for name in names})
+        if len(names) > _MANY_STREAMS:
+            _log.warning("%d are read: each batch writes so many offsets", len(names))
+        views = await self._look(names)
+        found = {}
+        for name in names:
+            if name not in views:
+                raise missing(self._options, name)
+            found[name] = stamped(views[name], await self._start(views[name]))
+        return self._offsets(found, names)
+
+    async def _start(self, view: View) -> Offset:
+        options = self._options
+        if self.cursors.name:
+            position = await self.cursors.position(view.name)
+            if position is not None:
+                return Offset(view.birth, *position)
+        try:
+            return await resolve(
+                options.starting, view, self._views, is_strict_time=options.is_strict_time
+            )
+        except PositionTruncatedError as error:
+            return after_truncation(error, view, fails=options.fails_on_data_loss)
+
+    def _offsets(self, places: Mapping[str, Offset], names: Sequence[str]) -> Offsets:
+        if not self._is_ledgers:
+            return Offsets(self.instance_id, places)
+        return Offsets(self.instance_id, {}, places, max(map(int, names), default=0))
+
+    async def take_target(self) -> None:
+        """Take down where everything ends now."""
+        views = await self._look(await self._views.names())
+        self._target = {name: view.end for name, view in views.items()}
+
+    # One batch -----------------------------------------------------------------------------
+
+    async def following(self, start: Offsets, *, is_limited: bool) -> Offsets | None:
+        """Return where the batch after some offsets ends; None if there is nothing for it."""
+        known = start.ledgers if self._is_ledgers else start.streams
+        names = [name for name in await self._views.names() if self._is_due(name, start)]
+        views = await self._look(sorted({*names, *known}))
+        known = {
+            name: await self._relocated(views.get(name), begin) for name, begin in known.items()
+        }
+        starts, new, gone = self._starts(known, names, views)
+        ends = {name: self._end(views[name], begin) for name, begin in starts.items()}
+        if is_limited:
+            if self._waits(views, starts, ends):
+                return None
+            ends = await limited(views, starts, ends, self._limits())
+        reached = {**new, **ends}
+        self._seen, self._reached = views, reached
+        if (
+            not new
+            and not gone
+            and all(
+                not views[name].entries_between(begin, ends[name]) and begin == known[name]
+                for name, begin in starts.items()
+            )
+        ):
+            return None
+        self._last_batch_ns = self._clock.now_ns()
+        if self._is_ledgers:
+            # Finished ones are in the offsets once more, with their ends, and then no longer.
+            reached = {
+                name: offset
+                for name, offset in reached.items()
+                if not (known.get(name) == offset and views[name].extents[0].is_complete)
+                or offset.place < views[name].end.place
+            }
+            highest = max(start.highest_ledger, *map(int, views)) if views else start.highest_ledger
+            return Offsets(self.instance_id, {}, reached, highest)
+        reached = {name: stamped(views.get(name), offset) for name, offset in reached.items()}
+        return Offsets(self.instance_id, reached)
+
+    async def _relocated(self, view: View | None, offset: Offset) -> Offset:
+        return await relocated(view, offset, self.cluster.client.ledger_metadata)
+
+    def _is_due(self, name: str, start: Offsets) -> bool:
+        if self._target is not None and name not in self._target:
+            return False  # made since this run began
+        return not self._is_ledgers or name in start.ledgers or int(name) > start.highest_ledger
+
+    def _starts(
+        self, known: Mapping[str, Offset], names: Sequence[str], views: Mapping[str, View]
+    ) -> tuple[dict[str, Offset], dict[str, Offset], list[str]]:
+        """Return where what is known begins, where what is new does, and what is gone."""
+        options = self._options
+        starts, gone = {}, []
+        for name, begin in known.items():
+            view = views.get(name)
+            if view is None:
+                if options.fails_on_data_loss:
+                    raise DataLossError(
+                        f"{name} was deleted; failOnDataLoss=false goes on without it"
+                    )
+                _log.warning("%s was deleted; going on without it", name)
+                gone.append(name)
+                continue
+            lost = view.lost_before(begin)
+            starts[name] = lose(options, lost, view) if lost else begin._replace(birth=view.birth)
+        # New ones are in the offsets before anything is read of them, so that a batch that is
+        # done again begins where it did.
+        new = {
+            name: views[name].end if options.new_streams == "latest" else views[name].first
+            for name in names
+            if name in views and name not in known
+        }
+        return starts, new, gone
+
+    def _end(self, view: View, begin: Offset) -> Offset:
+        end = view.end
+        if self._target is not None and view.name in self._target:
+            end = min(end, self._target[view.name], key=lambda offset: offset.place)
+            end = end._replace(birth=view.birth)
+        return end if end.place > begin.place else begin
+
+    def _waits(
+        self, views: Mapping[str, View], starts: Mapping[str, Offset], ends: Mapping[str, Offset]
+    ) -> bool:
+        options = self._options
+        if not options.min_entries or self._target is not None:
+            return False
+        available = sum(views[name].entries_between(starts[name], ends[name]) for name in starts)
+        waited_s = (self._clock.now_ns() - self._last_batch_ns) / 1e9
+        return available < options.min_entries and waited_s < options.max_trigger_delay_s
+
+    def _limits(self) -> dict[Measure | None, int]:
+        options, measures = self._options, Measures(self._views.open_ledgers)
+        entries = options.max_entries
+        records = options.max_records
+        if self._is_ledgers and records:  # an entry by itself is a record
+            entries, records = min(entries or records, records), 0
+        limits: dict[Measure | None, int] = {}
+        if entries:
+            limits[None] = entries
+        if records:
+            limits[measures.records_before] = records
+        if options.max_bytes:
+            limits[measures.bytes_before] = options.max_bytes
+        return limits
+
+    async def report(self) -> dict[str, Any] | None:
+        """Return what there is, for the progress of the query."""
+        if not self._seen:
+            return None
+        ends = {name: stamped(view, view.end) for name, view in self._seen.items()}
+        report = self._offsets(ends, list(ends)).encode()
+        report["lag"] = await lag_behind(self._views, self._seen, self._reached, self._clock)
+        return report
+
+    # Tasks ---------------------------------------------------------------------------------
+
+    async def pieces(self, start: Offsets, end: Offsets) -> list[Piece]:
+        """Return what lies between the offsets of a batch."""
+        begins = start.ledgers if self._is_ledgers else start.streams
+        ends = end.ledgers if self._is_ledgers else end.streams
+        names = [name for name in ends if name in begins and ends[name] != begins[name]]
+        found: list[Piece] = []
+        for first in range(0, len(names), _AT_ONCE):
+            part = names[first : first + _AT_ONCE]
+            for pieces in await asyncio.gather(
+                *(self._pieces_of(name, begins[name], ends[name]) for name in part)
+            ):
+                found += pieces
+        return found
+
+    async def _pieces_of(self, name: str, begin: Offset, end: Offset) -> list[Piece]:
+        options = self._options
+        found = await self._views.view(name)
+        begin, end = await self._relocated(found, begin), await self._relocated(found, end)
+        view = await self._view_up_to(name, end)
+        if view is None:
+            return []
+        if not is_same_stream(begin.birth, end.birth):
+            begin = Offset(end.birth, 0, 0)  # the one that was read so far is gone
+        lost = view.lost_before(begin)
+        if lost:
+            begin = max(lose(options, lost, view), begin)
+        return await pieces_between(self._views, options, view, begin, end)
+
+    async def _view_up_to(self, name: str, end: Offset) -> View | None:
+        """Return what there is, as far as the batch goes at least."""
+        waited_s = 0.0
+        while True:
+            view = await self._views.view(name)
+            if view is not None and is_same_stream(view.birth, end.birth):
+                view = view.confirmed_up_to(end)
+                if view.end.place >= end.place:
+                    return view
+            if waited_s >= _PATIENCE_S or (
+                view is not None and not is_same_stream(view.birth, end.birth)
+            ):
+                break
+            await asyncio.sleep(_PAUSE_S)
+            waited_s += _PAUSE_S
+            self._views.look_again(name)
+        what = f"{name} ends before {end.segment}:{end.entry}, where this batch ends, or is gone"
+        if self._options.fails_on_data_loss:
+            raise DataLossError(f"{what}; failOnDataLoss=false goes on with what is left")
+        _log.warning("%s; it is left out", what)
+        return None

@@ -1,0 +1,208 @@
+"""Writes frames to streams, or to ledgers: every row once, whatever is killed and run again.
+
+Each task writes ledgers that nobody reads, and tells the driver which; the driver's commit has all
+of them appear in one step (``streams.transactions``).  Where rows are to be appended as they come
+(``appending``), a commit only takes down that the batch is done.  Spark makes writers anew, for the
+tasks of each batch, and others for commit and abort: what those know came with the tasks' messages.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from quorumbook import __version__
+from quorumbook.errors import ConfigError
+from quorumbook.spark.appending import Appender
+from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.small_segments import merge_where_many
+from quorumbook.spark.write_columns import check_columns, rows_of, streams_in
+from quorumbook.spark.write_options import WriteOptions
+from quorumbook.streams.partitions.stream import check_stream_exists, partition_count
+from quorumbook.streams.transactions import (
+    Application,
+    Attempt,
+    AttemptResult,
+    Identity,
+    Place,
+)
+
+#: What batches that are no stream's have for a query: they are told by their version.
+_BATCH_QUERY = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Told(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    application: str
+    result: AttemptResult
+
+
+class _Sink:
+    """What both writers have in common: one frame's way to one application."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Check what can be checked before any task runs.
+
+        Raises:
+            ConfigError: columns or options are wrong, or the cluster cannot be used.
+            StreamNotFoundError: there is no such stream.
+        """
+        if overwrite:
+            raise ConfigError(
+                'a log is only ever appended to: use .mode("append"), and no complete output mode'
+            )
+        check_columns(schema, target=options.target, stream=options.stream)
+        self._options = options
+        self._release = __version__
+        self._planned_ms = time.time_ns() // 1_000_000
+        if options.target == "stream":
+            cluster = connected(options.connection)
+            namespace = cluster.namespace()
+            if options.stream and not options.drafts.creates_streams:
+                cluster.run(lambda: check_stream_exists(namespace, options.stream))
+
+    def application(self, cluster: Cluster, name: str, who: Identity) -> Application:
+        return Application(self._place(cluster), name, who)
+
+    def _place(self, cluster: Cluster) -> Place:
+        options = self._options
+        namespace = cluster.namespace() if options.target == "stream" else None
+        return Place(cluster.client, namespace, options.root, options.attempt_ttl_s)
+
+    def write(
+        self, iterator: Iterator[pa.RecordBatch], name: str, who: Identity, batch: int
+    ) -> Told:
+        """Write one task's rows."""
+        if self._release != __version__:
+            raise ConfigError(
+                f"the driver has quorumbook {self._release}, this executor {__version__}: install "
+                "the same everywhere"
+            )
+        options = self._options
+        cluster = connected(options.connection)
+        app = self.application(cluster, name, who)
+        context = TaskContext.get()
+        assert context is not None
+        part = context.partitionId(), context.attemptNumber()
+        if who.query != _BATCH_QUERY:
+            cluster.run(app.prepare)
+        if cluster.run(lambda: app.is_committed(batch, may_reset=options.commit.may_reset)):
+            return Told(name, app.skipped(batch, *part))
+        drafts = replace(options.drafts, password=options.connection.password())
+        attempt: Attempt | Appender = app.attempt(batch, *part, drafts, self._planned_ms)
+        if options.is_appending:
+            wait_s = options.commit.lock_wait_s
+            attempt = Appender(cluster.namespace(), name, who, batch, part, drafts, wait_s)
+        known: dict[str, int | None] = {"": None}
+
+        def appends() -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
+            for turn, arrow in enumerate(iterator, part[0]):
+                for stream in streams_in(arrow, options.stream) - known.keys():
+                    namespace = cluster.namespace()
+                    known[stream] = cluster.run(partial(partition_count, namespace, stream))
+                partitions = {stream: count for stream, count in known.items() if count}
+                for rows in rows_of(arrow, options.stream, partitions, turn):
+                    yield partial(attempt.append, *rows)
+
+        try:
+            cluster.run_in_turn(appends())
+            return Told(name, cluster.run(attempt.finish))
+        finally:
+            cluster.run(attempt.give_up)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        """Have what the tasks wrote appear."""
+        told = [message for message in messages if isinstance(message, Told)]
+        if not told:
+            return  # without a task there is no row
+        cluster = connected(self._options.connection)
+        app = self.application(cluster, told[0].application, told[0].result.who)
+        drafts = replace(self._options.drafts, password=self._options.connection.password())
+        results = [message.result for message in told]
+        done = cluster.run(lambda: app.commit(batch, results, self._options.commit, drafts))
+        if done.segments:
+            place = self._place(cluster)
+            cluster.run(lambda: merge_where_many(place, done.segments))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        """Clean up what the tasks wrote; the next commit does for those that did not tell."""
+        told = next((message for message in messages if isinstance(message, Told)), None)
+        if told is None:
+            return
+        cluster = connected(self._options.connection)
+        app = self.application(cluster, told.application, told.result.who)
+        cluster.run(lambda: app.abort(batch))
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Writes one frame; Spark makes it once, and copies it to tasks and commit."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Check, and make the application."""
+        self._sink = _Sink(options, schema, overwrite=overwrite)
+        run = str(uuid.uuid4())
+        self._name = options.application or f"batch-{run}"
+        self._who = Identity(_BATCH_QUERY, run)
+        self._batch = max(options.version, 0)
+        cluster = connected(options.connection)
+        app = self._sink.application(cluster, self._name, self._who)
+        cluster.run(app.prepare)
+        # Says before any task runs that a streaming query has the application.
+        cluster.run(lambda: app.is_committed(self._batch, may_reset=options.commit.may_reset))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows."""
+        return self._sink.write(iterator, self._name, self._who, self._batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Have what the tasks wrote appear."""
+        self._sink.commit(messages, self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Clean up what the tasks wrote."""
+        self._sink.abort(messages, self._batch)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Check."""
+        self._sink = _Sink(options, schema, overwrite=overwrite)
+        self._application = options.application
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows."""
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        run = context.getLocalProperty("spark.jobGroup.id")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        assert query is not None
+        assert run is not None
+        assert batch is not None
+        who = Identity(query, run)
+        return self._sink.write(iterator, self._application or query, who, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Have what the tasks wrote appear."""
+        self._sink.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Clean up what the tasks wrote, unless the batch is there after all."""
+        self._sink.abort(messages, batchId)
