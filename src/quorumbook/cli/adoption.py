@@ -102,12 +102,12 @@ def _stopped(call: Call) -> Any:
     call.show_warnings()
     options = bookie_options(call.settings)
     directories = [
-        options.journal_directory,
+        *options.journal_directories,
         *options.ledger_directories,
-        *options.other_directories,
+        *options.index_directories,
     ]
     for directory in directories:
-        pid = _process_in(directory)
+        pid = process_in(directory)
         if pid is not None:
             raise ForeignDirectoryError(
                 f"process {pid} has files open in {directory}; stop it first"
@@ -115,7 +115,7 @@ def _stopped(call: Call) -> Any:
     return options
 
 
-def _process_in(directory: str) -> int | None:
+def process_in(directory: str) -> int | None:
     """Return a process that has a file below a directory open, where the system tells.
 
     The peer takes no lock, so its open journals and entry logs have to stand for one.

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quorumbook.cli.adoption import adopt, give_back
-from quorumbook.cli.common import Call, Command, configure_logging, tls_options
-from quorumbook.cli.garbage import explain_gc, gc
+from quorumbook.cli.bookie_state import READ_ONLY_PATH, can_stop, readonly
+from quorumbook.cli.common import Call, Command, configure_logging
+from quorumbook.cli.garbage import background_io, explain_gc, gc, scrub
+from quorumbook.cli.http_client import ask, http_in
+from quorumbook.cli.moving import balance, decommission, drain, recover
 from quorumbook.cli.output import FORMATS
+from quorumbook.cli.recovery_process import auto_recovery, http_port
+from quorumbook.cli.stopping import stop_wanted
+from quorumbook.errors import ConnectFailedError
 
 if TYPE_CHECKING:
     from quorumbook.bookie.options import BookieOptions
@@ -26,14 +32,24 @@ def bookie() -> None:
     """Run bookies and list them."""
 
 
-bookie.add_command(adopt)
-bookie.add_command(give_back)
+for command in (
+    adopt, give_back, recover, drain, decommission, balance, readonly, can_stop,
+    gc, explain_gc, scrub, background_io,
+):  # fmt: skip
+    bookie.add_command(command)
 
 
 @bookie.command(cls=Command, forms=FORMATS, has_peer_file=True)
 @click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 is a free port.")
 @click.option("--data-dir", metavar="DIR", help="Where journal and ledgers are kept.")
 @click.option("--advertised-address", metavar="A", help="What clients connect to.")
+@click.option(
+    "--label",
+    "labels",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="What the bookie carries; may be given several times.",
+)
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.pass_obj
 def run(
@@ -41,6 +57,7 @@ def run(
     port: int | None,
     data_dir: str | None,
     advertised_address: str | None,
+    labels: tuple[str, ...],
     stop_with_parent: bool,
 ) -> None:
     """Run a bookie until Ctrl-C or SIGTERM."""
@@ -52,6 +69,8 @@ def run(
         settings = settings.replaced(
             "bookie.advertised_host", advertised_address, "--advertised-address"
         )
+    if labels:
+        settings = settings.replaced("bookie.labels", labels, "--label")
     if data_dir is not None:
         settings = in_directory(settings, data_dir)
     configure_logging(is_verbose=call.is_verbose)
@@ -61,7 +80,7 @@ def run(
 def in_directory(settings: Settings, data_dir: str) -> Settings:
     """Put journal and ledgers below one directory, except where ``--set`` puts them elsewhere."""
     for key, name in (
-        ("storage.journal_directory", "journal"),
+        ("storage.journal_directories", "journal"),
         ("storage.ledger_directories", "ledgers"),
     ):
         if settings[key].source != "--set":
@@ -72,36 +91,34 @@ def in_directory(settings: Settings, data_dir: str) -> Settings:
 def bookie_options(settings: Settings) -> BookieOptions:
     """Make a bookie's options of the configuration."""
     from quorumbook.bookie.options import BookieOptions
+    from quorumbook.config.clients import tls_options
+    from quorumbook.ledger.placement.labels import parse_labels
     from quorumbook.storage.gc.decisions import GcOptions
     from quorumbook.storage.options import StorageOptions
+    from quorumbook.storage.scrub.decisions import ScrubOptions
 
     values: dict[str, Any] = settings.section("bookie")
     storage: dict[str, Any] = settings.section("storage")
     storage.pop("peer_storage")  # for whoever adopts and gives back
     collected: dict[str, Any] = settings.section("gc")
+    scrubbed: dict[str, Any] = settings.section("scrub")
     return BookieOptions(
         **{
             **values,
             "advertised_host": values["advertised_host"] or None,
             "bookie_id": values["bookie_id"] or None,
+            "labels": parse_labels(values["labels"], "bookie.labels"),
         },
-        journal_directory=storage.pop("journal_directory"),
-        further_journal_directories=storage.pop("further_journal_directories"),
+        journal_directories=storage.pop("journal_directories"),
         ledger_directories=storage.pop("ledger_directories"),
         index_directories=storage.pop("index_directories"),
         storage=StorageOptions(**storage),
         gc=GcOptions(**collected),
+        scrub=ScrubOptions(**scrubbed),
         tls=tls_options(settings),
         http_host=settings.text("http.host"),
-        http_port=_http_port(settings),
+        http_port=http_port(settings),
     )
-
-
-def _http_port(settings: Settings) -> int | None:
-    """Return the port for metrics and health in the bookie's terms: None is off, -1 a free one."""
-    if not settings["http.enabled"].value:
-        return None
-    return settings.integer("http.port") or -1
 
 
 async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
@@ -111,20 +128,22 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
 
     options = bookie_options(settings)
     env = Env()
+    env.background.rate_bytes = settings.integer("background.io_rate_bytes")
     store = await open_store(
         call.metadata_uri, env, session_timeout_s=settings.number("metadata.session_timeout_s")
     )
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     try:
         server = Bookie(env, options, store)
         await server.start()
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(server.stop)
+            stop = await stop_wanted(with_parent=is_child)
+            if settings["recovery.in_bookie"].value:
+                guest = auto_recovery(call, settings, env, name=server.bookie_id)
+                running, pages = await stack.enter_async_context(guest)
+                server.pages |= pages
+                server.further_families = running.families
             _announce(call, server, options.http_host)
-            if is_child:
-                await _watch_parent(stop)
             stopped = asyncio.create_task(server.wait_stopped())
             asked = asyncio.create_task(stop.wait())
             await asyncio.wait({stopped, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -133,8 +152,8 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
                 stopped.result()
             else:
                 stopped.cancel()
-        finally:
-            await server.stop()
+        # What went wrong with stopping is not kept back.
+        await server.wait_stopped()
     finally:
         await store.close()
 
@@ -149,34 +168,53 @@ def _announce(call: Call, server: Bookie, http_host: str) -> None:
     sys.stdout.flush()
 
 
-async def _watch_parent(stop: asyncio.Event) -> None:
-    """Stop when standard input ends: the process at its other end is gone, however it went."""
-
-    class Pipe(asyncio.Protocol):
-        def connection_lost(self, exc: Exception | None) -> None:
-            stop.set()
-
-    await asyncio.get_running_loop().connect_read_pipe(Pipe, sys.stdin)
-
-
-bookie.add_command(gc)
-bookie.add_command(explain_gc)
-
-
 @bookie.command(cls=Command)
+@click.option("--disks", is_flag=True, help="Their directories instead: how full, and how fast.")
 @click.pass_obj
-def ls(call: Call) -> None:
+def ls(call: Call, disks: bool) -> None:
     """List the registered bookies."""
     rows = call.run(_list(call))
+    if disks:
+        call.output.rows(
+            [row for bookie in rows for row in _directories_of(bookie)],
+            ["bookie_id", "path", "use", "used", "free_bytes", "syncs", "sync_ms_mean", "error"],
+            empty="no bookie is registered; `quorumbook bookie run` starts one",
+        )
+        return
     call.output.rows(
-        rows,
-        ["bookie_id", "state", "address", "http"],
+        [row | _reasons_of(row) for row in rows],
+        ["bookie_id", "state", "address", "http", "rack", "labels", "reasons"],
         empty="no bookie is registered; `quorumbook bookie run` starts one",
     )
 
 
+def _reasons_of(bookie: dict[str, object]) -> dict[str, object]:
+    """Ask a read-only bookie why it is; one of the peer keeps no reasons."""
+    if bookie["state"] == "writable" or "http" not in bookie:
+        return {}
+    try:
+        found = ask("GET", str(bookie["http"]), READ_ONLY_PATH, timeout_s=5.0)
+    except ConnectFailedError as error:
+        return {"reasons": [str(error)]}
+    return {"reasons": found["reasons"]} if found.get("reasons") else {}
+
+
+def _directories_of(bookie: dict[str, object]) -> list[dict[str, object]]:
+    """Ask a bookie for its directories; one that does not answer is a row with the reason."""
+    own: dict[str, object] = {"bookie_id": bookie["bookie_id"]}
+    if "http" not in bookie:
+        return [own | {"error": "it serves no HTTP; http.enabled turns that on"}]
+    try:
+        found = ask("GET", str(bookie["http"]), "/api/v1/bookie/directories", timeout_s=5.0)
+    except ConnectFailedError as error:
+        return [own | {"error": str(error)}]
+    return [own | row for row in found]
+
+
 async def _list(call: Call) -> list[dict[str, object]]:
     from quorumbook.env import Env
+    from quorumbook.ledger.placement.labels import labels_of_properties, show_labels
+    from quorumbook.metadata.racks import RackTable, location_in
     from quorumbook.metadata.registration import BookieRegistration
     from quorumbook.metadata.uri import open_store
 
@@ -184,18 +222,22 @@ async def _list(call: Call) -> list[dict[str, object]]:
     try:
         registration = BookieRegistration(store)
         writable, read_only = await registration.bookies()
+        racks = await RackTable(store).read()
         rows: list[dict[str, object]] = []
         for state, bookie_ids in (("writable", writable), ("read-only", read_only)):
             for bookie_id in sorted(bookie_ids):
                 info = await registration.service_info(bookie_id)
                 row: dict[str, object] = {"bookie_id": bookie_id, "state": state}
+                if (rack := location_in(racks, bookie_id)) is not None:
+                    row["rack"] = rack
                 # A bookie that goes away meanwhile has no places any more.
                 if info is not None:
                     host, port = info.address(bookie_id)
                     row["address"] = f"{host}:{port}"
-                    for endpoint in info.endpoints:
-                        if endpoint.protocol == "http":
-                            row["http"] = f"http://{endpoint.host}:{endpoint.port}"
+                    if (http := http_in(info, bookie_id)) is not None:
+                        row["http"] = http
+                    if labels := labels_of_properties(info.properties):
+                        row["labels"] = show_labels(labels)
                 rows.append(row)
         return rows
     finally:

@@ -1,15 +1,19 @@
-"""``quorumbook cluster``: lay out the metadata of a new cluster."""
+"""``quorumbook cluster``: lay out the metadata of a new cluster, say where its bookies stand."""
 
 from __future__ import annotations
 
 import click
 
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.racks import racks
 
 
 @click.group()
 def cluster() -> None:
-    """Make a new cluster."""
+    """Make a new cluster, and say where its bookies stand."""
+
+
+cluster.add_command(racks)
 
 
 @cluster.command(cls=Command)

@@ -24,10 +24,14 @@ from quorumbook.cli.output import FORMATS, TABLE, Output
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
     from quorumbook.config import Settings
-    from quorumbook.env import TlsOptions
 
 T = TypeVar("T")
 
+#: How long a thread that computes keeps the interpreter from others.  An entry needs it back some
+#: five times on its way: the loop after each wait, the journal's thread after write and sync.
+#: Beside a checkpoint that computed, each of them took the interpreter's own 5 ms: 23 ms for one
+#: write and sync where it is 3 without.
+_SWITCH_INTERVAL_S = 0.0002
 _OWN = ("metadata", "config_file", "peer_file", "overrides", "is_verbose", "output_form")
 
 
@@ -50,6 +54,16 @@ class Call:
         self._overrides = overrides
         self.is_verbose = is_verbose
         self.output = Output(output_form)
+
+    @property
+    def config_path(self) -> str:
+        """The configuration file as it was given, absolute; empty if none was."""
+        return os.path.abspath(self._config_file) if self._config_file else ""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Options as they were given."""
+        return tuple(self._overrides)
 
     @functools.cached_property
     def settings(self) -> Settings:
@@ -85,6 +99,7 @@ class Call:
         import logging
 
         import quorumbook
+        from quorumbook.config.clients import client_options
 
         if not self.is_verbose:
             logging.basicConfig(level=logging.WARNING, format="quorumbook: %(message)s")
@@ -137,34 +152,9 @@ class Call:
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, on uvloop where it exists."""
         _calm_collector()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(main)
-
-
-def client_options(settings: Settings) -> dict[str, Any]:
-    """Return the client section as keyword arguments of ``quorumbook.connect``."""
-    values: dict[str, Any] = settings.section("client")
-    for name in _NEW_LEDGER:
-        values.pop(name)
-    values["max_ensemble_changes"] = values["max_ensemble_changes"] or None
-    values["session_timeout_s"] = settings.number("metadata.session_timeout_s")
-    values["tls"] = tls_options(settings)
-    return values
-
-
-def tls_options(settings: Settings) -> TlsOptions | None:
-    """Return the tls section as a bookie and a client take it; None if it is off."""
-    from quorumbook.env import TlsOptions
-
-    values: dict[str, Any] = settings.section("tls")
-    is_enabled = values.pop("enabled")
-    for name in ("key_format", "ca_format"):
-        values.pop(name)
-    return TlsOptions(**values) if is_enabled else None
-
-
-#: Options of the client section that belong to ``create_ledger``.
-_NEW_LEDGER = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type")
 
 
 def _calm_collector() -> None:

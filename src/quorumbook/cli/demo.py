@@ -4,6 +4,8 @@ Four bookies run as processes over sqlite metadata.  336,776 flights are written
 after a third of them a bookie of the ensemble is killed with SIGKILL; the writer goes on and then
 vanishes without closing its ledger, as a crash would leave it.  A second process opens the ledger
 with recovery and reads everything back.  The SHA-256 of what went in and what came out must agree.
+Auto-recovery, a process too, heals the ledger meanwhile; then every copy of every entry is read
+from its bookie (``demo_healing.py``).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,13 +29,15 @@ from quorumbook.cli import flights
 from quorumbook.cli.appending import Appender
 from quorumbook.cli.cluster import init_cluster
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.demo_healing import Healing, tell, verify_copies, watch
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.progress import progress
-from quorumbook.cli.supervisor import BookieProcess
+from quorumbook.cli.supervisor import BookieProcess, ChildProcess, RecoveryProcess
+from quorumbook.env.tasks import end
 from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:
-    from quorumbook import LedgerWriter
+    from quorumbook import BookKeeper, LedgerWriter
 
 _BOOKIES = 4
 _SHAPE: dict[str, Any] = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
@@ -56,6 +61,10 @@ class Story:
     events_read: int = 0
     sha256_written: str = ""
     sha256_read: str = ""
+    healing: Healing = field(default_factory=Healing)
+    copies_verified: int = 0
+    verify_s: float = 0.0
+    #: After the healing.
     fragments: list[dict[str, object]] = field(default_factory=list)
 
     @property
@@ -77,7 +86,7 @@ class DemoFailedError(QuorumbookError):
 @click.option("--keep", is_flag=True, help="Leave the cluster running and its data in place.")
 @click.pass_obj
 def demo(call: Call, keep: bool) -> None:
-    """Write real events, kill a bookie meanwhile, read everything back and compare."""
+    """Write real events, kill a bookie, read all back, have the ledger healed, read every copy."""
     source = flights.path()
     directory = tempfile.mkdtemp(prefix="quorumbook-demo-")
     try:
@@ -92,39 +101,81 @@ async def _run(call: Call, source: str, directory: str, *, is_kept: bool) -> Non
     await init_cluster(call, is_existing_fine=False)
     bookies = [
         BookieProcess(
-            f"bookie-{number}", call.metadata_uri, port,
+            f"bookie-{number}", call.metadata_uri,
             os.path.join(directory, f"bookie-{number}"), call.forwarded(),
-            is_detached=is_kept,
+            is_detached=is_kept, port=port,
         )
         for number, port in enumerate(free_ports(_BOOKIES), 1)
     ]  # fmt: skip
-    say = call.note if call.output.form == "json" else print
-    is_done = False
+    recovery = RecoveryProcess(
+        "recovery", call.metadata_uri, os.path.join(directory, "recovery"),
+        # The port that is configured for HTTP, if one is, is a bookie's.
+        [*call.forwarded(), "--set", "http.port=0"], is_detached=is_kept,
+    )  # fmt: skip
+    children: list[ChildProcess] = [*bookies, recovery]
+    # Who reads along through a pipe sees each sentence when it is said.
+    say = call.note if call.output.form == "json" else partial(print, flush=True)
+    story, is_done = Story(), False
     try:
-        await asyncio.gather(*(bookie.start() for bookie in bookies))
+        await asyncio.gather(*(child.start() for child in children))
         say(f"{_BOOKIES} bookies serve, each a process: {_listed(bookies)}.")
-        story = Story()
-        await _write(call, source, bookies, story)
-        _tell_write(say, story)
-        await _read_elsewhere(call, story)
-        story.fragments = await _fragments(call, story.ledger_id)
-        _tell_read(say, story)
-        if call.output.form == "json":
-            call.output.record({**asdict(story), "is_same": story.is_same})
-        if not story.is_same:
-            raise DemoFailedError(
-                f"{story.events} events went in and {story.events_read} came back, SHA-256"
-                f" {story.sha256_written[:16]} and {story.sha256_read[:16]}"
-            )
+        say(f"Auto-recovery runs beside them (process {recovery.pid}).")
+        await _play(call, source, bookies, story, say)
         is_done = True
     finally:
         if is_kept and is_done:
-            _tell_kept(call, say, bookies, story)
+            _tell_kept(call, say, children, story)
         else:
-            await asyncio.gather(*(bookie.stop() for bookie in bookies))
+            await asyncio.gather(*(child.stop() for child in children))
 
 
-async def _write(call: Call, source: str, bookies: Sequence[BookieProcess], story: Story) -> None:
+async def _play(
+    call: Call, source: str, bookies: Sequence[BookieProcess], story: Story,
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    killed = asyncio.Event()
+    async with call.connect() as bk:
+        watching = asyncio.create_task(_watch(bk, story, killed))
+        try:
+            await _write(call, source, bookies, story, killed)
+            _tell_write(say, story)
+            await _read_elsewhere(call, story)
+            _tell_read(say, story)
+            if story.is_same:
+                await tell(watching, story.healing, say)
+                await _verify(bk, story)
+                _tell_copies(say, story)
+        finally:
+            await end([watching])
+    if call.output.form == "json":
+        call.output.record({**asdict(story), "is_same": story.is_same})
+    if not story.is_same:
+        raise DemoFailedError(
+            f"{story.events} events went in and {story.events_read} came back, SHA-256"
+            f" {story.sha256_written[:16]} and {story.sha256_read[:16]}"
+        )
+
+
+async def _watch(bk: BookKeeper, story: Story, killed: asyncio.Event) -> None:
+    await killed.wait()
+    await watch(bk, story.ledger_id, story.killed_bookie, story.healing)
+
+
+async def _verify(bk: BookKeeper, story: Story) -> None:
+    began = time.perf_counter()
+    story.copies_verified, story.fragments = await verify_copies(
+        bk, story.ledger_id, story.sha256_written
+    )
+    story.verify_s = time.perf_counter() - began
+
+
+async def _write(
+    call: Call,
+    source: str,
+    bookies: Sequence[BookieProcess],
+    story: Story,
+    killed: asyncio.Event,
+) -> None:
     """Append every event; a third of the way one bookie of the ensemble dies."""
     digest = hashlib.sha256()
     async with call.connect() as bk:
@@ -149,6 +200,7 @@ async def _write(call: Call, source: str, bookies: Sequence[BookieProcess], stor
                 await asyncio.sleep(0)
                 if not story.killed_bookie and story.events >= flights.COUNT // 3:
                     await _kill_one(bookies, writer, story)
+                    killed.set()
             if piece:
                 await appender.append(piece)
                 story.events += len(piece)
@@ -212,16 +264,6 @@ async def _read_elsewhere(call: Call, story: Story) -> None:
     story.sha256_read = digest.hexdigest()
 
 
-async def _fragments(call: Call, ledger_id: int) -> list[dict[str, object]]:
-    from quorumbook.cli.ledger_metadata import read_metadata
-
-    metadata = await read_metadata(call, ledger_id)
-    return [
-        {"first_entry_id": fragment.first_entry_id, "ensemble": list(fragment.ensemble)}
-        for fragment in metadata.fragments
-    ]
-
-
 def _tell_write(say: Callable[[str], None], story: Story) -> None:
     megabytes = story.size_bytes / 1e6
     say(
@@ -241,20 +283,29 @@ def _tell_read(say: Callable[[str], None], story: Story) -> None:
         f"A second process recovered the ledger and read {story.events_read:,} events in"
         f" {story.read_s:.1f} s: {story.events_read / story.read_s:,.0f} a second."
     )
-    for fragment in story.fragments:
-        bookies = fragment["ensemble"]
-        assert isinstance(bookies, list)
-        say(f"From entry {fragment['first_entry_id']} on they are on {', '.join(bookies)}.")
     if story.is_same:
         say(f"What was read is what was written: SHA-256 {story.sha256_read}.")
 
 
+def _tell_copies(say: Callable[[str], None], story: Story) -> None:
+    for fragment in story.fragments:
+        bookies = fragment["ensemble"]
+        assert isinstance(bookies, list)
+        say(f"From entry {fragment['first_entry_id']:,} on they are on {', '.join(bookies)}.")
+    say(
+        f"Every copy of every entry was read from its bookie, {story.copies_verified:,} in"
+        f" {story.verify_s:.1f} s: all digests are right, and each bookie's bytes are what was"
+        " written."
+    )
+
+
 def _tell_kept(
-    call: Call, say: Callable[[str], None], bookies: Sequence[BookieProcess], story: Story
+    call: Call, say: Callable[[str], None], children: Sequence[ChildProcess], story: Story
 ) -> None:
     pids = " ".join(
-        str(bookie.pid) for bookie in bookies if bookie.bookie_id != story.killed_bookie
-    )
+        str(child.pid) for child in children
+        if child.report.get("bookie_id") != story.killed_bookie
+    )  # fmt: skip
     say(
         f"The cluster goes on running.  Look at it with\n\n"
         f"  quorumbook ledger show {story.ledger_id} --metadata {call.metadata_uri}\n\n"

@@ -69,6 +69,7 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
         "check --metadata, and that what it names can be reached",
     ),
     (e.SessionExpiredError, NOT_NOW, "this process was paused for too long; run it again"),
+    (e.NoAuditorError, NOT_NOW, "`quorumbook recovery status` says how it stands"),
     (e.UnauthorizedError, REFUSED, "give the ledger's password with --password"),
     (e.LedgerFencedError, REFUSED, "somebody opened the ledger with recovery; write a new one"),
     (e.LedgerClosedError, REFUSED, "`quorumbook ledger write` without an id makes a new one"),
@@ -79,6 +80,7 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.CorruptJournalError, FAILED, _COPY_OR_NEW),
     (e.CorruptEntryLogError, FAILED, _COPY_OR_NEW),
     (e.CorruptStateError, FAILED, ""),
+    (e.MissingEntryLogError, NOT_THERE, ""),
     (e.MetadataFormatError, FAILED, "check --metadata, or bring the file back from a copy"),
     (e.ReadOnlyBookieError, NOT_NOW, _BOOKIES),
     (e.SecurityError, REFUSED, ""),
@@ -89,6 +91,19 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.InternalError, BUG, "run it again with -v and report the trace"),
 )
 
+#: Errors of streams, by the peer's status: their classes are not imported for other commands.
+_STREAM_STATUSES = {
+    403: REFUSED,
+    504: REFUSED,
+    506: NOT_THERE,
+    510: NOT_THERE,
+    512: REFUSED,
+    522: REFUSED,
+    527: NOT_THERE,
+    602: WRONG_USE,
+    603: REFUSED,
+}
+
 
 def verdict(error: BaseException) -> Verdict:
     """Judge an exception."""
@@ -98,7 +113,8 @@ def verdict(error: BaseException) -> Verdict:
         if isinstance(error, kind):
             return Verdict(code, str(error), fix)
     if isinstance(error, e.QuorumbookError):
-        return Verdict(NOT_NOW if error.retriable else FAILED, str(error))
+        code = NOT_NOW if error.retriable else FAILED
+        return Verdict(_STREAM_STATUSES.get(error.code, code), str(error))
     if isinstance(error, BrokenPipeError):
         return Verdict(OUTPUT_GONE, "")
     if isinstance(error, OSError):

@@ -1,62 +1,71 @@
-"""``quorumbook bookie gc`` and ``explain-gc``: a running bookie's garbage collection, over HTTP."""
+"""``quorumbook bookie gc``, ``explain-gc``, ``scrub`` and ``background-io``: over HTTP."""
 
 from __future__ import annotations
-
-import json
-import urllib.error
-import urllib.request
-from typing import Any
 
 import click
 
 from quorumbook.cli.common import Call, Command
-from quorumbook.errors import ConnectFailedError
-
-_TIMEOUT_S = 60.0
-_http = click.option(
-    "--http", "address", metavar="URL", required=True,
-    help="Where the bookie serves HTTP; `bookie ls` shows it.",
-)  # fmt: skip
-
-
-def _ask(method: str, address: str, path: str) -> Any:
-    url = (address if "://" in address else f"http://{address}").rstrip("/") + path
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"{address} is no HTTP address")
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - checked above
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            return json.load(answer)
-    except (OSError, ValueError) as error:
-        raise ConnectFailedError(
-            f"no answer from {url} ({error}); `quorumbook bookie ls` shows where bookies serve HTTP"
-        ) from error
+from quorumbook.cli.http_client import address_of, ask
+from quorumbook.config import OPTIONS
 
 
 @click.command(cls=Command)
-@_http
+@click.argument("bookie")
 @click.option("--minor", is_flag=True, help="With a minor compaction.")
 @click.option("--major", is_flag=True, help="With a major compaction.")
 @click.option("--suspend", "change", flag_value="suspend", help="Compact nothing from now on.")
 @click.option("--resume", "change", flag_value="resume", help="Compact again.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def gc(call: Call, address: str, minor: bool, major: bool, change: str | None) -> None:
+def gc(
+    call: Call, bookie: str, minor: bool, major: bool, change: str | None, dry_run: bool
+) -> None:
     """Have a bookie collect garbage now, or suspend and resume its compaction."""
+    if dry_run and change is not None:
+        raise click.UsageError(f"--dry-run does not go with --{change}")
+    address = address_of(call, bookie)
+    chosen = "&".join(name for name, on in (("minor=true", minor), ("major=true", major)) if on)
+    if dry_run:
+        call.output.record(ask("GET", address, f"/api/v1/bookie/gc_plan?{chosen}"))
+        return
     if change is None:
-        chosen = "&".join(name for name, on in (("minor=true", minor), ("major=true", major)) if on)
-        _ask("PUT", address, f"/api/v1/bookie/gc?{chosen}")
+        ask("PUT", address, f"/api/v1/bookie/gc?{chosen}")
     else:
-        _ask("PUT", address, f"/api/v1/bookie/gc/{change}_compaction")
-    call.output.record(_ask("GET", address, "/api/v1/bookie/gc_details"))
+        ask("PUT", address, f"/api/v1/bookie/gc/{change}_compaction")
+    call.output.record(ask("GET", address, "/api/v1/bookie/gc_details"))
 
 
 @click.command("explain-gc", cls=Command)
-@_http
+@click.argument("bookie")
 @click.pass_obj
-def explain_gc(call: Call, address: str) -> None:
+def explain_gc(call: Call, bookie: str) -> None:
     """Say of each entry log of a bookie what keeps it, and what happens to it next."""
     call.output.rows(
-        _ask("GET", address, "/api/v1/bookie/gc_logs"),
+        ask("GET", address_of(call, bookie), "/api/v1/bookie/gc_logs"),
         ["entry_log", "size_bytes", "live_bytes", "ledgers", "fate"],
         empty="the bookie has no entry logs",
     )
+
+
+@click.command(cls=Command)
+@click.argument("bookie")
+@click.option("--now", is_flag=True, help="Begin to read all of it now.")
+@click.pass_obj
+def scrub(call: Call, bookie: str, now: bool) -> None:
+    """Say how far a bookie's search for damage is, or begin one."""
+    method = "PUT" if now else "GET"
+    call.output.record(ask(method, address_of(call, bookie), "/api/v1/bookie/scrub"))
+
+
+@click.command("background-io", cls=Command)
+@click.argument("bookie")
+@click.option("--rate-bytes", metavar="SIZE", help="The rate from now on; 0 sets no limit.")
+@click.pass_obj
+def background_io(call: Call, bookie: str, rate_bytes: str | None) -> None:
+    """Show or change how much compaction, scrubbing and replication may read and write."""
+    method, path = "GET", "/api/v1/background_io"
+    if rate_bytes is not None:
+        option = next(option for option in OPTIONS if option.key == "background.io_rate_bytes")
+        rate = option.parse(rate_bytes, source="--rate-bytes")
+        method, path = "PUT", f"{path}?rate_bytes={rate}"
+    call.output.record(ask(method, address_of(call, bookie), path))

@@ -21,11 +21,12 @@ from quorumbook.cli.ledger_options import (
     ledger_id_option,
     new_ledger,
     password_option,
+    wanted_labels,
 )
 from quorumbook.cli.lines import groups_of_lines, refuse_unreadable
 from quorumbook.cli.output import JSON, RAW, TABLE
 from quorumbook.cli.progress import progress
-from quorumbook.errors import NoSuchEntryError
+from quorumbook.errors import LocalProtocolError, NoSuchEntryError
 
 if TYPE_CHECKING:
     from quorumbook import Entry, EntryBatch, LedgerReader, LedgerWriter
@@ -226,6 +227,7 @@ def _new(call: Call, shape: dict[str, Any]) -> dict[str, Any]:
             shape["ensemble_size"], shape["write_quorum"], shape["ack_quorum"]
         ),
         "custom_metadata": custom_metadata(shape["custom"]),
+        "bookie_labels": wanted_labels(shape["bookie_labels"]),
     }
 
 
@@ -253,15 +255,24 @@ async def _write(
             writer = await bk.claim_unwritten_ledger(
                 ledger_id, password=password, deferred_sync=deferred_sync
             )
+        is_kept = True
         try:
             async with writer:
                 is_typed = not files and sys.stdin.isatty()
                 with progress("writing", None, is_wanted=not is_typed) as advance:
                     await _append_lines(writer, files, advance)
+        except LocalProtocolError:
+            # A line that no entry can hold, and nothing before it.
+            is_kept = ledger_id is not None or writer.last_add_confirmed >= 0
+            if not is_kept:
+                await bk.delete_ledger(writer.id)
+            raise
         finally:
             # Also after Ctrl-C: what was appended until then is in a closed ledger.
             entries = writer.last_add_confirmed + 1
-            call.note(f"{entries} {'entry' if entries == 1 else 'entries'} in ledger {writer.id}")
+            if is_kept:
+                noun = "entry" if entries == 1 else "entries"
+                call.note(f"{entries} {noun} in ledger {writer.id}")
         return {"ledger_id": writer.id, "entries": entries, "bytes": writer.length}
 
 
@@ -286,6 +297,8 @@ def _end(call: Call, reader: LedgerReader, first: int, last: int | None) -> int:
             if reader.is_closed
             else f"entry {last} of ledger {reader.id} is not confirmed; the last one that is: {lac}"
         )
+    if first > lac + 1 and reader.is_closed:
+        raise NoSuchEntryError(f"ledger {reader.id} has no entry {first}: its last one is {lac}")
     if first > lac + 1:
         call.note(f"ledger {reader.id} has no entry {first} yet; it has {lac + 1}")
     return lac if last is None else last

@@ -19,7 +19,12 @@ import click
 
 from quorumbook.cli.appending import Appender
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.ledger_options import custom_metadata, new_ledger, password_option
+from quorumbook.cli.ledger_options import (
+    custom_metadata,
+    new_ledger,
+    password_option,
+    wanted_labels,
+)
 from quorumbook.cli.lines import chunks, refuse_unreadable
 from quorumbook.cli.output import RAW
 from quorumbook.cli.progress import progress
@@ -93,7 +98,12 @@ async def _put(call: Call, path: str, password: bytes, shape: dict[str, Any]) ->
         options = call.new_ledger_options(
             shape["ensemble_size"], shape["write_quorum"], shape["ack_quorum"]
         )
-        writer = await bk.create_ledger(password=password, custom_metadata=custom, **options)
+        writer = await bk.create_ledger(
+            password=password,
+            custom_metadata=custom,
+            bookie_labels=wanted_labels(shape["bookie_labels"]),
+            **options,
+        )
         is_typed = path == "-" and sys.stdin.isatty()
         try:
             with progress("storing", total, is_bytes=True, is_wanted=not is_typed) as advance:

@@ -56,6 +56,10 @@ def new_ledger(command: F) -> F:
         "--custom", metavar="KEY=VALUE", multiple=True,
         help="Custom metadata of the ledger; may be given several times.",
     )(command)  # fmt: skip
+    command = click.option(
+        "--bookie-label", "bookie_labels", metavar="KEY=VALUE", multiple=True,
+        help="A label that every bookie of the ledger must carry; may be given several times.",
+    )(command)  # fmt: skip
     for option in reversed(QUORUM_OPTIONS):
         command = option(command)
     return password_option(command)
@@ -80,3 +84,10 @@ def custom_metadata(pairs: Sequence[str]) -> dict[str, bytes]:
             raise ConfigError(f"--custom {pair}: write KEY=VALUE")
         found[key] = value.encode()
     return found
+
+
+def wanted_labels(texts: Sequence[str]) -> dict[str, str] | None:
+    """Turn ``--bookie-label`` texts into labels; None leaves it to the configuration."""
+    from quorumbook.ledger.placement.labels import parse_labels
+
+    return parse_labels(texts, "--bookie-label") if texts else None

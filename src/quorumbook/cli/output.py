@@ -11,9 +11,13 @@ import sys
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from quorumbook.errors import QuorumbookError
+
 Row: TypeAlias = Mapping[str, object]
 
 TABLE, JSON, JSONL, RAW = "table", "json", "jsonl", "raw"
+#: From here on six digits are not enough for what stands before the point.
+_LARGE = 1e6
 FORMATS = (TABLE, JSON, JSONL, RAW)
 
 
@@ -55,9 +59,20 @@ class Output:
     async def stream(
         self, rows: AsyncIterable[Row], columns: Sequence[str], *, empty: str = ""
     ) -> None:
-        """Print things as they are found, where the form allows it."""
+        """Print things as they are found, where the form allows it.
+
+        What was found before an error is printed in every form.
+        """
         if self.form not in (JSONL, RAW):
-            self.rows([row async for row in rows], columns, empty=empty)
+            found: list[Row] = []
+            try:
+                async for row in rows:
+                    found.append(row)  # noqa: PERF401 - an error keeps what came before it
+            except QuorumbookError:
+                if found:
+                    self.rows(found, columns)
+                raise
+            self.rows(found, columns, empty=empty)
             return
         async for row in rows:
             self.rows([row], columns)
@@ -92,7 +107,7 @@ def _plain(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.6g}" if abs(value) < _LARGE else f"{value:.0f}"
     if isinstance(value, Mapping):
         return " ".join(f"{name}={_plain(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.recovery_process import run
+from quorumbook.errors import NoAuditorError
+from quorumbook.metadata.cluster import read_instance_id
 
 if TYPE_CHECKING:
     from quorumbook.cli.output import Row
     from quorumbook.metadata.store import MetadataStore
-    from quorumbook.metadata.underreplication import UnderreplicationQueue
+    from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
+
+#: What ``trigger --check`` takes, and the member of ``recovery_switches.Check``.
+_CHECKS = {"ledgers": "ALL_LEDGERS", "replicas": "REPLICAS", "placement": "PLACEMENT"}
 
 
 @click.group()
 def recovery() -> None:
-    """List ledgers that lack copies, and switch their repair on and off."""
+    """Repair ledgers, list those that lack copies, and switch their repair on and off."""
+
+
+recovery.add_command(run)
 
 
 @recovery.command(cls=Command)
+@click.option("--missing-on", "missing_on", metavar="BOOKIE", help="Only where this one's lack.")
+@click.option("--not-missing-on", metavar="BOOKIE", help="Only where this one's don't.")
+@click.option("--count", "is_count", is_flag=True, help="Print how many there are.")
 @click.pass_obj
-def underreplicated(call: Call) -> None:
+def underreplicated(
+    call: Call, missing_on: str | None, not_missing_on: str | None, is_count: bool
+) -> None:
     """List the ledgers that lack copies."""
-    call.run(_list(call))
+
+    def is_wanted(mark: Mark) -> bool:
+        return (
+            missing_on is None or missing_on in mark.replicas
+        ) and not_missing_on not in mark.replicas
+
+    if is_count:
+        call.output.record({"underreplicated_ledgers": call.run(_count(call, is_wanted))})
+    else:
+        call.run(_list(call, is_wanted))
 
 
 @recovery.command(cls=Command)
@@ -49,27 +72,71 @@ def disable(call: Call) -> None:
     call.output.record(call.run(_switch(call, is_enabled=False)))
 
 
-async def _list(call: Call) -> None:
+@recovery.command(cls=Command)
+@click.pass_obj
+def auditor(call: Call) -> None:
+    """Print who is auditor."""
+    call.output.record({"auditor": call.run(_auditor(call))})
+
+
+@recovery.command(cls=Command)
+@click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
+@click.pass_obj
+def delay(call: Call, seconds: int | None) -> None:
+    """Show, or set, how long a bookie may be away before its ledgers are copied."""
+    call.output.record({"lost_bookie_delay_s": call.run(_delay(call, seconds))})
+
+
+@recovery.command(cls=Command)
+@click.option(
+    "--check", "checks", type=click.Choice(list(_CHECKS)), multiple=True,
+    help="Instead, have the auditor begin this check; more than one may be named.",
+)  # fmt: skip
+@click.pass_obj
+def trigger(call: Call, checks: tuple[str, ...]) -> None:
+    """Have the auditor look for lost bookies now, without waiting for their delay."""
+    call.output.record(call.run(_trigger(call, checks)))
+
+
+async def _count(call: Call, is_wanted: Callable[[Mark], bool]) -> int:
+    count = 0
     async with _opened(call) as (_store, queue):
+        async for mark in queue.list():
+            count += is_wanted(mark)
+    return count
+
+
+async def _list(call: Call, is_wanted: Callable[[Mark], bool]) -> None:
+    from quorumbook.metadata.quarantine import Quarantine
+
+    columns = ("ledger_id", "missing_on", "marked_at_ms", "worker", "attempts", "retry_at_ms",
+               "quarantined")  # fmt: skip
+    async with _opened(call) as (store, queue):
+        failures = Quarantine(store)
 
         async def rows() -> AsyncIterator[Row]:
             async for mark in queue.list():
+                if not is_wanted(mark):
+                    continue
+                failure = await failures.read(mark.ledger_id)
                 yield {
                     "ledger_id": mark.ledger_id,
                     "missing_on": mark.replicas,
                     "marked_at_ms": mark.ctime_ms,
+                    "worker": await queue.worker_of(mark.ledger_id),
+                    "attempts": failure.attempts if failure else 0,
+                    "retry_at_ms": failure.retry_at_ms if failure else None,
+                    "quarantined": failure is not None and failure.is_quarantined,
+                    "reason": failure.reason if failure else None,
                 }
 
-        await call.output.stream(
-            rows(), ("ledger_id", "missing_on", "marked_at_ms"), empty="no ledger lacks copies"
-        )
+        await call.output.stream(rows(), (*columns, "reason"), empty="no ledger lacks copies")
 
 
 async def _status(call: Call) -> Row:
-    from quorumbook.metadata.cluster import read_instance_id
     from quorumbook.metadata.election import current_leader
     from quorumbook.metadata.paths import TreePaths
-    from quorumbook.metadata.underreplication import Check
+    from quorumbook.metadata.recovery_switches import Check
 
     async with _opened(call) as (store, queue):
         await read_instance_id(store)
@@ -87,6 +154,40 @@ async def _switch(call: Call, *, is_enabled: bool) -> Row:
     async with _opened(call) as (_store, queue):
         is_changed = await (queue.enable() if is_enabled else queue.disable())
     return {"enabled": is_enabled, "changed": is_changed}
+
+
+async def _auditor(call: Call) -> str:
+    from quorumbook.metadata.election import current_leader
+    from quorumbook.metadata.paths import TreePaths
+
+    async with _opened(call) as (store, _queue):
+        await read_instance_id(store)
+        found = await current_leader(store, TreePaths(store.ledgers_root).auditor_election)
+    if found is None:
+        raise NoAuditorError("nobody is auditor; `quorumbook recovery run` starts a candidate")
+    return found
+
+
+async def _delay(call: Call, seconds: int | None) -> int | None:
+    async with _opened(call) as (store, queue):
+        await read_instance_id(store)
+        if seconds is not None:
+            await queue.set_lost_bookie_delay_s(seconds)
+        return await queue.lost_bookie_delay_s()
+
+
+async def _trigger(call: Call, checks: Sequence[str]) -> Row:
+    from quorumbook.metadata.recovery_switches import Check
+
+    found = await _auditor(call)
+    async with _opened(call) as (_store, queue):
+        if not await queue.is_enabled():
+            raise NoAuditorError("auditing is switched off; `quorumbook recovery enable` allows it")
+        for name in checks:
+            await queue.set_checked_at_ms(Check[_CHECKS[name]], 0)
+        if not checks:
+            await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
+    return {"auditor": found, "triggered": list(checks) or ["lost-bookies"]}
 
 
 @contextlib.asynccontextmanager

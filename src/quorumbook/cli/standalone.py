@@ -1,8 +1,8 @@
-"""``quorumbook standalone``: a whole cluster on one machine, one process for each bookie.
+"""``quorumbook standalone``: a whole cluster on one machine.
 
-The data directory holds the metadata file, one directory for each bookie, and
-``standalone.json`` with the ports: a bookie is known by its address, so a second start must use
-the ports of the first.
+Each bookie is a process, and so is auto-recovery.  The data directory holds the metadata file, one
+directory for each of them, and ``standalone.json`` with the ports: a bookie is known by its
+address, so a second start must use the ports of the first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
 from quorumbook.cli.cluster import init_cluster
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.ports import free_ports, refuse_used
-from quorumbook.cli.supervisor import BookieProcess, Supervisor
+from quorumbook.cli.supervisor import BookieProcess, RecoveryProcess, Supervisor
 from quorumbook.errors import ConfigError, DirectoryLockedError
 
 
@@ -49,6 +49,9 @@ def standalone(call: Call, bookies: int, data_dir: str, ephemeral: bool, port: i
     if not ephemeral:
         directory = os.path.abspath(data_dir)
         ports = _known_ports(directory, bookies, port)
+        if not os.path.exists(directory):
+            for number in ports[:bookies]:
+                refuse_used(number)
         os.makedirs(directory, mode=0o700, exist_ok=True)
         with _only_one(directory):
             for number in ports[:bookies]:
@@ -74,27 +77,28 @@ async def _run(call: Call, directory: str, ports: list[int]) -> None:
     uri = _uri(directory)
     call.use_metadata(uri)
     await init_cluster(call, is_existing_fine=True)
-    supervisor = Supervisor(
-        [
-            BookieProcess(
-                f"bookie-{number}", uri, port, os.path.join(directory, f"bookie-{number}"),
-                call.forwarded(),
-            )
-            for number, port in enumerate(ports, 1)
-        ],
-        call.note,
-    )  # fmt: skip
+    bookies = [
+        BookieProcess(
+            f"bookie-{number}", uri, os.path.join(directory, f"bookie-{number}"),
+            call.forwarded(), port=port,
+        )
+        for number, port in enumerate(ports, 1)
+    ]  # fmt: skip
+    # The port that is configured for HTTP, if one is, is a bookie's.
+    words = [*call.forwarded(), "--set", "http.port=0"]
+    recovery = RecoveryProcess("recovery", uri, os.path.join(directory, "recovery"), words)
+    supervisor = Supervisor([*bookies, recovery], call.note)
     try:
         await supervisor.start()
-        _greet(call, uri, directory, supervisor)
+        _greet(call, uri, directory, bookies)
         await stop.wait()
         call.note("stopping ...")
     finally:
         await supervisor.stop()
 
 
-def _greet(call: Call, uri: str, directory: str, supervisor: Supervisor) -> None:
-    ids = [bookie.bookie_id for bookie in supervisor.bookies]
+def _greet(call: Call, uri: str, directory: str, bookies: Sequence[BookieProcess]) -> None:
+    ids = [bookie.bookie_id for bookie in bookies]
     if call.output.form == "json":
         call.output.record({"metadata": uri, "directory": directory, "bookies": ids})
         return

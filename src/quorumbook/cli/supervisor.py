@@ -1,6 +1,6 @@
-"""Bookies as child processes: started, awaited, restarted when they die, stopped.
+"""Bookies and auto-recovery as child processes: started, awaited, restarted when they die, stopped.
 
-A child reports on its standard output that it serves, and stops by itself when its standard
+A child reports on its standard output that it is ready, and stops by itself when its standard
 input ends, so that no bookie outlives a supervisor that was killed.  A detached child
 (``demo --keep``) lives on.
 """
@@ -15,8 +15,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, ClassVar
 
+from quorumbook.env.tasks import end
 from quorumbook.errors import QuorumbookError
 
 _START_TIMEOUT_S = 60.0
@@ -35,24 +36,27 @@ class ChildFailedError(QuorumbookError):
 
 
 @dataclass(slots=True)
-class BookieProcess:
-    """One bookie in a process of its own."""
+class ChildProcess:
+    """One child, which reports in one line of JSON that it is ready."""
 
     name: str
     metadata_uri: str
-    port: int
+    #: Where its log goes.
     directory: str
-    #: Further words for ``bookie run``.
+    #: Further words of its command.
     words: Sequence[str] = ()
     is_detached: bool = False
-    #: What the child said when it was ready: its id and address.
+    #: What the child said when it was ready.
     report: dict[str, str] = field(default_factory=dict)
     _process: asyncio.subprocess.Process | None = None
+    #: The command, and the name of its log.
+    _command: ClassVar[tuple[str, str]]
+    _log_name: ClassVar[str]
 
     @property
     def log_path(self) -> str:
         """Where the child's log goes."""
-        return os.path.join(self.directory, "bookie.log")
+        return os.path.join(self.directory, self._log_name)
 
     @property
     def pid(self) -> int:
@@ -60,16 +64,14 @@ class BookieProcess:
         assert self._process is not None
         return self._process.pid
 
-    @property
-    def bookie_id(self) -> str:
-        """The name it registered."""
-        return self.report["bookie_id"]
+    def own_words(self) -> list[str]:
+        """Return what this kind of child is told beside."""
+        return []
 
     def command(self) -> list[str]:
         """Return the command line of the child."""
-        words = [sys.executable, "-m", "quorumbook", "bookie", "run"]
-        words += ["--metadata", self.metadata_uri, "--port", str(self.port)]
-        words += ["--data-dir", self.directory, "-o", "jsonl", *self.words]
+        words = [sys.executable, "-m", "quorumbook", *self._command, *self.own_words()]
+        words += ["--metadata", self.metadata_uri, "-o", "jsonl", *self.words]
         return words if self.is_detached else [*words, "--stop-with-parent"]
 
     async def start(self) -> None:
@@ -141,11 +143,37 @@ class BookieProcess:
         return self._process.returncode if self._process is not None else None
 
 
-class Supervisor:
-    """Keeps several bookie processes alive until it is stopped."""
+@dataclass(slots=True)
+class BookieProcess(ChildProcess):
+    """A bookie; its data lie where its log does."""
 
-    def __init__(self, bookies: Sequence[BookieProcess], note: Callable[[str], None]) -> None:
-        self.bookies = bookies
+    port: int = 0
+    _command = ("bookie", "run")
+    _log_name = "bookie.log"
+
+    @property
+    def bookie_id(self) -> str:
+        """The name it registered."""
+        return self.report["bookie_id"]
+
+    def own_words(self) -> list[str]:
+        """Return where it listens and keeps its data."""
+        return ["--port", str(self.port), "--data-dir", self.directory]
+
+
+@dataclass(slots=True)
+class RecoveryProcess(ChildProcess):
+    """Auditor and replication worker."""
+
+    _command = ("recovery", "run")
+    _log_name = "recovery.log"
+
+
+class Supervisor:
+    """Keeps several child processes alive until it is stopped."""
+
+    def __init__(self, children: Sequence[ChildProcess], note: Callable[[str], None]) -> None:
+        self._children = children
         self._note = note
         self._guards: list[asyncio.Task[None]] = []
 
@@ -156,35 +184,33 @@ class Supervisor:
             ChildFailedError: from the first that failed.
         """
         results = await asyncio.gather(
-            *(bookie.start() for bookie in self.bookies), return_exceptions=True
+            *(child.start() for child in self._children), return_exceptions=True
         )
         failed = [result for result in results if isinstance(result, BaseException)]
         if failed:
             await self.stop()
             raise failed[0]
-        self._guards = [asyncio.create_task(self._guard(bookie)) for bookie in self.bookies]
+        self._guards = [asyncio.create_task(self._guard(child)) for child in self._children]
 
     async def stop(self) -> None:
         """Stop all; returns when every child is gone."""
-        for guard in self._guards:
-            guard.cancel()
-        await asyncio.gather(*self._guards, return_exceptions=True)
-        await asyncio.gather(*(bookie.stop() for bookie in self.bookies))
+        await end(self._guards)
+        await asyncio.gather(*(child.stop() for child in self._children))
 
-    async def _guard(self, bookie: BookieProcess) -> None:
+    async def _guard(self, child: ChildProcess) -> None:
         loop = asyncio.get_running_loop()
         pause_s = _FIRST_PAUSE_S
         while True:
             began = loop.time()
-            code = await bookie.wait()
+            code = await child.wait()
             if loop.time() - began > _GOOD_START_S:
                 pause_s = _FIRST_PAUSE_S
             why = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            self._note(f"{bookie.name} {why}; it is started again in {pause_s:g} s")
+            self._note(f"{child.name} {why}; it is started again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             try:
-                await bookie.start()
-                self._note(f"{bookie.name} serves again")
+                await child.start()
+                self._note(f"{child.name} is there again")
             except ChildFailedError as error:
                 self._note(str(error))

@@ -1,0 +1,157 @@
+"""``quorumbook bookie readonly`` and ``can-stop``: before a bookie is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.errors import REFUSED
+from quorumbook.cli.http_client import address_of, ask
+
+if TYPE_CHECKING:
+    from quorumbook import BookKeeper
+    from quorumbook.cli.output import Row
+    from quorumbook.ids import BookieId
+
+READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
+
+
+@click.command(cls=Command)
+@click.argument("action", type=click.Choice(["on", "off", "status"]))
+@click.argument("bookie")
+@click.option("--reason", default="no reason given", help="Why; it is kept and shown.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would mean for writers.")
+@click.pass_obj
+def readonly(call: Call, action: str, bookie: BookieId, reason: str, dry_run: bool) -> int:
+    """Have a bookie take no plain adds, or take them again; it stays so over restarts."""
+    if dry_run:
+        return call.run(_foresee(call, action, bookie))
+    address = address_of(call, bookie)
+    if action == "status":
+        state = ask("GET", address, READ_ONLY_PATH)
+    else:
+        state = set_read_only(address, is_read_only=action == "on", reason=reason)
+    call.output.record({"bookie_id": bookie, **state})
+    return 0
+
+
+@click.command("can-stop", cls=Command)
+@click.argument("bookie")
+@click.option(
+    "--copies", type=click.IntRange(1), default=1, show_default=True,
+    help="How many copies of every entry must be left.",
+)  # fmt: skip
+@click.pass_obj
+def can_stop(call: Call, bookie: BookieId, copies: int) -> int:
+    """Tell whether stopping a bookie endangers any entry, and which."""
+    return call.run(_can_stop(call, bookie, copies))
+
+
+def set_read_only(address: str, *, is_read_only: bool, reason: str) -> Any:
+    """Ask a bookie to take no plain adds, or to take them again; return its state."""
+    choice = "true" if is_read_only else "false"
+    # The peer takes its choice in the body, and answers with nothing to show.
+    body = json.dumps({"readOnly": is_read_only}).encode()
+    path = f"{READ_ONLY_PATH}?read_only={choice}&reason={quote(reason)}"
+    return ask("PUT", address, path, body=body)
+
+
+async def _foresee(call: Call, action: str, bookie: BookieId) -> int:
+    """Say what writers would have left; exit code 5 if some of them could not go on."""
+    writers = largest = 0
+    async with call.connect() as client:
+        await check_is_known(client, bookie)
+        writable, _ = await client.bookies()
+        left = writable - {bookie} if action == "on" else writable | {bookie}
+        async for metadata in client.list_ledgers():
+            if not metadata.is_closed:
+                writers += bookie in metadata.ensemble
+                largest = max(largest, metadata.ensemble_size)
+    call.output.record(
+        {
+            "bookie_id": bookie,
+            "was_writable": bookie in writable,
+            "writable_bookies": len(left),
+            "ledgers_written_here": writers,
+            "largest_ensemble": largest,
+        }
+    )
+    if action == "on" and len(left) < largest:
+        call.note(f"{len(left)} writable bookies would be left, and ledgers that are being written "
+                  f"have ensembles of {largest}: no new one like them could be made")  # fmt: skip
+        return REFUSED
+    return 0
+
+
+async def _can_stop(call: Call, bookie: BookieId, copies: int) -> int:
+    found: list[Row] = []
+    async with call.connect() as client:
+        async for row in _endangered(client, bookie, copies):
+            found.append(row)  # noqa: PERF401
+        if not found:
+            await check_is_known(client, bookie)
+    call.output.rows(
+        found,
+        ("ledger_id", "first_entry_id", "last_entry_id", "copies_left", "why"),
+        empty=f"{bookie} can be stopped: enough copies of every entry are left",
+    )
+    return REFUSED if found else 0
+
+
+async def check_is_known(client: BookKeeper, bookie: BookieId) -> None:
+    """Refuse an id that is probably mistyped.
+
+    Raises:
+        LocalProtocolError: It is not registered, has no cookie, and no ledger names it.
+    """
+    from quorumbook.errors import LocalProtocolError
+    from quorumbook.metadata.cookies import CookieStore
+
+    writable, read_only = await client.bookies()
+    if bookie in writable | read_only or await CookieStore(client.store).read(bookie) is not None:
+        return
+    async for metadata in client.list_ledgers():
+        if any(bookie in fragment.ensemble for fragment in metadata.fragments):
+            return
+    raise LocalProtocolError(
+        f"nothing is known of a bookie {bookie}: it is not registered, has no cookie, and no "
+        "ledger names it; `quorumbook bookie ls` shows which bookies are there"
+    )
+
+
+async def _endangered(client: BookKeeper, bookie: BookieId, copies: int) -> AsyncIterator[Row]:
+    """Yield what would be left with too few copies, or could not be written or recovered."""
+    from quorumbook.ledger.danger import exposure
+    from quorumbook.ledger.placement.schedule import can_reach_quorum
+    from quorumbook.metadata.underreplication import UnderreplicationQueue
+
+    queue = UnderreplicationQueue(client.store)
+    marks = {mark.ledger_id: mark.replicas async for mark in queue.list()}
+    queue.close()
+    writable, read_only = await client.bookies()
+    there = (writable | read_only) - {bookie}
+    async for metadata in client.list_ledgers():
+        for exposed in exposure(metadata, there, marks.get(metadata.ledger_id, ())):
+            if bookie not in exposed.ensemble:
+                continue
+            row = {
+                "ledger_id": metadata.ledger_id,
+                "first_entry_id": exposed.first_entry_id,
+                "last_entry_id": exposed.last_entry_id,
+                "copies_left": exposed.copies,
+            }
+            away = sum(1 << i for i, b in enumerate(exposed.ensemble) if b not in there)
+            quorum = metadata.write_quorum_size, metadata.ack_quorum_size
+            if exposed.copies < copies:
+                yield {**row, "why": "too few copies are left"}
+            elif (
+                exposed.last_entry_id is None
+                and not can_reach_quorum(away, metadata.ensemble_size, *quorum)
+                and not writable - set(exposed.ensemble) - {bookie}
+            ):
+                yield {**row, "why": "it is being written, and its writer could not go on"}

@@ -1,0 +1,325 @@
+"""``quorumbook bookie recover``, ``decommission``, ``drain`` and ``balance``: copies move.
+
+All of them may be killed and given again: what is left to do stands in the ledgers' metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.errors import NOT_NOW
+from quorumbook.cli.progress import progress
+
+if TYPE_CHECKING:
+    from quorumbook import BookKeeper
+    from quorumbook.autorecovery.balance import Disk, Move
+    from quorumbook.autorecovery.moving import Moved, MoveOptions, Share
+    from quorumbook.ids import BookieId, LedgerId
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
+_skip_open = click.option(
+    "--skip-open", is_flag=True, help="Leave ledgers alone that are being written."
+)
+#: Where there is no terminal, somebody reads a line so often.
+_LINE_EVERY_S = 10.0
+
+
+@click.command(cls=Command)
+@click.argument("bookies", nargs=-1, required=True)
+@_dry_run
+@_skip_open
+@click.option("--delete-cookie", is_flag=True, help="Forget the bookies once nothing names them.")
+@click.pass_obj
+def recover(
+    call: Call, bookies: Sequence[BookieId], dry_run: bool, skip_open: bool, delete_cookie: bool
+) -> int:
+    """Copy what lost bookies held from the other replicas to others."""
+    return call.run(_leave(call, bookies, dry_run, skip_open, delete_cookie, is_lost=True))
+
+
+@click.command(cls=Command)
+@click.argument("bookie")
+@_dry_run
+@_skip_open
+@click.pass_obj
+def drain(call: Call, bookie: BookieId, dry_run: bool, skip_open: bool) -> int:
+    """Make a bookie read-only and move everything it holds, while it serves."""
+    return call.run(_leave(call, [bookie], dry_run, skip_open, False, is_lost=False))
+
+
+@click.command(cls=Command)
+@click.argument("bookie")
+@_dry_run
+@_skip_open
+@click.pass_obj
+def decommission(call: Call, bookie: BookieId, dry_run: bool, skip_open: bool) -> int:
+    """Take a bookie out of the cluster for good: move everything, then forget it."""
+    return call.run(_decommission(call, bookie, dry_run, skip_open))
+
+
+@click.command(cls=Command)
+@_dry_run
+@click.option(
+    "--within", type=click.FloatRange(0.001, 1), default=0.05, show_default=True,
+    help="Largest difference between the shares of disks in use.",
+)  # fmt: skip
+@click.pass_obj
+def balance(call: Call, dry_run: bool, within: float) -> int:
+    """Move closed ledgers from full disks to empty ones."""
+    return call.run(_balance(call, dry_run, within))
+
+
+async def _decommission(call: Call, bookie: BookieId, dry_run: bool, skip_open: bool) -> int:
+    async with call.connect() as client:
+        is_there = bookie in await registered(client)
+    if not is_there:
+        return await _leave(call, [bookie], dry_run, skip_open, True, is_lost=True)
+    code = await _leave(call, [bookie], dry_run, skip_open, False, is_lost=False)
+    if code or dry_run:
+        return code
+    call.note(f"{bookie} holds nothing any more, but it still runs; stop it, and give the same "
+              "command again to have it forgotten")  # fmt: skip
+    return NOT_NOW
+
+
+async def _leave(
+    call: Call,
+    bookies: Sequence[BookieId],
+    dry_run: bool,
+    skip_open: bool,
+    delete_cookie: bool,
+    *,
+    is_lost: bool,
+) -> int:
+    from quorumbook.autorecovery.moving import Mover, shares
+    from quorumbook.cli.bookie_state import check_is_known
+    from quorumbook.errors import LocalProtocolError
+
+    async with _connected(call) as client:
+        alive = sorted(set(bookies) & await registered(client))
+        if is_lost and alive:
+            raise LocalProtocolError(
+                f"{', '.join(alive)} is registered, not lost: `quorumbook bookie drain` moves what "
+                "a bookie holds while it serves; to have it copied from others, stop it first"
+            )
+        if not is_lost and not alive:
+            raise LocalProtocolError(
+                f"{bookies[0]} is not registered: it cannot be drained; `quorumbook bookie recover`"
+                " copies what it held from the other replicas"
+            )
+        if not is_lost and not dry_run:
+            await make_read_only(call, client, bookies[0])
+        chosen = [share async for share in shares(client, bookies)]
+        for bookie in set(bookies).difference(*(share.bookies for share in chosen)):
+            await check_is_known(client, bookie)
+        if dry_run:
+            _show_plan(call, chosen)
+            return 0
+        with _shown(call, "moving", sum(s.size_bytes for s in chosen), len(chosen)) as done:
+            mover = Mover(
+                client,
+                bookies,
+                _options(call, skip_open=skip_open),
+                on_done=lambda share: done(share.size_bytes),
+            )
+            moved = await mover.run(chosen)
+        # What came to the bookies, or was written, meanwhile.
+        left = [share.ledger_id async for share in shares(client, bookies)]
+        for ledger_id in left:
+            moved.blocked.setdefault(ledger_id, "a bookie got a place in it meanwhile")
+        removed = await forget(client, bookies) if delete_cookie and not left else []
+    return _conclude(call, moved, removed)
+
+
+@contextlib.asynccontextmanager
+async def _connected(call: Call) -> AsyncIterator[BookKeeper]:
+    """Connect a client that keeps to the budget of background work."""
+    async with call.connect() as client:
+        budget = client.context.env.background
+        budget.rate_bytes = call.settings.integer("background.io_rate_bytes")
+        yield client
+
+
+async def forget(client: BookKeeper, bookies: Sequence[BookieId]) -> list[BookieId]:
+    """Delete cookies, now that a whole listing of ledgers has not named the bookies (S80)."""
+    from quorumbook.errors import NoSuchNodeError
+    from quorumbook.metadata.cookies import CookieStore
+
+    if set(bookies) & await registered(client):
+        return []
+    cookies = CookieStore(client.store)
+    removed = []
+    for bookie in bookies:
+        with contextlib.suppress(NoSuchNodeError):
+            await cookies.delete(bookie)
+            removed.append(bookie)
+    return removed
+
+
+async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> None:
+    """Have a running bookie take no new ledgers, and say so."""
+    from quorumbook.cli.bookie_state import set_read_only
+    from quorumbook.cli.http_client import http_of
+
+    set_read_only(await http_of(client.store, bookie), is_read_only=True, reason="drained")
+    call.note(f"{bookie} is read-only; `quorumbook bookie readonly off {bookie}` takes that back")
+
+
+async def registered(client: BookKeeper) -> frozenset[BookieId]:
+    """Return the bookies that are there."""
+    writable, read_only = await client.bookies()
+    return writable | read_only
+
+
+def _options(call: Call, *, skip_open: bool = False) -> MoveOptions:
+    from quorumbook.autorecovery.moving import MoveOptions
+
+    return MoveOptions(
+        name=f"{socket.gethostname()}:{os.getpid()}",
+        ledgers_at_a_time=call.settings.integer("recovery.ledgers_at_a_time"),
+        open_ledger_grace_s=call.settings.number("recovery.open_ledger_grace_s"),
+        skip_open=skip_open,
+    )
+
+
+def _show_plan(call: Call, chosen: Sequence[Share]) -> None:
+    call.output.rows(
+        [
+            {
+                "ledger_id": share.ledger_id,
+                "state": share.state,
+                "size_bytes": share.size_bytes,
+                "bookies": share.bookies,
+            }
+            for share in chosen
+        ],
+        ("ledger_id", "state", "size_bytes", "bookies"),
+        empty="there is nothing to move",
+    )
+
+
+def _conclude(call: Call, moved: Moved, removed: Sequence[BookieId]) -> int:
+    call.output.record(
+        {
+            "ledgers": moved.ledgers,
+            "copied_entries": moved.copied_entries,
+            "copied_bytes": moved.copied_bytes,
+            "forgotten": list(removed),
+            "blocked": {str(ledger_id): reason for ledger_id, reason in moved.blocked.items()},
+        }
+    )
+    for ledger_id, reason in moved.blocked.items():
+        call.note(f"ledger {ledger_id} is in the way: {reason}")
+    return NOT_NOW if moved.blocked else 0
+
+
+@contextlib.contextmanager
+def _shown(
+    call: Call, title: str, size_bytes: int, ledgers: int
+) -> Iterator[Callable[[int], None]]:
+    """Show progress and an estimate: a bar on a terminal, else a line now and then."""
+    is_terminal = sys.stderr.isatty()
+    began = told = time.monotonic()
+    done_bytes = done_ledgers = 0
+    with progress(title, size_bytes, is_bytes=True) as advance:
+
+        def done(size: int) -> None:
+            nonlocal done_bytes, done_ledgers, told
+            done_bytes, done_ledgers = done_bytes + size, done_ledgers + 1
+            advance(size)
+            now = time.monotonic()
+            if not is_terminal and now - told >= _LINE_EVERY_S:
+                told = now
+                left_s = (now - began) * (size_bytes - done_bytes) / max(1, done_bytes)
+                call.note(
+                    f"{done_ledgers} of {ledgers} ledgers, {done_bytes:,} of {size_bytes:,} bytes, "
+                    f"about {left_s:.0f} s left"
+                )
+
+        yield done
+
+
+async def _balance(call: Call, dry_run: bool, within: float) -> int:
+    from quorumbook.autorecovery.moving import Moved, Mover, Share
+
+    async with _connected(call) as client:
+        moves = await plan_balance(client, within)
+        if dry_run:
+            call.output.rows(
+                [_move_row(move) for move in moves],
+                ("ledger_id", "source", "target", "size_bytes"),
+                empty="the disks are about equally full",
+            )
+            return 0
+        total = Moved()
+        with _shown(call, "moving", sum(m.size_bytes for m in moves), len(moves)) as done:
+            for source in dict.fromkeys(move.source for move in moves):
+                own = [move for move in moves if move.source == source]
+                targets: Mapping[LedgerId, BookieId] = {m.ledger_id: m.target for m in own}
+                mover = Mover(
+                    client, [source], _options(call, skip_open=True), targets=targets,
+                    on_done=lambda share: done(share.size_bytes),
+                )  # fmt: skip
+                moved = await mover.run(
+                    [Share(m.ledger_id, "closed", m.size_bytes, (source,)) for m in own]
+                )
+                total.ledgers += moved.ledgers
+                total.copied_entries += moved.copied_entries
+                total.copied_bytes += moved.copied_bytes
+                total.blocked |= moved.blocked
+    return _conclude(call, total, [])
+
+
+async def plan_balance(client: BookKeeper, within: float) -> list[Move]:
+    """Plan until the placement policy has nothing against any of the moves."""
+    from quorumbook.autorecovery.balance import pieces_of, plan
+    from quorumbook.autorecovery.moving import is_well_placed
+
+    disks = dict([row async for row in _disks(client)])
+    pieces = [
+        piece
+        async for metadata in client.list_ledgers()
+        for piece in pieces_of(metadata, disks.keys())
+    ]
+    judged: dict[tuple[LedgerId, BookieId], bool] = {}
+    while True:
+        forbidden = {key for key, is_good in judged.items() if not is_good}
+        moves = plan(disks, pieces, within, forbidden)
+        new = [move for move in moves if (move.ledger_id, move.target) not in judged]
+        if not new:
+            return moves
+        for move in new:
+            judged[move.ledger_id, move.target] = await is_well_placed(
+                client, move.ledger_id, move.source, move.target
+            )
+
+
+def _move_row(move: Move) -> dict[str, object]:
+    return {
+        "ledger_id": move.ledger_id,
+        "source": move.source,
+        "target": move.target,
+        "size_bytes": move.size_bytes,
+    }
+
+
+async def _disks(client: BookKeeper) -> AsyncIterator[tuple[BookieId, Disk]]:
+    """Yield the disks of the writable bookies."""
+    from quorumbook.autorecovery.balance import Disk
+    from quorumbook.protocol import v3
+
+    for bookie in sorted((await client.bookies())[0]):
+        response = await client.context.bookies.control(bookie).request(
+            "its disk space", v3.encode_bookie_info
+        )
+        if response.total_disk_bytes:
+            yield bookie, Disk(response.total_disk_bytes, response.free_disk_bytes or 0)

@@ -1,0 +1,117 @@
+"""``quorumbook spark rereplicate``, ``decommission`` and ``rebalance``: copies move, by tasks.
+
+They are the same orders as ``quorumbook bookie recover``, ``decommission`` and ``balance``, for
+clusters of which one process would have to copy for days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumbook.cli.common import Call
+from quorumbook.cli.spark_run import JobCommand, JobRun, job_options, run_job, show
+
+if TYPE_CHECKING:
+    from quorumbook import BookKeeper
+    from quorumbook.ids import BookieId
+    from quorumbook.spark.jobs.frame import Plan
+
+_skip_open = click.option(
+    "--skip-open", is_flag=True, help="Leave ledgers alone that are being written."
+)
+
+
+@click.command(cls=JobCommand)
+@click.option("--bookie", "bookies", multiple=True, required=True, help="A lost bookie.")
+@_skip_open
+@click.pass_obj
+@job_options
+def rereplicate(call: Call, run: JobRun, bookies: tuple[str, ...], skip_open: bool) -> int:
+    """Copy what lost bookies held from the other replicas to others."""
+    return _leave(call, run, "rereplicate", bookies, skip_open)
+
+
+@click.command(cls=JobCommand)
+@click.option("--bookie", required=True, help="The bookie that goes, running or not.")
+@_skip_open
+@click.pass_obj
+@job_options
+def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
+    """Move everything off a bookie for good, and forget it once it is stopped."""
+    from quorumbook.cli.moving import forget, make_read_only, registered
+
+    async def prepare() -> bool:
+        async with call.connect() as client:
+            is_alive = bookie in await registered(client)
+            if is_alive and not run.is_dry_run:
+                await make_read_only(call, client, bookie)
+            return is_alive
+
+    async def leave_nothing() -> bool:
+        from quorumbook.autorecovery.moving import shares
+
+        async with call.connect() as client:
+            async for share in shares(client, [bookie]):
+                call.note(f"ledger {share.ledger_id} still names {bookie}; give the command again")
+                return False
+            await forget(client, [bookie])
+        return True
+
+    is_alive = call.run(prepare())
+    code = _leave(call, run, "decommission", [bookie], skip_open)
+    if code or run.is_dry_run:
+        return code
+    if is_alive:
+        call.note(f"{bookie} holds nothing any more, but it still runs; stop it, and give the same "
+                  "command again to have it forgotten")  # fmt: skip
+        return 1
+    return 0 if call.run(leave_nothing()) else 1
+
+
+def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_open: bool) -> int:
+    from quorumbook.cli.bookie_state import check_is_known
+    from quorumbook.cli.moving import registered
+    from quorumbook.errors import LocalProtocolError
+    from quorumbook.spark.jobs import moving
+
+    options = {
+        "skip_open": skip_open,
+        "open_ledger_grace_s": call.settings.number("recovery.open_ledger_grace_s"),
+    }
+
+    async def planned(client: BookKeeper) -> Plan:
+        alive = sorted(set(bookies) & await registered(client))
+        if job == "rereplicate" and alive:
+            raise LocalProtocolError(
+                f"{', '.join(alive)} is registered, not lost: `quorumbook spark decommission` "
+                "moves what a bookie holds while it serves"
+            )
+        plan = await moving.plan_leave(client, job, bookies, options)
+        if not plan.units:
+            for bookie in bookies:
+                await check_is_known(client, bookie)
+        return plan
+
+    arguments = {"bookies": sorted(bookies), **options}
+    return show(call, run, run_job(call, run, arguments, planned, moving.conclude))
+
+
+@click.command(cls=JobCommand)
+@click.option(
+    "--within", type=click.FloatRange(0.001, 1), default=0.05, show_default=True,
+    help="Largest difference between the shares of disks in use.",
+)  # fmt: skip
+@click.pass_obj
+@job_options
+def rebalance(call: Call, run: JobRun, within: float) -> int:
+    """Move closed ledgers from the fullest disks to the emptiest."""
+    from quorumbook.cli.moving import plan_balance
+    from quorumbook.spark.jobs import moving
+
+    async def planned(client: BookKeeper) -> Plan:
+        return moving.plan_moves(await plan_balance(client, within))
+
+    return show(call, run, run_job(call, run, {"within": within}, planned, moving.conclude))

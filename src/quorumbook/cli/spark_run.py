@@ -1,0 +1,354 @@
+"""What every job of ``quorumbook spark`` takes, how it is run, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import click
+
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.progress import progress
+from quorumbook.errors import ConfigError, QuorumbookError
+
+if TYPE_CHECKING:
+    from quorumbook import BookKeeper
+    from quorumbook.spark.connection import Connection
+    from quorumbook.spark.jobs.batches import Batches
+    from quorumbook.spark.jobs.engine import Limits
+    from quorumbook.spark.jobs.frame import Plan, Report, Unit
+    from quorumbook.spark.jobs.journal import JobJournal
+    from quorumbook.streams import Namespace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+FAILED = 1
+#: Where there is no terminal, somebody reads a line so often.
+_LINE_EVERY_S = 10.0
+#: So many units a dry run names.
+_SHOWN_UNITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """What every job is told."""
+
+    master: str | None
+    is_dry_run: bool
+    json_report: str | None
+    max_bookie_mbps: float
+    max_bookie_inflight: int
+    resume: str | None
+    state_dir: str
+
+
+_JOB_OPTIONS = (
+    click.option("--master", metavar="URL", help="Where Spark runs; local[*] if nothing says it."),
+    click.option(
+        "--dry-run", "is_dry_run", is_flag=True, help="Only say what would be done."
+    ),
+    click.option(
+        "--json-report", metavar="FILE", help="Write a report in JSON; - for standard output."
+    ),
+    click.option(
+        "--max-bookie-mbps", type=click.FloatRange(0), default=0.0,
+        help="Megabytes a second to ask of each bookie at most.",
+    ),
+    click.option(
+        "--max-bookie-inflight", type=click.IntRange(0), default=0,
+        help="Tasks that ask a bookie at once, at most.",
+    ),
+    click.option("--resume", metavar="ID", help="Go on with a job that did not come to its end."),
+    click.option(
+        "--state-dir", metavar="DIR", default="quorumbook-jobs", show_default=True,
+        help="Where jobs keep what they did.",
+    ),
+)  # fmt: skip
+
+
+def job_options(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options of every job, as one ``JobRun``, and see that Spark is there."""
+
+    @functools.wraps(function)
+    def command(call: Call, **values: Any) -> R:
+        own = {name: values.pop(name) for name in JobRun.__dataclass_fields__}
+        check_spark(own["master"])
+        return function(call, JobRun(**own), **values)
+
+    for option in reversed(_JOB_OPTIONS):
+        command = option(command)
+    return command
+
+
+streams_option = click.option(
+    "--stream", "streams", metavar="NAME", multiple=True, help="Only this one; may be repeated."
+)
+
+
+def of_namespace(
+    call: Call, path: str, make_plan: Callable[[Namespace], Coroutine[Any, Any, Plan]]
+) -> Callable[[BookKeeper], Coroutine[Any, Any, Plan]]:
+    """Return what plans with a client, of what plans with a namespace."""
+
+    async def planned(client: BookKeeper) -> Plan:
+        from quorumbook.streams import Namespace
+
+        address = f"{call.metadata_uri}#{path}"
+        async with await Namespace.open(address, client=client) as namespace:
+            return await make_plan(namespace)
+
+    return planned
+
+
+class JobCommand(Command):
+    """A command whose errors all end with 1: 2 means that something was found."""
+
+    def _failed(self, error: BaseException, whole: BaseException, *, is_verbose: bool) -> int:
+        if type(error).__module__.startswith(("pyspark.", "py4j.")):
+            error = _reason(error)
+        code = super()._failed(error, whole, is_verbose=is_verbose)
+        return FAILED if isinstance(error, QuorumbookError | OSError) else code
+
+
+def _reason(error: BaseException) -> QuorumbookError:
+    """Return what a message of Spark's, which has the stacks of three languages, comes to."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(("quorumbook.", ": org.apache.spark."))]
+    text = told[-1].lstrip(": ").partition(": ")[2] if told else (lines or [repr(error)])[0]
+    return QuorumbookError(f"Spark: {text}")
+
+
+def connection_of(call: Call, namespace: str = "", *, metadata_uri: str = "") -> Connection:
+    """Return where the cluster is, or another one, for drivers and executors."""
+    from quorumbook.spark.connection import Connection
+    from quorumbook.streams.metadata.address import DEFAULT_PATH
+
+    uri = metadata_uri or call.metadata_uri
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        import os
+
+        # Executors have another working directory.
+        uri = "sqlite:///" + os.path.abspath(uri.removeprefix("sqlite:///"))
+    return Connection(
+        metadata_uri=uri,
+        namespace_path=namespace or DEFAULT_PATH,
+        config_file=call.config_path,
+        passed_on=call.overrides,
+    )
+
+
+def run_job(
+    call: Call,
+    run: JobRun,
+    arguments: Mapping[str, Any],
+    make_plan: Callable[[BookKeeper], Coroutine[Any, Any, Plan]],
+    conclude: Callable[[Report], None],
+    *,
+    namespace: str = "",
+) -> Report:
+    """Plan a job, run it on Spark or only say what would be done, and write its report.
+
+    Args:
+        call: The command's.
+        run: What the job was told.
+        arguments: What the plan depends on; a resumed job must have the same.
+        make_plan: Plans, with a client of the cluster.
+        conclude: Sums the results up.
+        namespace: Where streams are.
+
+    Raises:
+        ConfigError: there is nothing to resume.
+    """
+    began_s = time.monotonic()
+
+    async def planned() -> Plan:
+        async with call.connect() as client:
+            return await make_plan(client)
+
+    plan = call.run(planned())
+    report = run_planned(call, run, arguments, plan, conclude, connection_of(call, namespace))
+    report.seconds = time.monotonic() - began_s
+    tell(call, run, report)
+    return report
+
+
+def run_planned(
+    call: Call,
+    run: JobRun,
+    arguments: Mapping[str, Any],
+    plan: Plan,
+    conclude: Callable[[Report], None],
+    connection: Connection,
+) -> Report:
+    """Run a plan on Spark, or only say what would be done; see ``run_job``."""
+    from quorumbook.spark.jobs.engine import run_plan
+
+    if run.is_dry_run:
+        return dry_report(plan.job, plan.units)
+    journal = open_journal(call, run, plan.job, arguments)
+    limits = limits_of(run)
+    with (
+        open_session(call, run, is_needed=bool(plan.units)) as session,
+        progress(plan.job, len(plan.units)) as advance,
+    ):
+        told = Lines(call, len(plan.units), advance)
+        report = run_plan(session, connection, plan, journal, limits, told)
+    conclude(report)
+    return report
+
+
+def run_following(
+    call: Call,
+    run: JobRun,
+    job: str,
+    arguments: Mapping[str, Any],
+    make: Callable[[str], Batches],
+    connection: Connection,
+    every_s: float | None,
+) -> Report:
+    """Run a job that follows streams in batches.
+
+    Args:
+        call: The command's.
+        run: What the job was told.
+        job: Its name.
+        arguments: What it depends on; a resumed job must have the same.
+        make: Makes it, with its id.
+        connection: Where the streams are.
+        every_s: How often to look for what came; None: end where nothing is due.
+    """
+    from quorumbook.spark.jobs.batches import run_batches
+
+    journal = open_journal(call, run, job, arguments)
+    work = make(journal.job_id)
+    with open_session(call, run) as session, progress(job, None) as advance:
+        told = Lines(call, None, advance)
+        report = run_batches(
+            session, connection, work, journal, limits_of(run), every_s=every_s, on_progress=told
+        )
+    work.conclude(report)
+    return report
+
+
+def dry_report(job: str, units: Sequence[Unit]) -> Report:
+    """Return what a dry run says of units."""
+    from quorumbook.spark.jobs.frame import Report
+
+    report = Report(job, "", is_dry_run=True, units=len(units))
+    report.size_bytes = sum(unit.size_bytes for unit in units)
+    report.planned = [unit.key for unit in units[:_SHOWN_UNITS]]
+    return report
+
+
+def tell(call: Call, run: JobRun, report: Report) -> None:
+    """Name what failed, and write the report."""
+    for key, error in report.errors.items():
+        call.note(f"{report.job}: {key}: {error}")
+    write_report(run, report)
+
+
+def open_journal(call: Call, run: JobRun, job: str, arguments: Mapping[str, Any]) -> JobJournal:
+    """Begin a job, or go on with the one that ``--resume`` names."""
+    from quorumbook.spark.jobs.journal import JobJournal
+
+    if run.resume:
+        return JobJournal.resume(run.state_dir, run.resume, job, arguments)
+    journal = JobJournal.begin(run.state_dir, job, arguments)
+    call.note(f"{job}: if it does not come to its end, --resume {journal.job_id}")
+    return journal
+
+
+def limits_of(run: JobRun) -> Limits:
+    """Return what a job may ask of the cluster."""
+    from quorumbook.spark.jobs.engine import Limits
+
+    return Limits(max_bookie_mbps=run.max_bookie_mbps, max_bookie_inflight=run.max_bookie_inflight)
+
+
+class Lines:
+    """Says now and then how far a job is, where no bar does."""
+
+    def __init__(self, call: Call, units: int | None, advance: Callable[[int], None]) -> None:
+        """Take how many units there are, if that is known, and what moves the bar."""
+        self._call, self._units, self._advance = call, units, advance
+        self._done = 0
+        self._told_s = time.monotonic()
+
+    def __call__(self, units: int, size_bytes: int) -> None:
+        """Take in what was done since the last call."""
+        del size_bytes
+        self._done += units
+        self._advance(units)
+        if not sys.stderr.isatty() and time.monotonic() - self._told_s > _LINE_EVERY_S:
+            self._told_s = time.monotonic()
+            of_all = "" if self._units is None else f" of {self._units}"
+            self._call.note(f"{self._done}{of_all} units")
+
+
+def write_report(run: JobRun, report: Report) -> None:
+    """Write the report where ``--json-report`` says."""
+    if run.json_report is None:
+        return
+    text = json.dumps(report.as_json(), indent=2) + "\n"
+    if run.json_report == "-":
+        sys.stdout.write(text)
+        return
+    with open(run.json_report, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def check_spark(master: str | None = None) -> None:
+    """Raise ConfigError, with what to do, if PySpark or Java is missing."""
+    try:
+        from quorumbook.spark.session import check_environment
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'quorumbook[spark]'") from error
+    check_environment(master)
+
+
+@contextlib.contextmanager
+def open_session(call: Call, run: JobRun, *, is_needed: bool = True) -> Iterator[Any]:
+    """Yield a Spark session, if there is anything to do; one that was there before stays."""
+    from quorumbook.spark.session import active_session, is_remote, spark_session
+
+    if not is_needed:
+        yield None
+        return
+    found = active_session()
+    # Progress is shown by units, and standard error is for people to read.
+    quiet = {} if is_remote(run.master) else {"spark.ui.showConsoleProgress": "false"}
+    session = found or spark_session("quorumbook spark", master=run.master, configuration=quiet)
+    if not call.is_verbose and found is None and not is_remote(run.master):
+        session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        if found is None:
+            session.stop()
+
+
+def show(call: Call, run: JobRun, report: Report, *hidden: str) -> int:
+    """Print what a job came to, unless its report goes to standard output; return its code."""
+    if run.json_report != "-":
+        hidden = ("exit_code", "rows", *hidden)
+        values = {k: v for k, v in report.as_json().items() if k not in hidden}
+        call.output.record({**values, "errors": len(report.errors)})
+    return report.exit_code
+
+
+def ledger_ids(text: str) -> list[int]:
+    """Read ids with commas between.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    try:
+        return [int(word) for word in text.split(",") if word.strip()]
+    except ValueError as error:
+        raise ConfigError(f"--ledgers {text}: ids of ledgers with commas between") from error

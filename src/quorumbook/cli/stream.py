@@ -1,0 +1,414 @@
+"""``quorumbook stream``: unbounded logs that can be written again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.errors import FAILED
+from quorumbook.cli.lines import refuse_unreadable
+from quorumbook.cli.output import RAW
+from quorumbook.cli.progress import progress
+from quorumbook.cli.stream_groups import groups
+from quorumbook.cli.stream_input import append_lines, json_form, line_form
+from quorumbook.cli.stream_keeping import cursors, retention
+from quorumbook.cli.stream_options import (
+    WHERE,
+    name_argument,
+    namespace_option,
+    opened,
+    parse_start,
+    partition_option,
+    whole_or_part,
+)
+from quorumbook.cli.stream_output import DECODERS, RecordPrinter
+from quorumbook.cli.stream_policies import alter, orphans, policy_values
+from quorumbook.cli.stream_policies import policy as policy_command
+
+if TYPE_CHECKING:
+    from quorumbook.streams import (
+        Namespace,
+        PartitionedReader,
+        PartitionedWriter,
+        StreamReader,
+        StreamWriter,
+    )
+    from quorumbook.streams.reading.seek import Time
+
+
+@click.group()
+def stream() -> None:
+    """Create, write, read and truncate streams.
+
+    A stream has no end: it can be written again and again, by one writer at a time, and read
+    while it is written.  Its format is DistributedLog's.
+    """
+
+
+takeover_option = click.option(
+    "--takeover", type=click.Choice(["never", "if-expired", "force"]), default="if-expired",
+    show_default=True, help="What to do about a segment that another writer left.",
+)  # fmt: skip
+decode_option = click.option(
+    "--decode", type=click.Choice(DECODERS), default="auto", show_default=True,
+    help="How payloads are shown.",
+)  # fmt: skip
+key_separator_option = click.option(
+    "--key-separator", metavar="TEXT", help="Print keys before payloads, and this between them."
+)
+wait_option = click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=0, metavar="SECONDS",
+    help="Wait so long for another writer to end.",
+)  # fmt: skip
+
+
+@stream.command(cls=Command, form=RAW)
+@click.argument("prefix", default="", metavar="[PREFIX]")
+@namespace_option
+@click.pass_obj
+def ls(call: Call, prefix: str, path: str) -> None:
+    """List streams, nested ones included."""
+
+    async def run() -> None:
+        async with opened(call, path) as namespace:
+            rows = ({"name": name} async for name in namespace.streams(prefix))
+            await call.output.stream(
+                rows, ["name"], empty="no stream; `quorumbook stream create NAME` makes one"
+            )
+
+    call.run(run())
+
+
+@stream.command(cls=Command, form=RAW)
+@name_argument
+@click.option(
+    "--policy", "policies", multiple=True, metavar="NAME=VALUE",
+    help="What the stream does not inherit; may be given several times.",
+)  # fmt: skip
+@click.option("--partitions", type=click.IntRange(min=1), metavar="N",
+              help="Make so many: streams NAME/p0, NAME/p1, …")  # fmt: skip
+@click.option("--exist-ok", is_flag=True, help="Be content with a stream that is there already.")
+@namespace_option
+@click.pass_obj
+def create(
+    call: Call, name: str, policies: Sequence[str], partitions: int | None, exist_ok: bool,
+    path: str,
+) -> None:  # fmt: skip
+    """Create a stream, and its namespace if that is missing."""
+    from quorumbook.streams import PartitionedStream, StreamPolicy
+
+    policy = StreamPolicy.of(policy_values(policies, "--policy"))
+
+    async def run() -> None:
+        async with opened(call, path, bind=True) as namespace:
+            options: Any = {"policy": policy, "exist_ok": exist_ok}
+            if partitions is None:
+                call.output.record({"name": (await namespace.create_stream(name, **options)).name})
+                return
+            made = await PartitionedStream.create(namespace, name, partitions=partitions, **options)
+            call.output.rows([{"name": part.name} for part in made.partitions], ["name"])
+
+    call.run(run())
+
+
+@stream.command(cls=Command)
+@name_argument
+@namespace_option
+@click.pass_obj
+def show(call: Call, name: str, path: str) -> None:
+    """Show what the metadata say of a stream: its policy, its size, who writes it."""
+
+    async def run() -> dict[str, object]:
+        async with opened(call, path) as namespace:
+            info = await namespace.stream(name).info()
+            first = next((s for s in info.segments if s.metadata.status & 3 < 2), None)
+            return {
+                "name": info.name,
+                "segments": len(info.segments),
+                "records_completed": info.record_count,
+                "first_active": str(first.metadata.first_active) if first else None,
+                "max_txid": None if info.is_sealed else info.max_txid,
+                "sealed": info.is_sealed,
+                "writer": info.writer or None,
+                "policy": info.policy.given(),
+            }
+
+    call.output.record(call.run(run()))
+
+
+@stream.command(cls=Command)
+@name_argument
+@namespace_option
+@click.pass_obj
+def segments(call: Call, name: str, path: str) -> None:
+    """List a stream's segments, each of which is a ledger."""
+
+    async def run() -> list[dict[str, object]]:
+        async with opened(call, path) as namespace:
+            return [
+                {
+                    "segment": segment.metadata.number,
+                    "ledger_id": segment.metadata.ledger_id,
+                    "state": "in progress" if segment.metadata.is_in_progress else "completed",
+                    "truncated": segment.metadata.truncation.name.lower().replace("_", " "),
+                    "first_sequence": max(segment.start_sequence_id, -1),
+                    "records": segment.metadata.record_count,
+                    "first_txid": segment.metadata.first_txid,
+                    "last_txid": segment.metadata.last_txid,
+                    "first_active": str(segment.metadata.first_active),
+                }
+                for segment in await namespace.stream(name).segments()
+            ]
+
+    rows = call.run(run())
+    columns = ["segment", "ledger_id", "state", "truncated", "first_sequence", "records",
+               "first_txid", "last_txid", "first_active"]  # fmt: skip
+    call.output.rows(rows, columns, empty="nothing was written yet")
+
+
+@stream.command(cls=Command)
+@name_argument
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--expect", type=click.IntRange(min=0), metavar="N",
+              help="Write only if the first record gets this sequence id.")  # fmt: skip
+@click.option("--input", "input_form", type=click.Choice(["lines", "jsonl"]), default="lines",
+              show_default=True, help="What a line is: a record, or one as JSON.")  # fmt: skip
+@click.option("--key-separator", metavar="TEXT", help="What is before it in a line is the key.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE",
+              help="What goes with every record; may be given several times.")  # fmt: skip
+@partition_option
+@takeover_option
+@wait_option
+@namespace_option
+@click.pass_obj
+def write(
+    call: Call, name: str, files: Sequence[str], expect: int | None, input_form: str,
+    key_separator: str | None, headers: Sequence[str], partition: int | None, takeover: str,
+    wait_s: float, path: str,
+) -> None:  # fmt: skip
+    """Append the lines of files, or of standard input, as records.
+
+    A line is appended as soon as it arrives; in a partitioned stream, to its key's partition, or
+    to the next in turn.
+    """
+    refuse_unreadable(files)
+    if input_form == "jsonl" and (key_separator is not None or headers):
+        raise click.UsageError("with --input jsonl keys and headers are in the lines")
+    form = json_form if input_form == "jsonl" else line_form(key_separator, headers)
+    from quorumbook.streams import PartitionedStream
+
+    async def run() -> dict[str, object]:
+        async with opened(call, path) as namespace:
+            is_typed = not files and sys.stdin.isatty()
+            options: Any = {"takeover": takeover.replace("-", "_"), "wait_for_lock_s": wait_s}
+            first: int | None = None
+            written = 0
+            found = await whole_or_part(namespace, name, partition)
+            if expect is not None and isinstance(found, PartitionedStream):
+                raise click.UsageError("--expect is about one partition: say --partition, too")
+            try:
+                async with found.writer(**options) as writer:
+                    first = getattr(writer, "next_sequence_id", None)
+                    before = _next_sequence_ids(writer)
+                    with progress("writing", None, is_wanted=not is_typed) as advance:
+                        await append_lines(writer, files, form, expect, advance)
+                    written = _next_sequence_ids(writer) - before
+            finally:
+                call.note(f"{written} {'record' if written == 1 else 'records'} in stream {name}")
+            return {"name": name, "first_sequence": first, "records": written}
+
+    row = call.run(run())
+    call.output.record(row)
+
+
+def _next_sequence_ids(writer: StreamWriter | PartitionedWriter) -> int:
+    from quorumbook.streams import StreamWriter
+
+    if isinstance(writer, StreamWriter):
+        return writer.next_sequence_id
+    return sum(each.next_sequence_id for each in writer.writers.values())
+
+
+@stream.command(cls=Command, form=RAW)
+@name_argument
+@click.option("--from", "start", default="earliest", metavar="WHERE", help=f"{WHERE} [earliest].")
+@decode_option
+@key_separator_option
+@click.option("--end", metavar="POSITION", help="Stop before this position.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("--skip-truncated", is_flag=True, help="Begin with what is left.")
+@partition_option
+@namespace_option
+@click.pass_obj
+def read(
+    call: Call, name: str, start: str, decode: str, key_separator: str | None, end: str | None,
+    count: int | None, skip_truncated: bool, partition: int | None, path: str,
+) -> None:  # fmt: skip
+    """Print a stream's records, one in a line, up to the last that is there now."""
+    printer = RecordPrinter(call.output.form, decode, key_separator)
+    options = {"tail": False, "on_truncated": "skip" if skip_truncated else "raise"}
+    call.run(_print(call, path, name, partition, start, end, count, printer, options))
+
+
+@stream.command(cls=Command, form=RAW)
+@name_argument
+@click.option("--from", "start", default="latest", metavar="WHERE", help=f"{WHERE} [latest].")
+@decode_option
+@key_separator_option
+@click.option("--count", type=click.IntRange(min=1), help="End after so many records.")
+@partition_option
+@namespace_option
+@click.pass_obj
+def tail(
+    call: Call, name: str, start: str, decode: str, key_separator: str | None, count: int | None,
+    partition: int | None, path: str,
+) -> None:  # fmt: skip
+    """Print records as they are appended, until the stream is sealed."""
+    printer = RecordPrinter(call.output.form, decode, key_separator)
+    call.run(_print(call, path, name, partition, start, None, count, printer, {"tail": True}))
+
+
+async def _print(
+    call: Call, path: str, name: str, partition: int | None, start: str, end: str | None,
+    count: int | None, printer: RecordPrinter, options: dict[str, Any],
+) -> None:  # fmt: skip
+    from quorumbook.streams import PartitionedStream, parse_position
+
+    begin: Any = parse_start(start)
+    async with opened(call, path) as namespace:
+        found = await whole_or_part(namespace, name, partition)
+        if isinstance(found, PartitionedStream):
+            if end is not None or not isinstance(begin, str | datetime):
+                raise click.UsageError("positions are those of one partition: say --partition, too")
+            start_time = cast("Time", begin)
+            async with found.reader(start_time, **options) as together:
+                await _print_partitions(together, count, printer)
+        else:
+            stop = None if end is None else parse_position(end)
+            async with found.reader(begin, end=stop, **options) as reader:
+                await _print_batches(reader, count, printer, flushes=options["tail"])
+    printer.finish()
+
+
+async def _print_batches(
+    reader: StreamReader, count: int | None, printer: RecordPrinter, *, flushes: bool
+) -> None:
+    left = count
+    async with contextlib.aclosing(reader.batches()) as batches:
+        async for batch in batches:
+            printer.show(batch if left is None else batch.part(0, left))
+            if flushes:
+                sys.stdout.flush()
+            if left is not None:
+                left -= len(batch)
+                if left <= 0:
+                    break
+
+
+async def _print_partitions(
+    reader: PartitionedReader, count: int | None, printer: RecordPrinter
+) -> None:
+    left = sys.maxsize if count is None else count
+    while left and (found := await reader.read(min(left, 1000), wait_s=None)):
+        for partition, record in found:
+            printer.show_one(record, partition)
+        sys.stdout.flush()
+        left -= len(found)
+
+
+@stream.command(cls=Command)
+@name_argument
+@click.option("--before", "where", required=True, metavar="WHERE",
+              help="The first record that stays: a position, or seq:N.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@namespace_option
+@click.pass_obj
+def truncate(call: Call, name: str, where: str, dry_run: bool, path: str) -> None:
+    """Cut off what lies before a record."""
+    before = parse_start(where)
+
+    async def run() -> list[dict[str, object]]:
+        async with opened(call, path) as namespace:
+            found = await namespace.stream(name).truncate(cast("Any", before), dry_run=dry_run)
+            return [
+                {"segment": each.number, "first_active": str(each.first_active or "none")}
+                for each in found
+            ]
+
+    if isinstance(before, str):
+        raise click.UsageError("--before is a position, or seq:N")
+    call.output.rows(call.run(run()), ["segment", "first_active"], empty="nothing is before that")
+
+
+@stream.command(cls=Command)
+@name_argument
+@takeover_option
+@wait_option
+@namespace_option
+@click.pass_obj
+def seal(call: Call, name: str, takeover: str, wait_s: float, path: str) -> None:
+    """End a stream for ever: nobody appends to it again."""
+
+    async def run() -> dict[str, object]:
+        async with opened(call, path) as namespace:
+            options: Any = {"takeover": takeover.replace("-", "_"), "wait_for_lock_s": wait_s}
+            async with namespace.stream(name).writer(**options) as writer:
+                records = writer.next_sequence_id
+                await writer.seal()
+            return {"name": name, "state": "sealed", "records": records}
+
+    call.output.record(call.run(run()))
+
+
+@stream.command(cls=Command)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@namespace_option
+@click.pass_obj
+def delete(call: Call, names: Sequence[str], yes: bool, path: str) -> int:
+    """Delete streams with their ledgers, for good."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("say --yes to delete without being asked")
+        if not click.confirm(f"Delete stream {', '.join(names)} and all its records?", err=True):
+            call.note("nothing was deleted")
+            return FAILED
+    deleted: list[dict[str, object]] = []
+
+    async def run() -> None:
+        async with opened(call, path) as namespace:
+            for name in names:
+                await _delete(namespace, name)
+                deleted.append({"name": name, "state": "deleted"})
+
+    try:
+        call.run(run())
+    finally:
+        call.output.rows(deleted, ["name", "state"])
+    return 0
+
+
+async def _delete(namespace: Namespace, name: str) -> None:
+    from quorumbook.streams import PartitionedStream
+    from quorumbook.streams.errors import StreamNotFoundError
+
+    try:
+        whole = await PartitionedStream.open(namespace, name)
+    except StreamNotFoundError:
+        await namespace.delete_stream(name)
+    else:
+        await whole.delete()
+
+
+stream.add_command(cursors)
+stream.add_command(groups)
+stream.add_command(retention)
+stream.add_command(policy_command)
+stream.add_command(orphans)
+stream.add_command(alter)

@@ -1,0 +1,86 @@
+"""``quorumbook stream groups``: who consumes a partitioned stream, and how far they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.stream_keeping import cursor_row
+from quorumbook.cli.stream_options import (
+    WHERE,
+    name_argument,
+    namespace_option,
+    opened,
+    parse_start,
+)
+
+if TYPE_CHECKING:
+    from quorumbook.streams import GroupInfo, PartitionedStream
+
+_COLUMNS = ["group", "generation", "partition", "member", "position", "records", "bytes", "age_s",
+            "acknowledged", "refused"]  # fmt: skip
+
+
+@click.command(cls=Command)
+@name_argument
+@click.option("--group", metavar="GROUP", help="This one alone.")
+@click.option("--reset", nargs=2, metavar="GROUP WHERE",
+              help=f"Take a group elsewhere, in all partitions: {WHERE}.")  # fmt: skip
+@click.option("--delete", "deleted", metavar="GROUP", help="Forget a group without members.")
+@namespace_option
+@click.pass_obj
+def groups(
+    call: Call, name: str, group: str | None, reset: tuple[str, str] | None, deleted: str | None,
+    path: str,
+) -> None:  # fmt: skip
+    """List the groups that consume a partitioned stream, and what is still before them."""
+
+    async def run() -> list[dict[str, object]]:
+        from quorumbook.streams import PartitionedStream
+
+        async with opened(call, path) as namespace:
+            stream = await PartitionedStream.open(namespace, name)
+            if reset is not None:
+                await _reset(stream, *reset)
+            if deleted is not None:
+                await stream.delete_group(deleted)
+            found = await stream.groups() if group is None else [await stream.group(group)]
+            return [row for info in found for row in await _rows(info)]
+
+    call.output.rows(
+        call.run(run()), _COLUMNS, empty="no group; `PartitionedStream.consumer` makes them"
+    )
+
+
+async def _reset(stream: PartitionedStream, group: str, where: str) -> None:
+    from quorumbook.streams.cursors.cursor import place
+    from quorumbook.streams.errors import CursorConflictError
+
+    start = parse_start(where)
+    await stream.group(group)  # says so if there is none
+    for part in stream.partitions:
+        cursor = await part.cursor(group, start=start)
+        position = await place(part.context, start)
+        while True:
+            try:
+                await cursor.reset(position)
+                break
+            except CursorConflictError:  # a member moved it just now
+                await cursor.refresh()
+
+
+async def _rows(info: GroupInfo) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for number, cursor in info.cursors.items():
+        row: dict[str, object] = dict.fromkeys(_COLUMNS)
+        if cursor is not None:
+            row.update(await cursor_row(cursor))
+            row["refused"] = len(cursor.acks.refused) if cursor.acks else 0
+        row |= {
+            "group": info.name, "generation": info.generation, "partition": number,
+            "member": info.claims.get(number),
+        }  # fmt: skip
+        rows.append({column: row[column] for column in _COLUMNS})
+    return rows

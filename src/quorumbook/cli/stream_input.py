@@ -1,0 +1,176 @@
+"""What ``quorumbook stream write`` reads: lines, or JSON with what goes with a record."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+import click
+
+from quorumbook.cli.lines import groups_of_lines
+
+if TYPE_CHECKING:
+    from quorumbook.streams import (
+        AppendedBatch,
+        Attributes,
+        PartitionAppended,
+        PartitionedWriter,
+        StreamWriter,
+    )
+
+_PIECES_UNDER_WAY = 16
+_PIECE_LINES = 1000
+#: A line of so many bytes may be larger than an entry, with what goes with it.
+_LARGE_BYTES = 900_000
+_JSON_NAMES = ("text", "base64", "json", "key", "headers", "event_time_ms", "txid")
+#: What reading prints beside that, and writing gives anew.
+_READ_NAMES = ("partition", "sequence_id", "position", "appended_at_ms", "bytes", "hex")
+
+
+class Piece(NamedTuple):
+    """Some records on their way into a stream."""
+
+    payloads: list[bytes]
+    attributes: list[Attributes | None] | None = None
+    txids: list[int] | None = None
+
+
+#: Makes records of lines.
+Form: TypeAlias = Callable[[list[bytes]], Piece]
+
+
+def line_form(key_separator: str | None, headers: Sequence[str]) -> Form:
+    """Return what takes a line as a record, the part before a separator as its key."""
+    from quorumbook.streams import Attributes
+
+    given = tuple(map(_header, headers))
+    if key_separator is None and not given:
+        return Piece
+    separator = (key_separator or "").encode()
+
+    def read(lines: list[bytes]) -> Piece:
+        if not separator:
+            return Piece(lines, [Attributes(None, given)] * len(lines))
+        parts = [line.partition(separator) for line in lines]
+        return Piece(
+            [value if found else key for key, found, value in parts],
+            [Attributes(key if found else None, given) for key, found, _ in parts],
+        )
+
+    return read
+
+
+def json_form(lines: list[bytes]) -> Piece:
+    """Take each line as a JSON object such as ``stream read -o jsonl`` prints."""
+    from quorumbook.streams import Attributes
+
+    piece = Piece([], [], [])
+    for line in filter(None, lines):
+        try:
+            row = json.loads(line)
+            unknown = row.keys() - {*_JSON_NAMES, *_READ_NAMES}
+            if unknown:
+                raise ValueError(f"unknown field {min(unknown)}")
+            piece.payloads.append(_payload(row))
+            cast("list[Any]", piece.attributes).append(
+                Attributes(
+                    None if row.get("key") is None else value_of(row["key"]),
+                    tuple((name, value_of(each)) for name, each in row.get("headers", {}).items()),
+                    row.get("event_time_ms"),
+                )
+            )
+            if "txid" in row:
+                cast("list[int]", piece.txids).append(int(row["txid"]))
+        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+            raise click.UsageError(
+                f"{line[:200].decode(errors='backslashreplace')} is no record: {error}; its "
+                f"fields are {', '.join(_JSON_NAMES)}"
+            ) from error
+    if not piece.txids:
+        return piece._replace(txids=None)
+    if len(piece.txids) != len(piece.payloads):
+        raise click.UsageError("either all records have a txid, or none")
+    return piece
+
+
+def _payload(row: dict[str, Any]) -> bytes:
+    if "json" in row:
+        return json.dumps(row["json"], separators=(",", ":"), ensure_ascii=False).encode()
+    if "text" in row:
+        return str(row["text"]).encode()
+    if "hex" in row:
+        return bytes.fromhex(row["hex"])
+    return base64.b64decode(row["base64"], validate=True)
+
+
+def value_of(shown: str | dict[str, str]) -> bytes:
+    """Return the bytes that ``stream_output.shown`` made text of."""
+    if isinstance(shown, dict):
+        return base64.b64decode(shown["base64"], validate=True)
+    return shown.encode()
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"--header {text}: say NAME=VALUE")
+    return name, value.encode()
+
+
+async def append_lines(
+    writer: StreamWriter | PartitionedWriter,
+    files: Sequence[str],
+    form: Form,
+    expect: int | None,
+    advance: Callable[[int], None],
+) -> None:
+    """Append what files, or standard input, hold, as it arrives; to partitions by their keys."""
+    under_way: deque[asyncio.Future[AppendedBatch | list[PartitionAppended]]] = deque()
+    async for lines in groups_of_lines(files):
+        for start in range(0, len(lines), _PIECE_LINES):
+            piece = form(lines[start : start + _PIECE_LINES])
+            if any(map(_is_large, piece.payloads)):
+                while under_way:
+                    advance(len(await under_way.popleft()))
+                await _append_alone(writer, piece, expect)
+                advance(len(piece.payloads))
+                expect = None
+                continue
+            options: dict[str, Any] = {} if expect is None else {"expected_sequence": expect}
+            expect = None
+            appending: Any = writer.append_batch(
+                piece.payloads, attributes=piece.attributes, txids=piece.txids, **options
+            )
+            under_way.append(asyncio.ensure_future(appending))
+            while len(under_way) >= _PIECES_UNDER_WAY or (under_way and under_way[0].done()):
+                advance(len(await under_way.popleft()))
+    while under_way:
+        advance(len(await under_way.popleft()))
+
+
+def _is_large(payload: bytes) -> bool:
+    """Tell whether a record fits into no batch."""
+    return len(payload) > _LARGE_BYTES
+
+
+async def _append_alone(
+    writer: StreamWriter | PartitionedWriter, piece: Piece, expect: int | None
+) -> None:
+    for number, payload in enumerate(piece.payloads):
+        options: dict[str, Any] = {}
+        if expect is not None and number == 0:
+            options["expected_sequence"] = expect
+        carried = None if piece.attributes is None else piece.attributes[number]
+        await writer.append(
+            payload,
+            key=carried and carried.key,
+            headers=dict(carried.headers) if carried else None,
+            event_time_ms=carried and carried.event_time_ms,
+            txid=None if piece.txids is None else piece.txids[number],
+            **options,
+        )

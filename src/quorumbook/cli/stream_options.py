@@ -1,0 +1,75 @@
+"""What the commands about streams share: their options, the namespace, places in a stream."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from quorumbook.cli.common import Call
+
+if TYPE_CHECKING:
+    from quorumbook.streams import Namespace, PartitionedStream, Stream
+    from quorumbook.streams.reading.seek import Start
+
+WHERE = "earliest, latest, a position, seq:N, txid:N, or a time in ISO form"
+
+namespace_option = click.option(
+    "--namespace", "path", metavar="PATH", default="/streams", show_default=True,
+    help="The namespace the stream is in.",
+)  # fmt: skip
+name_argument = click.argument("name", metavar="NAME")
+partition_option = click.option(
+    "--partition", type=click.IntRange(min=0), metavar="N", help="This one of its partitions.",
+)  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def opened(call: Call, path: str, *, bind: bool = False) -> AsyncIterator[Namespace]:
+    """Open the namespace that a command is about."""
+    from quorumbook.streams import Namespace
+
+    async with call.connect() as client:
+        address = f"{call.metadata_uri}#{path}"
+        async with await Namespace.open(address, client=client, bind=bind) as namespace:
+            yield namespace
+
+
+async def whole_or_part(
+    namespace: Namespace, name: str, partition: int | None
+) -> Stream | PartitionedStream:
+    """Return a stream by its name: the whole of a partitioned one, or one of its partitions."""
+    from quorumbook.streams import PartitionedStream
+    from quorumbook.streams.errors import StreamNotFoundError
+
+    try:
+        whole = await PartitionedStream.open(namespace, name)
+    except StreamNotFoundError:
+        if partition is not None:
+            raise
+        return namespace.stream(name)
+    if partition is None:
+        return whole
+    if partition >= len(whole.partitions):
+        raise click.UsageError(
+            f"stream {name} has no partition {partition}; the last is {len(whole.partitions) - 1}"
+        )
+    return whole.partitions[partition]
+
+
+def parse_start(text: str) -> Start:
+    """Read where to begin."""
+    from quorumbook.streams import SequenceId, TxId, parse_position
+
+    if text in ("earliest", "latest"):
+        return cast("Start", text)
+    kind, _, number = text.partition(":")
+    if kind in ("seq", "txid") and number.isdigit():
+        return SequenceId(number) if kind == "seq" else TxId(number)
+    with contextlib.suppress(ValueError):
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.astimezone()
+    return parse_position(text)

@@ -1,0 +1,123 @@
+"""``quorumbook stream policy``, ``alter`` and ``orphans``: what holds for streams, and is left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import click
+
+from quorumbook.cli.common import Call, Command
+from quorumbook.cli.output import RAW
+from quorumbook.cli.stream_options import name_argument, namespace_option, opened
+
+
+def policy_values(texts: Sequence[str], option: str) -> dict[str, object]:
+    """Read ``NAME=VALUE``, given any number of times."""
+    return dict(_value(text, option) for text in texts)
+
+
+def _value(text: str, option: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{option} {text}: say NAME=VALUE")
+    for read_as in (int, float):
+        with contextlib.suppress(ValueError):
+            return name, read_as(value)
+    return name, {"true": True, "false": False}.get(value, value)
+
+
+@click.command(cls=Command)
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option("--policy", "policies", multiple=True, metavar="NAME=VALUE",
+              help="Say so here; may be given several times.")  # fmt: skip
+@click.option("--inherit", "inherited", multiple=True, metavar="NAME", help="Inherit it again.")
+@namespace_option
+@click.pass_obj
+def policy(
+    call: Call, name: str | None, policies: Sequence[str], inherited: Sequence[str], path: str
+) -> None:
+    """Show or change the policy of a namespace, or of a stream.
+
+    A change holds for writers from their next opening on, for retention at once.
+    """
+    from quorumbook.streams import StreamPolicy
+    from quorumbook.streams.metadata.policy import DEFAULTS
+
+    changes = policy_values(policies, "--policy")
+    StreamPolicy.of(changes | dict.fromkeys(inherited))  # says what is no policy
+
+    async def run() -> list[dict[str, object]]:
+        is_change = bool(changes or inherited)
+        async with opened(call, path, bind=is_change) as namespace:
+            stream = None if name is None else namespace.stream(name)
+            shared = await namespace.policy()
+            own = shared if stream is None else await stream.policy()
+            if is_change:
+                given = {k: v for k, v in own.given().items() if k not in inherited}
+                changed = StreamPolicy.of(given | changes)
+                await (stream or namespace).set_policy(changed, expected=own)
+                own = changed
+            whole = own.over(shared).over(DEFAULTS).given()
+            return [
+                {"policy": key, "value": value, "from": _origin(key, own, shared, name)}
+                for key, value in whole.items()
+            ]
+
+    call.output.rows(call.run(run()), ["policy", "value", "from"])
+
+
+@click.command(cls=Command, form=RAW)
+@name_argument
+@click.option("--partitions", type=click.IntRange(min=1), required=True, metavar="N",
+              help="How many it is to have; never fewer than it has.")  # fmt: skip
+@namespace_option
+@click.pass_obj
+def alter(call: Call, name: str, partitions: int, path: str) -> None:
+    """Add partitions to a partitioned stream.
+
+    Keys go to other partitions from then on; records stay where they are.
+    """
+
+    async def run() -> list[dict[str, object]]:
+        from quorumbook.streams import PartitionedStream
+
+        async with opened(call, path) as namespace:
+            stream = await PartitionedStream.open(namespace, name)
+            before = len(stream.partitions)
+            await stream.grow(partitions)
+            return [{"name": part.name} for part in stream.partitions[before:]]
+
+    call.output.rows(call.run(run()), ["name"], empty="it has so many partitions already")
+
+
+def _origin(key: str, own: object, shared: object, name: str | None) -> str:
+    if name is not None and getattr(own, key) is not None:
+        return "stream"
+    own_or_shared = own if name is None else shared
+    return "default" if getattr(own_or_shared, key) is None else "namespace"
+
+
+@click.command(cls=Command)
+@click.option("--delete", is_flag=True,
+              help="Mark what is found; delete what an earlier run has marked.")  # fmt: skip
+@click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=3600, show_default=True,
+              metavar="SECONDS", help="How long what is marked stays.")  # fmt: skip
+@namespace_option
+@click.pass_obj
+def orphans(call: Call, delete: bool, grace_s: float, path: str) -> None:
+    """List ledgers that were made for streams and that nothing refers to.
+
+    A writer that dies at the wrong moment leaves one.
+    """
+
+    async def run() -> list[dict[str, object]]:
+        async with opened(call, path) as namespace:
+            return [
+                {"ledger_id": each.ledger_id, "stream": each.stream, "bytes": each.size_bytes,
+                 "state": str(each.state)}
+                for each in await namespace.orphans(delete=delete, grace_s=grace_s)
+            ]  # fmt: skip
+
+    columns = ["ledger_id", "stream", "bytes", "state"]
+    call.output.rows(call.run(run()), columns, empty="every ledger has its stream")
