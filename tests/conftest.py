@@ -1,18 +1,64 @@
-"""What tests of several directories share: a real ZooKeeper, one for each test process."""
+"""What tests of several directories share: a real ZooKeeper, one for each test process.
+
+And the end of those that hang: a time limit raises in the test, where a tear-down may hang again
+or what runs the test may catch it (Hypothesis does).  Then the process ends, which names the test.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from doubles.zookeeper import Missing, find_zookeeper, start_zookeeper
 from quorumbook.zookeeper_server import ZooKeeperServer
 
 # A shell that runs the tests in the background has Ctrl-C ignored, in their children too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+#: What a test may take beyond its time limit before its process is ended.
+GRACE_S = 180
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _end_if_it_hangs(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    # A failure, which pytest may show a debugger for, takes the limit away.
+    _end_if_it_hangs(item)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell a failure at once: a run that is broken off never comes to its summary."""
+    terminal = _CONFIG[0].pluginmanager.get_plugin("terminalreporter") if _CONFIG else None
+    if report.failed and terminal is not None:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}): {crash or report.longrepr}")
+
+
+_CONFIG: list[pytest.Config] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _CONFIG[:] = [config]
+
+
+def _end_if_it_hangs(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker else item.config.getini("timeout"))
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(limit_s + GRACE_S, file=stderr, exit=True)
 
 
 @pytest.fixture(scope="session")

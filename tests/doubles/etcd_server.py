@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -16,6 +17,8 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+
+from doubles.certificates import Issued
 
 _NEEDED = "etcd is not installed; Debian and Ubuntu have it: apt-get install etcd-server"
 
@@ -32,13 +35,23 @@ def free_port() -> int:
 class EtcdServer:
     """One process on a directory of its own; it can be killed and started again."""
 
-    def __init__(self, directory: Path, *words: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *words: str,
+        issued: Issued | None = None,
+        client_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Start it; with a certificate it speaks TLS, and we to it by the context."""
         pytest.importorskip("grpc", reason="pip install 'quorumbook[etcd]'")
         self._program = shutil.which("etcd")
         if self._program is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)(_NEEDED)
         self._directory = directory
-        self._words = words
+        self._words = list(words)
+        self._context = client_context
+        if issued is not None:
+            self._words += ["--cert-file", issued.certificate_file, "--key-file", issued.key_file]
         self._process: subprocess.Popen[bytes] | None = None
         self.port = self._peer_port = 0
         self.start()
@@ -46,6 +59,10 @@ class EtcdServer:
     @property
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def _url(self) -> str:
+        return f"{'https' if self._context else 'http'}://{self.endpoint}"
 
     def uri(self, root: str = "/ledgers") -> str:
         return f"etcd://{self.endpoint}{root}"
@@ -80,10 +97,8 @@ class EtcdServer:
 
     def call(self, method: str, **request: object) -> dict:
         """Ask through the JSON gateway, beside the client under test."""
-        asked = urllib.request.Request(
-            f"http://{self.endpoint}/v3/{method}", json.dumps(request).encode()
-        )
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        asked = urllib.request.Request(f"{self._url}/v3/{method}", json.dumps(request).encode())
+        with urllib.request.urlopen(asked, timeout=10, context=self._context) as answer:
             return json.load(answer)
 
     def wipe(self) -> None:
@@ -105,8 +120,7 @@ class EtcdServer:
             self._process = subprocess.Popen(
                 [
                     self._program, "--data-dir", str(self._directory / "data"),
-                    "--listen-client-urls", f"http://{self.endpoint}",
-                    "--advertise-client-urls", f"http://{self.endpoint}",
+                    "--listen-client-urls", self._url, "--advertise-client-urls", self._url,
                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                     "--initial-cluster", f"default={peer}", *self._words,
                 ],

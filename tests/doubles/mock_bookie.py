@@ -19,6 +19,7 @@ from typing import Any
 import quorumbook
 from quorumbook.client.client import BookKeeper
 from quorumbook.env import Env
+from quorumbook.ledger.placement.labels import labels_to_properties
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
@@ -71,7 +72,11 @@ class MockBookie:
 
     def __init__(self) -> None:
         self.bookie_id = ""
+        self.host = "127.0.0.1"
         self.port = 0
+        #: What it is registered with, and what it says of its disk.
+        self.labels: dict[str, str] = {}
+        self.free_bytes = 50
         self.ledgers: dict[int, MockLedger] = {}
         self.requests: list[Request] = []
         self.on_request: Callable[[Request], Behaviour] | None = None
@@ -92,9 +97,9 @@ class MockBookie:
     async def start(self) -> None:
         """Listen, at the same port as before."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.bookie_id = f"127.0.0.1:{self.port}"
+        self.bookie_id = f"{self.host}:{self.port}"
 
     async def stop(self) -> None:
         """Vanish: every connection breaks, nobody listens."""
@@ -176,7 +181,7 @@ class MockBookie:
         elif isinstance(request, ForceLedger):
             connection.send(answers.force_answer(request, Status.OK))
         elif isinstance(request, BookieInfo):
-            connection.send(answers.bookie_info_answer(request, Status.OK, 100, 50))
+            connection.send(answers.bookie_info_answer(request, Status.OK, 100, self.free_bytes))
         elif isinstance(request, ListEntries):
             ids = availability.encode(self.entry_ids(request.ledger_id))
             connection.send(answers.list_entries_answer(request, Status.OK, ids))
@@ -229,38 +234,48 @@ class MockBookie:
             ledger.is_fenced = True
         if ledger is None:
             connection.send(answers.read_answer(request, Status.NO_LEDGER))
-        elif request.previous_lac is not None and request.is_piggyback:
+        elif request.previous_lac is not None:
             self._long_poll(connection, request, ledger)
         else:
-            entry_id = request.entry_id
-            if entry_id == -1 and ledger.entries:
-                entry_id = max(ledger.entries)
-            if entry_id not in ledger.entries:
-                connection.send(answers.read_answer(request, Status.NO_ENTRY))
-                return
             lac = None if request.is_fencing else ledger.last_add_confirmed
-            entry = self._entry(ledger, entry_id)
-            connection.send(answers.read_answer(request, Status.OK, entry, lac))
+            self._read_plainly(connection, request, ledger, lac)
+
+    def _read_plainly(
+        self, connection: _Connection, request: Read, ledger: MockLedger, lac: int | None
+    ) -> None:
+        entry_id = request.entry_id
+        if entry_id == -1 and ledger.entries:
+            entry_id = max(ledger.entries)
+        if entry_id not in ledger.entries:
+            connection.send(answers.read_answer(request, Status.NO_ENTRY))
+            return
+        entry = self._entry(ledger, entry_id)
+        connection.send(answers.read_answer(request, Status.OK, entry, lac))
 
     def _long_poll(self, connection: _Connection, request: Read, ledger: MockLedger) -> None:
         previous = request.previous_lac
         assert previous is not None
         is_answered = False
 
+        def claimed() -> int:
+            return ledger.last_add_confirmed if self.claimed_lac is None else self.claimed_lac
+
         def answer() -> None:
             nonlocal is_answered
             if is_answered:
                 return
             is_answered = True
-            lac = ledger.last_add_confirmed if self.claimed_lac is None else self.claimed_lac
+            lac = claimed()
+            if not request.is_piggyback:
+                self._read_plainly(connection, request, ledger, lac)
+                return
             entry, entry_id = None, -1
             if lac > previous and previous + 1 in ledger.entries:
                 entry_id = previous + 1
                 entry = self._entry(ledger, entry_id)
             connection.send(answers.read_answer(request, Status.OK, entry, lac, entry_id))
 
-        is_news = (self.claimed_lac or ledger.last_add_confirmed) > previous
-        if is_news or ledger.is_fenced:
+        if claimed() > previous or ledger.is_fenced:
             answer()
             return
         self._polls[request.ledger_id].append(answer)
@@ -312,8 +327,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for request in self._decoder.feed(data):
             if isinstance(request, ReadRun):  # one by one: a script speaks of single requests
-                for entry_id in request.entry_ids:
-                    single = Read(2, request.token, request.ledger_id, entry_id)
+                for single in request.reads():
                     self._bookie.handle(self, single)
             else:
                 self._bookie.handle(self, request)
@@ -350,11 +364,14 @@ class MockCluster:
             await self.unregister(bookie_id)
         await self._stack.aclose()
 
-    async def add(self, count: int = 1) -> list[MockBookie]:
+    async def add(
+        self, count: int = 1, *, host: str = "127.0.0.1", **labels: str
+    ) -> list[MockBookie]:
         """Start and register bookies."""
         added = []
         for _ in range(count):
             bookie = MockBookie()
+            bookie.host, bookie.labels = host, labels
             await bookie.start()
             await self.register(bookie)
             self.bookies.append(bookie)
@@ -367,8 +384,9 @@ class MockCluster:
         registration = BookieRegistration(store)
         info = BookieServiceInfo(
             endpoints=(
-                Endpoint(id="bookie", port=bookie.port, host="127.0.0.1", protocol="bookie-rpc"),
-            )
+                Endpoint(id="bookie", port=bookie.port, host=bookie.host, protocol="bookie-rpc"),
+            ),
+            properties=labels_to_properties(bookie.labels),
         )
         await registration.register(bookie.bookie_id, info, read_only)
         self._registrations[bookie.bookie_id] = store, registration

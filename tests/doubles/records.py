@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from google_crc32c import value
 
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.journal.format import closing_record, encode_header
+from quorumbook.storage.journal.format import boot_mark, closing_record, encode_header
 
 
 def entry(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -1) -> bytes:
@@ -37,11 +37,16 @@ def journal_bytes(
     zeros: int = 0,
     previous: tuple[int, int] = (-1, -1),
     is_start: bool = True,
+    boot: str = "",
 ) -> bytes:
     """Return a journal file with these groups of framed records."""
     data = bytearray(
         encode_header(
-            journal_id, previous_id=previous[0], previous_end=previous[1], is_start=is_start
+            journal_id,
+            previous_id=previous[0],
+            previous_end=previous[1],
+            is_start=is_start,
+            boot=boot_mark(boot),
         )
     )
     for group in groups:

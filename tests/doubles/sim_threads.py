@@ -69,6 +69,7 @@ class StepClock:
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self.now = 0
         self.wall = wall_ms
+        self.boot = "a boot"
 
     def now_ns(self) -> int:
         self.now += 1
@@ -76,6 +77,9 @@ class StepClock:
 
     def wall_ms(self) -> int:
         return self.wall
+
+    def boot_id(self) -> str:
+        return self.boot
 
 
 async def turn(times: int = 3) -> None:

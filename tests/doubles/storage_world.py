@@ -60,12 +60,15 @@ class World:
         *,
         options: StorageOptions = SMALL,
         directories: int = 2,
+        journals: int = 1,
         auto: bool = True,
     ) -> None:
         self.disk = SimDisk()
         self.options = options
         self.index_path = f"{tmp_path}/index.sqlite"
         self.directories = [f"/ledgers{i}" for i in range(directories)]
+        #: ``/journal``, and as many others as wanted.
+        self.journals = ["/journal", *(f"/journal{i}" for i in range(1, journals))]
         self.auto = auto
         self.fatal: list[BaseException] = []
         self.full: list[str] = []
@@ -81,7 +84,7 @@ class World:
         env = Env(clock=StepClock(), random=random.Random(1), disk=self.disk, threads=self.threads)
         self.storage = LedgerStorage(
             env,
-            journal_directory="/journal",
+            journal_directories=self.journals,
             ledger_directories=self.directories,
             options=replace(self.options, **changes),
             on_fatal=self.fatal.append,
@@ -135,6 +138,7 @@ class World:
         if hasattr(storage, "_flusher"):
             storage._flusher.halt()
             storage.care._index.close()
+            storage.scrub_care._index.close()
             for index in (storage._read_index, storage._opened.loop_index, storage._opened.index):
                 index.close()
         self.disk.faults.on_call = None

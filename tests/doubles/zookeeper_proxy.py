@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 
 from quorumbook.metadata.zookeeper.jute import Op
@@ -60,6 +60,11 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def deafen(self) -> Awaitable[object]:
+        """Let no further connection through; the result is for the end of the present ones."""
+        self.is_deaf = True
+        return asyncio.wait(set(self._tasks))
+
     def once(self, mishap: Mishap, operation: Op) -> None:
         """Let the next request of this kind have a mishap, and only that."""
 
@@ -79,7 +84,8 @@ class Proxy:
         self._writers.add(writer)
         try:
             if self.is_deaf:
-                await asyncio.Event().wait()
+                await reader.read()  # to the end of the connection
+                return
             await self._connect(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass

@@ -21,6 +21,7 @@ PYTHON = [
     *MODULES,
     *sorted((ROOT / "tests").rglob("*.py")),
     *sorted((ROOT / "bench").rglob("*.py")),
+    *sorted((ROOT / "examples").rglob("*.py")),
 ]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -29,14 +30,17 @@ LINES_OF_A_FILE_HARD = 700
 LINES_OF_A_FUNCTION = 60
 
 #: Rooms that reach the outside world through ``quorumbook.env`` only.
-_ROOMS_BEHIND_ENV = ("storage", "bookie", "client", "metadata")
+_ROOMS_BEHIND_ENV = ("storage", "bookie", "client", "metadata", "autorecovery", "streams")
 #: Files there whose contract is the outside world itself.
 _OUTSIDE_ITSELF = {"storage/index.py", "storage/index_files.py", "metadata/memory.py"}
 _BANNED_MODULES = {"time", "random", "socket", "threading", "subprocess", "datetime", "secrets"}
 #: Pure functions on text, wherever they live.
 _PURE_OF_OS = {"join", "basename", "dirname", "normpath", "abspath", "splitext", "sep", "split"}
-#: What may be imported by nobody: programs and pytest plugins start here.
-_ENTRY_POINTS = {"quorumbook", "quorumbook.__main__", "quorumbook.testing", "quorumbook.sync"}
+#: What may be imported by nobody: programs and pytest plugins start here, and Spark's sources.
+_ENTRY_POINTS = {
+    "quorumbook", "quorumbook.__main__", "quorumbook.testing", "quorumbook.sync",
+    "quorumbook.spark.source",
+}  # fmt: skip
 
 
 def _name(path: Path) -> str:
@@ -214,6 +218,9 @@ def test_every_command_and_its_options_are_documented(path, command):
     assert heading, f"docs/commands.md has no heading for `{path}`"
     section = text[heading.start() :].split("\n### ", 1)[0]
     common = {"--metadata", "--config", "--set", "-v", "-o"}
+    if path.startswith("quorumbook spark "):
+        shared = text[re.search(r"^### `quorumbook spark JOB`$", text, re.MULTILINE).start() :]
+        common |= set(re.findall(r"^\| `(--[a-z-]+)", shared.split("\n### ", 1)[0], re.MULTILINE))
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             assert common & set(parameter.opts) or any(

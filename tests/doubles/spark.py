@@ -1,0 +1,69 @@
+"""Sessions of Spark that tests start in processes of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumbook.errors import ConfigError
+
+
+def need_spark() -> None:
+    """Skip a test where Spark cannot run; in CI that is a failure."""
+    from quorumbook.spark.session import check_environment
+
+    try:
+        check_environment()
+    except ConfigError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+def mortal_session(name: str, directory: Path, **configuration: str) -> Any:
+    """Return a session with two executors, each a process, of which any number may be killed."""
+    from quorumbook.spark import spark_session
+
+    session = spark_session(
+        name,
+        master="local-cluster[2,1,700]",
+        configuration={
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "700m",
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.task.maxFailures": "50",
+            "spark.stage.maxConsecutiveAttempts": "50",
+            "spark.excludeOnFailure.enabled": "false",
+            "spark.local.dir": str(directory / "local"),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            **configuration,
+        },
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return the processes below one, with their command lines."""
+    parents, lines = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+                lines[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        above = waiting.pop()
+        below = [child for child, parent in parents.items() if parent == above]
+        found |= {child: lines[child] for child in below if child in lines}
+        waiting += below
+    return found
