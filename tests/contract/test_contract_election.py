@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from metadata_bells import settle
 
-from quorumbook.errors import SessionExpiredError
-from quorumbook.metadata.election import Election
+from quorumbook.errors import LocalProtocolError, SessionExpiredError
+from quorumbook.metadata.election import Election, named_election
 
 PATH = "/election"
 VOTES = json.loads((Path(__file__).parents[1] / "golden" / "zookeeper.json").read_text())[
@@ -21,7 +21,7 @@ GOLDEN = next(each["utf8"].encode() for each in VOTES if each["what"] == "audito
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -156,3 +156,50 @@ async def test_without_a_vote_nobody_leads(store, stand):
     assert await store.children(PATH) == ["other"]
     only.stand()
     await until(lambda: only.is_leader)
+
+
+async def test_who_waits_to_lead_or_to_lose_is_told(driver, store, other):
+    parent = "/some/elections"
+    async with named_election(store, parent, "compactor", "a") as first:
+        await first.wait_to_lead()
+        second = named_election(other, parent, "compactor", "")
+        with pytest.raises(LocalProtocolError, match="does not stand"):
+            await second.wait_to_lead()
+        async with second:
+            leading = asyncio.ensure_future(second.wait_to_lead())
+            await until(lambda: second.has_vote)
+            assert await second.leader() == "a"
+            losing = asyncio.ensure_future(first.wait_to_lose())
+            await asyncio.sleep(0)
+            assert not leading.done()
+            assert not losing.done()
+            await first.resign()
+            async with asyncio.timeout(60):
+                await losing
+                await leading
+            assert await first.leader() == second.candidate != ""
+            # Another name is another election.
+            third = named_election(store, parent, "other", "c")
+            async with third:
+                await third.wait_to_lead()
+            assert second.is_leader
+
+
+async def test_who_waits_to_lead_is_told_that_its_candidate_resigned(driver, store, other):
+    async with named_election(store, "/e", "x", "a") as first:
+        await first.wait_to_lead()
+        second_store = await driver.open()
+        second = named_election(second_store, "/e", "x", "b")
+        second.stand()
+        await until(lambda: second.has_vote)
+        leading = asyncio.ensure_future(second.wait_to_lead())
+        await asyncio.sleep(0)
+        await second.resign()
+        with pytest.raises(LocalProtocolError, match="b does not stand"):
+            await leading
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\0"])
+async def test_an_election_has_one_name_of_a_path(store, name):
+    with pytest.raises(LocalProtocolError):
+        named_election(store, "/e", name, "a")

@@ -10,6 +10,8 @@ from metadata_bells import Bell
 from quorumbook.errors import SessionExpiredError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery_switches import Check
 from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
 
 LOCK = TreePaths("/ledgers").underreplicated_lock(7)
@@ -137,8 +139,87 @@ async def test_a_switch_that_is_thrown_is_noticed(queues):
         assert await switch()
         await bell.wait()
         assert await two.is_enabled() is not before
+
+
+async def test_a_delay_that_is_set_is_noticed_also_to_the_same_value(queues):
+    one, two = queues
     bell = Bell()
-    assert await two.lost_bookie_delay_s(bell) is None
+    assert await two.lost_bookie_delay(bell) is None
+    await one.propose_lost_bookie_delay_s(60)
+    await bell.wait()
+    await one.propose_lost_bookie_delay_s(70)
+    before = await two.lost_bookie_delay(bell := Bell())
+    assert before.seconds == 60
     await one.set_lost_bookie_delay_s(60)
     await bell.wait()
-    assert await two.lost_bookie_delay_s() == 60
+    after = await two.lost_bookie_delay()
+    assert after.seconds == 60
+    assert after.revision != before.revision
+
+
+async def test_the_time_of_a_check_that_is_set_is_noticed(queues):
+    one, two = queues
+    for check in Check:
+        bell = Bell()
+        assert await two.checked_at_ms(check, bell) is None
+        await one.set_checked_at_ms(check, 5)
+        await bell.wait()
+        assert await two.checked_at_ms(check) == 5
+
+
+async def test_s73_marking_a_ledger_again_with_nothing_new_disturbs_only_who_is_at_it(queues):
+    one, two = queues
+    path = TreePaths("/ledgers").underreplicated(7)
+    await one.mark(7, ["b1", "b2"], 5)
+    for _ in range(3):
+        await one.mark(7, ["b2"], 6)
+    assert (await one._store.get(path)).version == 0
+    await one.mark(7, ["b3"], 7)
+    assert await two.read(7) == Mark(7, ("b1", "b2", "b3"), 5)
+    work = await two.take()
+    await one.mark(7, ["b1"])
+    assert not await two.done(work)
+    assert await two.read(7) == Mark(7, ("b1", "b2", "b3"), 5)
+
+
+async def test_a_ledger_is_taken_by_its_id_whether_it_is_marked_or_not(queues):
+    one, two = queues
+    work = await one.take_this(7)
+    assert work.mark == Mark(7, ())
+    assert await one.take_this(7) is None
+    assert await two.take_this(7) is None
+    await two.mark(7, ["b1"])  # while it is worked on: that stays
+    assert await two.take() is None
+    assert await one.done(work)
+    assert await two.read(7) == Mark(7, ("b1",))
+    work = await two.take_this(7)
+    assert work.mark == Mark(7, ("b1",))
+    assert await two.done(work)
+    assert await listed(one) == []
+
+
+async def test_a_worker_takes_none_of_the_ledgers_it_wants_to_leave_alone(queues):
+    one, _ = queues
+    for ledger_id in (7, 8):
+        await one.mark(ledger_id, [])
+    assert (await one.take(skip={7})).ledger_id == 8
+    assert await one.take(skip={7}) is None
+    assert (await one.take()).ledger_id == 7
+
+
+async def test_s69_why_a_ledger_is_not_healed_is_known_to_everybody(store, other):
+    await init_cluster(store)
+    one, two = Quarantine(store), Quarantine(other)
+    first = Failure(7, "no bookie is left", 1, 10, 20, ("b1:3181",))
+    await one.write(first)
+    assert await two.read(7) == first
+    second = Failure(7, "still none", 2, 30, 50)
+    await two.write(second)
+    await two.write(Failure(2**63 - 1, "entry 0 is gone", 5, 1, 2))
+    assert [failure.reason async for failure in one.list()] == ["still none", "entry 0 is gone"]
+    await one.remove(7)
+    await one.remove(7)
+    assert await two.read(7) is None
+    path = f"{TreePaths('/ledgers').underreplication}/failures/urL0000000007"
+    await store.create(path, b"\x00damaged")
+    assert await two.read(7) is None  # a hint less

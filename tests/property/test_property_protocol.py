@@ -105,7 +105,7 @@ def read_streams(draw: st.DrawFn) -> list[tuple[int, int, int]]:
             draw(st.sampled_from([0, 0, 0, v2.HIGH_PRIORITY])),
         )
         step = draw(st.sampled_from([1, 3, 15, 16, 0]))
-        first = draw(st.one_of(st.integers(-1, 300), st.integers(2**62 - 9, 2**63 - 9)))
+        first = draw(st.one_of(st.integers(-300, 300), st.integers(2**62 - 9, 2**63 - 9)))
         count = draw(st.one_of(st.integers(1, 9), st.integers(10, 1200)))
         row = [(ledger_id, first + n * step, flags) for n in range(count)]
         odd = draw(st.integers(0, 2 * count))
@@ -122,13 +122,9 @@ def test_v2_reads_arrive_as_sent_however_the_stream_is_cut(
     decoder = RequestDecoder()
     found: list[tuple[int, int, int]] = []
     for piece in cut(data, cuts):
-        for request in decoder.feed(piece):
-            if isinstance(request, rq.ReadRun):
-                found += [(request.ledger_id, entry_id, 0) for entry_id in request.entry_ids]
-            else:
-                assert isinstance(request, rq.Read)
-                flags = v2.HIGH_PRIORITY * request.is_high_priority
-                found.append((request.ledger_id, request.entry_id, flags))
+        for read in one_by_one(decoder.feed(piece)):
+            flags = v2.HIGH_PRIORITY * read.is_high_priority
+            found.append((read.ledger_id, read.entry_id, flags))
     assert found == stream
 
 
@@ -196,12 +192,34 @@ def test_v3_reads_arrive_as_protobuf_reads_them(reads: list[Any], draw: st.DataO
             for i in range(300)
         ]
     data = b"".join(v3.encode_read(t, lid, e, is_high_priority=h) for t, lid, e, h in reads)
-    found = RequestDecoder().feed(data)
+    found = one_by_one(RequestDecoder().feed(data))
     assert [
         (r.token, r.ledger_id, r.entry_id, r.is_high_priority)
         for r in found
-        if isinstance(r, rq.Read) and r.version == 3 and not r.is_fencing and r.timeout_ms is None
+        if r.version == 3 and not r.is_fencing and r.timeout_ms is None
     ] == reads
+
+
+@given(read_streams(), tokens, st.lists(st.integers(0, 100_000), max_size=5))
+def test_v3_reads_in_rows_arrive_as_sent_however_the_stream_is_cut(
+    stream: list[tuple[int, int, int]], first_token: int, cuts: list[int]
+) -> None:
+    reads = [
+        ((first_token + i) % 2**64, a, b, bool(flags)) for i, (a, b, flags) in enumerate(stream)
+    ]
+    data = b"".join(v3.encode_read(t, a, b, is_high_priority=h) for t, a, b, h in reads)
+    decoder = RequestDecoder()
+    found = one_by_one([r for piece in cut(data, cuts) for r in decoder.feed(piece)])
+    assert [(r.token, r.ledger_id, r.entry_id, r.is_high_priority) for r in found] == reads
+    assert all(r.version == 3 for r in found)
+
+
+def one_by_one(requests: list[rq.Request]) -> list[rq.Read]:
+    reads: list[rq.Read] = []
+    for request in requests:
+        assert isinstance(request, rq.Read | rq.ReadRun)
+        reads += request.reads() if isinstance(request, rq.ReadRun) else [request]
+    return reads
 
 
 @given(

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quorumbook.storage.index import Index, IndexReader
+from quorumbook.storage.index import Index
+from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.state_file import LedgerState
 from quorumbook.storage.stored_run import StoredRun
 
@@ -105,7 +106,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.reader.close()
         self.index.close()
         self.index = Index(self.path, pause=lambda: None)
-        self.index.check()
+        self.index.check_whole()
         self.reader = IndexReader(self.path)
 
     @invariant()

@@ -25,11 +25,13 @@ LEDGERS = st.integers(1, 2)
 class StorageMachine(RuleBasedStateMachine):
     """``expected`` holds what was acknowledged; everything else must not be there."""
 
+    journals = 1
+
     @initialize()
     def open(self) -> None:
         self.directory = tempfile.mkdtemp()
         self.loop = asyncio.new_event_loop()
-        self.world = World(self.directory)
+        self.world = World(self.directory, journals=self.journals)
         self.go(self.world.start())
         self.expected: dict[tuple[int, int], bytes] = {}
         self.fenced: set[int] = set()
@@ -185,6 +187,12 @@ class KeepingMachine(StorageMachine):
         self.patch.stop()
 
 
+class SeveralJournalsMachine(StorageMachine):
+    """The same with a journal for each ledger, of which a crash may tear any."""
+
+    journals = 2
+
+
 class PeekingMachine(KeepingMachine):
     """The same with single reads that need no worker, wherever a row is known."""
 
@@ -204,7 +212,7 @@ class PeekingMachine(KeepingMachine):
 
 PeekingMachine.TestCase.settings = KeepingMachine.TestCase.settings = (
     StorageMachine.TestCase.settings
-) = settings(
+) = SeveralJournalsMachine.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=40,
     deadline=None,
@@ -213,4 +221,5 @@ PeekingMachine.TestCase.settings = KeepingMachine.TestCase.settings = (
 )
 TestStorage = StorageMachine.TestCase
 TestKeepingStorage = KeepingMachine.TestCase
+TestSeveralJournals = SeveralJournalsMachine.TestCase
 TestPeekingStorage = PeekingMachine.TestCase

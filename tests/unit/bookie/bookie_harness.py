@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from doubles.raw_client import RawClient
 from quorumbook.bookie.admission import Admission
 from quorumbook.bookie.connection import Connections
 from quorumbook.bookie.disks import DiskMonitor
@@ -21,7 +22,7 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2, v3
+from quorumbook.protocol import v2
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.ledgers import LedgerHandle
@@ -285,7 +286,7 @@ class Server:
 @contextlib.asynccontextmanager
 async def serve(storage: ScriptedStorage | None = None, **changes: Any) -> AsyncIterator[Server]:
     """Run the request path."""
-    options = BookieOptions(journal_directory="/nowhere", ledger_directories=("/nowhere",))
+    options = BookieOptions(journal_directories=("/nowhere",), ledger_directories=("/nowhere",))
     options = dataclasses.replace(options, **changes)
     server = Server(storage or ScriptedStorage(), options)
     listener = await server.env.network.listen("127.0.0.1", 0, server.connections.factory)
@@ -297,65 +298,14 @@ async def serve(storage: ScriptedStorage | None = None, **changes: Any) -> Async
         server.connections.abort()
 
 
-class RawClient:
-    """A socket that speaks frames."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def connect(cls, port: int) -> RawClient:
-        """Connect to a port on loopback."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=64 * MIB))
-
-    def send(self, data: bytes) -> None:
-        """Send bytes."""
-        self.writer.write(data)
-
-    async def frame(self) -> bytes:
-        """Receive a frame, its length included."""
-        async with asyncio.timeout(PATIENCE_S):
-            head = await self.reader.readexactly(4)
-            return head + await self.reader.readexactly(int.from_bytes(head, "big"))
-
-    async def ask(self, data: bytes) -> bytes:
-        """Send a request and receive a frame."""
-        self.send(data)
-        return await self.frame()
-
-    async def ask_v3(self, data: bytes) -> v3.V3Response:
-        """Send a v3 request and receive its answer."""
-        return v3.ResponseDecoder().feed(await self.ask(data))[0]
-
-    async def v3_answer(self) -> v3.V3Response:
-        """Receive a v3 answer."""
-        return v3.ResponseDecoder().feed(await self.frame())[0]
-
-    async def add_codes(self, count: int) -> list[tuple[int, int]]:
-        """Receive v2 add answers; return (entry id, code) in the order they came."""
-        found = []
-        for _ in range(count):
-            frame = await self.frame()
-            _, _, code, _, entry_id = v2.ANSWER.unpack_from(frame)
-            found.append((entry_id, code))
-        return found
-
-    async def is_closed(self) -> bool:
-        """Wait for the end of the stream."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                while await self.reader.read(65536):
-                    pass
-        except ConnectionError:
-            return True
-        except TimeoutError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Close."""
-        self.writer.close()
+async def ask_http(port: int, request: str) -> tuple[int, str]:
+    """Send a request; return status and body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -393,7 +343,7 @@ async def cluster(name: str | None = None) -> AsyncIterator[MetadataStore]:
 def options_in(root: object, **changes: Any) -> BookieOptions:
     """Return the options of a small bookie below a directory."""
     options = BookieOptions(
-        journal_directory=f"{root}/journal",
+        journal_directories=(f"{root}/journal",),
         ledger_directories=(f"{root}/ledgers",),
         port=0,
         storage=StorageOptions(

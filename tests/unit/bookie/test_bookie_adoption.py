@@ -72,10 +72,8 @@ async def peer_disk(tmp_path, store, **shape) -> PeerDisk:
 
 
 def options_of(disk: PeerDisk) -> BookieOptions:
-    journal, *further = map(str, disk.journals)
     return BookieOptions(
-        journal_directory=journal,
-        further_journal_directories=tuple(further),
+        journal_directories=tuple(map(str, disk.journals)),
         ledger_directories=tuple(map(str, disk.ledgers)),
         index_directories=tuple(map(str, disk.indexes)),
     )
@@ -107,9 +105,9 @@ async def serving(disk: PeerDisk) -> LedgerStorage:
     options = options_of(disk)
     storage = LedgerStorage(
         Env(),
-        journal_directory=options.journal_directory,
+        journal_directories=options.journal_directories,
         ledger_directories=options.ledger_directories,
-        other_directories=options.other_directories,
+        other_directories=options.index_directories,
     )
     await storage.start()
     return storage
@@ -156,9 +154,11 @@ async def test_adopted_and_given_back_directories_hold_the_same(tmp_path, store,
         assert report.index == shape["kind"]
         storage = await serving(disk)
         await check_history(storage)
+        await storage.care.keep_reserve(64 * 1024)
         await storage.stop()
         returned = await give_back(Env(), options_of(disk), store, is_applied=True)
         assert (returned.index, returned.ledgers, returned.entries) == (shape["kind"], 4, 13)
+        assert not list(tmp_path.rglob("*.reserve"))
 
 
 async def test_a_dry_run_counts_everything_and_changes_nothing(tmp_path, store):
@@ -303,7 +303,8 @@ async def test_without_the_index_every_open_ledger_is_fenced_and_in_limbo(tmp_pa
     async with running(Bookie(Env(), options, store)) as bookie:
         handles = {ledger_id: bookie.storage.handle(ledger_id) for ledger_id in WRITTEN}
         assert [i for i, h in handles.items() if h.is_fenced and h.is_in_limbo] == [1, 2, 7]
-        assert not handles[3].is_in_limbo
+        assert not handles[3].is_fenced
+        assert handles[3].is_in_limbo, "closed, and not all of what it should hold is here"
         assert handles[1].master_key == master_key(b"secret")
         assert bookie.storage.handle(5) is None
 
@@ -398,7 +399,7 @@ async def test_running_bookies_and_foreign_clusters_are_refused(tmp_path, store)
         await take(disk, store)
     await registration.unregister()
     options = options_of(disk)
-    held = Directories(Env(), options.journal_directory, options.ledger_directories)
+    held = Directories(Env(), options.journal_directories, options.ledger_directories)
     held.prepare()
     with pytest.raises(DirectoryLockedError):
         await take(disk, store)

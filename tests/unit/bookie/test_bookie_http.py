@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from bookie_harness import (
     RawClient,
+    ask_http,
     cluster,
     real_bookie,
     until,
     v2_adds,
 )
 
+from quorumbook.config import OPTIONS
 from quorumbook.errors import (
     MetadataUnavailableError,
     StorageError,
@@ -28,15 +29,6 @@ def expire(store: MetadataStore) -> None:
 
 
 # Health and metrics
-
-
-async def ask_http(port: int, request: str) -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request.encode())
-    answer = (await reader.read()).decode()
-    writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
-    return int(head.split()[1]), body
 
 
 async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None:
@@ -66,6 +58,35 @@ async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None
         await until(lambda: bookie.metrics.server_status == 0)
         text = (await ask_http(port, "GET /metrics HTTP/1.1\r\n\r\n"))[1]
         assert "bookie_SERVER_STATUS 0.0" in text.splitlines()
+
+
+async def test_s100_http_is_for_this_machine_unless_told_and_neither_shows_nor_takes_settings(
+    tmp_path: Path,
+) -> None:
+    (host,) = [option.default for option in OPTIONS if option.key == "http.host"]
+    assert host == "127.0.0.1"
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        assert bookie.http_port is not None
+        for page in (
+            "config/server_config",
+            "ledger/delete?ledger_id=1",
+            "ledger/read?ledger_id=1",
+        ):
+            for method in ("GET", "PUT", "DELETE"):
+                request = f"{method} /api/v1/{page} HTTP/1.1\r\n\r\n"
+                assert (await ask_http(bookie.http_port, request))[0] in (404, 405), request
+
+
+async def test_s101_no_path_of_a_request_becomes_that_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("canary")
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        assert bookie.http_port is not None
+        for path in (
+            str(tmp_path / "secret"), "/../secret", "/metrics/../../secret", "/%2e%2e/secret",
+            "/api/v1/bookie/gc/../../../secret", "//secret", "/metrics\0/../secret",
+        ):  # fmt: skip
+            status, text = await ask_http(bookie.http_port, f"GET {path} HTTP/1.1\r\n\r\n")
+            assert (status in (400, 404), "canary" in text) == (True, False), path
 
 
 async def test_a_bookie_that_cannot_be_found_is_not_ready(tmp_path: Path) -> None:

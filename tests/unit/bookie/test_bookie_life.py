@@ -29,6 +29,7 @@ from quorumbook.env import DiskUsage, Env, RealDisk
 from quorumbook.errors import (
     ClusterNotInitializedError,
     ConfigError,
+    CookieMismatchError,
     DirectoryLockedError,
     StorageError,
 )
@@ -137,7 +138,7 @@ async def test_a_bookie_that_fails_while_it_starts_says_so_and_leaves_nothing_op
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("quorumbook.bookie.registrar.BookieRegistration", Failing)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with pytest.raises(StorageError, match="the journal is gone"):
                     await bookie.start()
         assert not bookie.connections.is_serving
@@ -152,7 +153,7 @@ async def test_a_stop_while_the_disks_are_measured_leaves_no_start_waiting(tmp_p
         start = asyncio.ensure_future(bookie.disks.start())
         await asyncio.sleep(0)
         bookie.disks.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await start
 
 
@@ -462,3 +463,23 @@ async def test_no_entry_of_a_bookie_is_lost_by_a_restart_under_way(tmp_path: Pat
             client = await RawClient.connect(bookie.address[1])
             for entry_id in range(acknowledged):
                 assert code_of(await client.ask(v2.encode_read(1, entry_id))) == 0
+
+
+async def test_a_bookie_with_several_journals_keeps_them_by_its_cookie(tmp_path: Path) -> None:
+    several = {"journal_directories": (f"{tmp_path}/journal", f"{tmp_path}/journal2")}
+    async with cluster() as store:
+        async with real_bookie(tmp_path, store, port=0, **several) as bookie:
+            bookie_id, port = bookie.bookie_id, bookie.address[1]
+            client = await RawClient.connect(port)
+            for ledger_id in (1, 2):
+                client.send(v2_adds(ledger_id, range(5)))
+                assert {code for _, code in await client.add_codes(5)} == {0}
+            text = bookie.render_metrics().decode()
+            for journal in (0, 1):
+                name = f'bookie_journal_JOURNAL_SYNC_count{{journalIndex="{journal}"'
+                assert any(line.startswith(name) for line in text.splitlines())
+        with pytest.raises(CookieMismatchError, match=r"journal_directories=.*journal2"):
+            async with real_bookie(tmp_path, store, bookie_id=bookie_id):
+                pass
+        async with real_bookie(tmp_path, store, bookie_id=bookie_id, **several) as bookie:
+            assert bookie.storage.ledger_ids() == [1, 2]

@@ -46,7 +46,7 @@ def test_old_latencies_leave_the_window_and_the_count_stays() -> None:
 
 def test_a_storage_number_has_the_peers_name_or_one_of_its_own() -> None:
     metrics = BookieMetrics()
-    numbers = {"journal_syncs": 3, "journal_sync_ns": 6_000_000, "novel": 7, "text": "no"}
+    numbers = {"journal_syncs@0": 3, "journal_sync_ns@0": 6_000_000, "novel": 7, "text": "no"}
     lines = exposition(lambda: metrics.families(SECOND, numbers)).decode().splitlines()
     label = '{journalIndex="0",success="true"}'
     assert f"bookie_journal_JOURNAL_SYNC_count{label} 3.0" in lines

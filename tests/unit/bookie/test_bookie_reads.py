@@ -96,7 +96,8 @@ async def test_r09_a_ledger_in_limbo_is_unknown_where_it_would_say_no() -> None:
         assert (await v3_client.ask_v3(v3.encode_read(1, 1, 5))).status is unknown
         assert (await v3_client.ask_v3(v3.encode_read(2, 1, -1))).status is unknown
         assert (await v3_client.ask_v3(v3.encode_read_lac(3, 1))).status is unknown
-        assert (await v3_client.ask_v3(v3.encode_list_entries(4, 1))).status is unknown
+        # A list says what is here, and leaves the rest to whoever copies it.
+        assert (await v3_client.ask_v3(v3.encode_list_entries(4, 1))).status is Status.OK
         poll = v3.encode_read(5, 1, previous_lac=9, timeout_ms=60_000, is_piggyback=True)
         assert (await v3_client.ask_v3(poll)).status is unknown
 
@@ -250,11 +251,22 @@ async def test_a_row_of_reads_is_answered_like_its_reads_one_by_one() -> None:
                     assert code_of(found[i]) == V2_CODE[Status.NO_ENTRY]
                 else:
                     assert found[i] == v2.encode_read_answer(1, i, 0, bodies[i])
+            # The same in v3, on a connection of its own.
+            reader = await server.connect()
+            reader.send(b"".join(v3.encode_read(i + 100, 1, i) for i in ids))
+            responses = {r.txn_id - 100: r for r in [await reader.v3_answer() for _ in ids]}
+            assert responses.keys() == set(ids)
+            for i, response in responses.items():
+                is_here = i not in holes
+                assert response.status is (Status.OK if is_here else Status.NO_ENTRY)
+                assert response.entry_id == i
+                assert response.body == (bodies[i] if is_here else None)
+                assert response.max_lac == (-1 if is_here else None)
         metrics = server.metrics
         assert metrics.reads_in_progress == 0
-        given = [bodies[i] for ids in wanted for i in ids if i not in holes]
+        given = [bodies[i] for ids in wanted for i in ids if i not in holes] * 2
         assert metrics.read.succeeded.count == len(given)
-        assert metrics.read.failed.count == sum(map(len, wanted)) - len(given)
+        assert metrics.read.failed.count == 2 * sum(map(len, wanted)) - len(given)
         assert metrics.read_bytes == sum(map(len, given))
 
 

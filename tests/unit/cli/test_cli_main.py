@@ -27,6 +27,16 @@ def test_showing_the_configuration_needs_neither_client_nor_protobuf():
     assert imported.isdisjoint({"google.protobuf", "rich", "uvloop", "quorumbook.client.client"})
 
 
+def test_a_thread_that_computes_does_not_keep_the_interpreter_from_the_loop():
+    code = (
+        "import sys; from quorumbook.cli.common import Call\n"
+        "async def main(): print(sys.getswitchinterval() <= 0.0005)\n"
+        "Call.run(object.__new__(Call), main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 async def test_lines_of_several_files_follow_each_other(tmp_path):
     (tmp_path / "a").write_bytes(b"one\ntwo\n")
     (tmp_path / "b").write_bytes(b"three\r\n\nlast")

@@ -8,13 +8,14 @@ import pytest
 
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.cli.bookie import bookie_options, in_directory
-from quorumbook.cli.common import client_options
 from quorumbook.client.options import ClientOptions
 from quorumbook.config import load
+from quorumbook.config.clients import client_options
 from quorumbook.env import TlsOptions
 from quorumbook.errors import ConfigError
 from quorumbook.storage.gc.decisions import GcOptions
 from quorumbook.storage.options import StorageOptions
+from quorumbook.storage.scrub.decisions import ScrubOptions
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def _empty_directory(tmp_path, monkeypatch):
 def test_the_defaults_of_a_bookie_are_those_of_its_own_options():
     made = bookie_options(load(environment={}, overrides=["http.enabled=false"]))
     own = BookieOptions(
-        journal_directory=made.journal_directory, ledger_directories=made.ledger_directories
+        journal_directories=made.journal_directories, ledger_directories=made.ledger_directories
     )
     assert dataclasses.asdict(made) == dataclasses.asdict(own)
 
@@ -33,17 +34,18 @@ def test_the_defaults_of_a_bookie_are_those_of_its_own_options():
 def test_every_field_of_a_bookie_and_its_storage_can_be_configured():
     settings = load(environment={})
     bookie = {field.name for field in dataclasses.fields(BookieOptions)}
-    elsewhere = {"journal_directory", "ledger_directories", "storage", "http_host", "http_port"}
-    elsewhere |= {"tls", "gc", "further_journal_directories", "index_directories"}
+    elsewhere = {"journal_directories", "ledger_directories", "storage", "http_host", "http_port"}
+    elsewhere |= {"tls", "gc", "scrub", "index_directories"}
     assert set(settings.section("bookie")) == bookie - elsewhere
     storage = {field.name for field in dataclasses.fields(StorageOptions)}
     directories = {
-        "journal_directory", "further_journal_directories", "ledger_directories",
-        "index_directories", "peer_storage",
+        "journal_directories", "ledger_directories", "index_directories", "peer_storage",
     }  # fmt: skip
     assert set(settings.section("storage")) == storage | directories
     assert settings.section("gc") == dataclasses.asdict(GcOptions())
     assert bookie_options(settings).gc == GcOptions()
+    assert settings.section("scrub") == dataclasses.asdict(ScrubOptions())
+    assert bookie_options(settings).scrub == ScrubOptions()
 
 
 def test_tls_is_off_and_every_part_of_it_can_be_configured():
@@ -93,7 +95,7 @@ def test_values_arrive_where_they_belong():
 
 
 def test_a_data_directory_holds_everything_that_set_does_not_put_elsewhere():
-    settings = load(environment={}, overrides=["storage.journal_directory=/ssd"])
+    settings = load(environment={}, overrides=["storage.journal_directories=/ssd"])
     made = bookie_options(in_directory(settings, "/data"))
-    assert made.journal_directory == "/ssd"
+    assert tuple(made.journal_directories) == ("/ssd",)
     assert tuple(made.ledger_directories) == ("/data/ledgers",)

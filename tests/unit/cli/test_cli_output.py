@@ -28,6 +28,20 @@ def test_a_table_is_aligned_with_numbers_to_the_right(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (71696700.0, "71696700"),
+        (1234567.8, "1234568"),
+        (999999.4, "999999"),
+        (0.123456789, "0.123457"),
+    ],
+)
+def test_numbers_for_people_have_no_exponent(value, shown, capsys):
+    Output("table").record({"rate": value})
+    assert capsys.readouterr().out.split() == ["rate", shown]
+
+
 def test_an_empty_table_says_on_standard_error_what_to_do(capsys):
     Output("table").rows([], COLUMNS, empty="make one")
     captured = capsys.readouterr()

@@ -38,13 +38,13 @@ class Gate:
         self.fail_with: QuorumbookError | None = None
         monkeypatch.setattr(bk._ledgers, "write", self._gated)
 
-    async def _gated(self, metadata, version):
+    async def _gated(self, metadata, version, **options):
         self.waiting += 1
         await self._open.wait()
         if self.fail_with is not None:
             error, self.fail_with = self.fail_with, None
             raise error
-        return await self._write(metadata, version)
+        return await self._write(metadata, version, **options)
 
     def open(self) -> None:
         self._open.set()

@@ -109,6 +109,20 @@ async def test_s91_a_quarantine_ends_with_time_or_with_a_connection_that_works()
         assert bookies.is_suspect(victim.bookie_id)
 
 
+async def test_s91_clients_do_not_all_come_back_at_the_same_time() -> None:
+    async with mock_cluster(1) as cluster:
+        bad = cluster.bookies[0].bookie_id
+        ends = set()
+        for _ in range(5):
+            async with cluster.connect(quarantine_s=1000.0) as bk:
+                bookies = bk._context.bookies
+                now_ns = bookies._env.clock.now_ns()
+                bookies.report_failure(bad)
+                ends.add((bookies._quarantine[bad].until_ns - now_ns) // 1_000_000_000)
+        assert len(ends) > 1
+        assert all(749 <= seconds <= 1251 for seconds in ends)
+
+
 @pytest.mark.parametrize("proof", ["forces", "registers"])
 async def test_s91_a_quarantine_ends_early_when_the_bookie_is_provably_back(proof: str) -> None:
     async with (
@@ -366,6 +380,10 @@ async def test_an_unwritten_ledger_is_claimed_by_one_writer_only() -> None:
             assert metadata.custom_metadata == {"a": b"b"}
             with pytest.raises(LedgerClosedError):
                 await bk.claim_unwritten_ledger(ledger_id, password=b"secret")
+            abandoned = await bk.create_unwritten_ledger(custom_metadata={"a": b"b"})
+            async with await bk.open_ledger(abandoned) as reader:
+                assert reader.is_closed
+            assert (await bk.ledger_metadata(abandoned)).custom_metadata == {"a": b"b"}
             written = await bk.create_ledger()
             with pytest.raises(LedgerClosedError):
                 await bk.claim_unwritten_ledger(written.id)

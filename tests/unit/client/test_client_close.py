@@ -140,10 +140,10 @@ async def test_r05_a_close_whose_answer_was_lost_is_found_done(monkeypatch) -> N
         write = bk._ledgers.write
         calls = 0
 
-        async def forgetful(metadata, version):
+        async def forgetful(metadata, version, **options):
             nonlocal calls
             calls += 1
-            await write(metadata, version)
+            await write(metadata, version, **options)
             raise MetadataUnavailableError("the answer got lost")
 
         monkeypatch.setattr(bk._ledgers, "write", forgetful)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections import Counter
 from typing import Any
 
@@ -117,6 +119,50 @@ async def test_a_bookie_that_learnt_batch_reads_is_asked_for_them_on_its_next_co
             before = bookie.count(Read)
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             assert bookie.count(Read) == before
+
+
+@pytest.mark.parametrize("is_writing", [True, False])
+async def test_finding_out_that_a_bookie_is_old_costs_nobody_anything(
+    is_writing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger_id = await written(bk)
+        for bookie in cluster.bookies:
+            bookie.is_old = True
+        async with contextlib.AsyncExitStack() as stack:
+            ledger = None
+            if is_writing:
+                ledger = await stack.enter_async_context(await bk.create_ledger())
+                for bookie in cluster.bookies:
+                    bookie.hold_adds()  # what is lost with the connection would be seen
+                pending = ledger.append_many([b"pending"] * 10)
+            async with await bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
+                assert [entry.payload async for entry in reader.read()] == PAYLOADS
+                assert (await reader.read_entry(5)).payload == PAYLOADS[5]
+            if ledger is not None:
+                for bookie in cluster.bookies:
+                    bookie.release_adds()
+                await pending
+                assert len(ledger.metadata.fragments) == 1
+        assert sum(bookie.count(BatchRead) for bookie in cluster.bookies) >= 1
+        assert all(bookie.count(BatchRead) <= 1 for bookie in cluster.bookies)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+async def test_a_client_that_writes_reads_batches_as_soon_as_it_knows(is_old: bool) -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger_id = await written(bk)
+        for bookie in cluster.bookies:
+            bookie.is_old = is_old
+        async with await bk.create_ledger() as ledger, await bk.open_ledger(ledger_id) as reader:
+            await ledger.append(b"x")
+            for _ in range(3):
+                assert [entry.payload async for entry in reader.read()] == PAYLOADS
+            singles = sum(bookie.count(Read) for bookie in cluster.bookies)
+            assert (singles > 0) is is_old
+            # The trial's connection is closed again.
+            await until(lambda: all(b.connection_count <= 2 for b in cluster.bookies))
 
 
 async def test_single_reads_tell_damage_and_absence_as_batches_do() -> None:

@@ -15,7 +15,6 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.entries import EntryBatch
 from quorumbook.client.reader import LedgerReader
 from quorumbook.errors import (
-    ClientClosedError,
     DigestMismatchError,
     LedgerClosedError,
     LocalProtocolError,
@@ -26,7 +25,7 @@ from quorumbook.errors import (
     UnauthorizedError,
 )
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.protocol.requests import BatchRead, Read, ReadLAC, Request
+from quorumbook.protocol.requests import BatchRead, ReadLAC, Request
 from quorumbook.protocol.status import Status
 
 
@@ -359,133 +358,6 @@ async def test_a_forged_last_add_confirmed_is_not_believed() -> None:
         async with await bk.open_ledger(ledger.id, recover=False) as reader:
             assert await reader.read_last_add_confirmed() == 0
         await ledger.close()
-
-
-# Tailing ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(3, 3, 2), (4, 2, 2)])
-async def test_a_tail_follows_until_the_ledger_is_closed(shape: tuple[int, int, int]) -> None:
-    ensemble, writes, acks = shape
-    async with mock_cluster(ensemble) as cluster, cluster.connect() as bk:
-        ledger = await bk.create_ledger(
-            ensemble_size=ensemble, write_quorum_size=writes, ack_quorum_size=acks
-        )
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
-            got: list[bytes] = []
-
-            async def tail() -> None:
-                async for entry in reader.tail():
-                    got.append(entry.payload)
-
-            tailing = asyncio.create_task(tail())
-            expected: list[bytes] = []
-            for round_number in range(20):
-                batch = [b"%d-%d" % (round_number, i) for i in range(round_number)]
-                await ledger.append_many(batch)
-                expected += batch
-                # An idle writer publishes, so that even the last entry is seen.
-                await until(lambda wanted=expected: got == wanted)
-            await ledger.append(b"end")
-            await ledger.close()
-            async with asyncio.timeout(PATIENCE_S):
-                await tailing
-            assert got == [*expected, b"end"]
-            assert reader.is_closed
-
-
-async def test_a_tail_goes_on_past_dead_bookies_and_ensemble_changes() -> None:
-    async with mock_cluster(6) as cluster, cluster.connect(request_timeout_s=0.5) as bk:
-        ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
-            got: list[int] = []
-
-            async def tail() -> None:
-                async for entry in reader.tail(2):
-                    got.append(entry.entry_id)
-
-            tailing = asyncio.create_task(tail())
-            for number in range(3):
-                for _ in range(5):
-                    await ledger.append(b"x")
-                await cluster.members(ledger)[number].stop()
-            last = await ledger.append(b"end")
-            await until(lambda: got[-1:] == [last])
-            assert got == list(range(2, last + 1))
-            await ledger.close()
-            async with asyncio.timeout(PATIENCE_S):
-                await tailing
-
-
-async def test_a_tail_of_one_entry_at_a_time_reads_no_entry_twice() -> None:
-    async with mock_cluster() as cluster, cluster.connect() as bk:
-        ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
-            entries = reader.tail()
-            for i in range(5):
-                await ledger.append(b"%d" % i)
-                assert (await anext(entries)).payload == b"%d" % i
-            await entries.aclose()
-        assert sum(b.count(BatchRead) for b in cluster.bookies) == 0
-        await ledger.close()
-
-
-async def test_a_tail_ends_with_an_error_when_its_ledger_is_deleted() -> None:
-    async with mock_cluster() as cluster, cluster.connect() as bk:
-        ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
-            tailing = asyncio.create_task(anext(reader.tail()))
-            await until(lambda: any(b.count(Read) for b in cluster.bookies))
-            await bk.delete_ledger(ledger.id)
-            with pytest.raises(NoSuchLedgerInMetadataError):
-                await tailing
-        await ledger.abort()
-
-
-@pytest.mark.parametrize("is_client", [True, False])
-async def test_closing_ends_a_tail(is_client: bool) -> None:
-    async with mock_cluster() as cluster:
-        bk = await cluster.connect()
-        ledger = await bk.create_ledger()
-        reader = await bk.open_ledger(ledger.id, recover=False)
-        tailing = asyncio.create_task(anext(reader.tail()))
-        await until(lambda: any(b.count(Read) for b in cluster.bookies))
-        if is_client:
-            await ledger.close()
-        await (bk.close() if is_client else reader.close())
-        with pytest.raises((LedgerClosedError, ClientClosedError, StopAsyncIteration)):
-            await tailing
-        await ledger.abort()
-        await bk.close()
-
-
-async def test_s35_an_empty_answer_to_a_long_poll_is_asked_again() -> None:
-    async with mock_cluster() as cluster, cluster.connect(long_poll_timeout_s=0.05) as bk:
-        ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
-            tailing = asyncio.create_task(anext(reader.tail()))
-            await until(lambda: sum(b.count(Read) for b in cluster.bookies) > 8)
-            await ledger.append(b"x")
-            assert (await tailing).payload == b"x"
-        await ledger.close()
-
-
-@pytest.mark.parametrize("reason", ["fenced", "unknown"])
-async def test_a_tail_does_not_pester_bookies_that_answer_at_once_without_news(
-    reason: str,
-) -> None:
-    async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
-        ledger = await bk.create_ledger()
-        if reason == "fenced":
-            await ledger.append(b"x")
-            for bookie in cluster.bookies:
-                bookie.ledgers[ledger.id].is_fenced = True
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
-            tailing = asyncio.create_task(anext(reader.tail()))
-            await asyncio.sleep(0.3)
-            assert sum(b.count(Read) for b in cluster.bookies) < 40
-            tailing.cancel()
-        await ledger.abort()
 
 
 # Opening ---------------------------------------------------------------------------------------

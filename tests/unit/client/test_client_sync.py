@@ -36,7 +36,9 @@ _ONLY_ASYNC = {
     "append_group",
     "check_open",
     "check_size",
+    "context",
     "start",
+    "store",
     "stop",
     "wait_for_room",
 }

@@ -129,7 +129,7 @@ async def test_r02_entries_carry_the_last_add_confirmed_of_the_moment_they_are_s
         await ledger.close()
 
 
-async def test_r06_s22_a_payload_is_frozen_when_it_is_appended() -> None:
+async def test_r06_s22_s65_a_payload_is_frozen_when_it_is_appended() -> None:
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger(ack_quorum_size=3)
         bad, *others = cluster.members(ledger)

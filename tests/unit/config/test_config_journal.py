@@ -8,8 +8,7 @@ from quorumbook.config import OPTIONS
 def test_s15_s16_no_option_turns_the_journal_or_its_sync_off() -> None:
     journal = {option.name for option in OPTIONS if "journal" in option.name}
     assert journal == {
-        "further_journal_directories",
-        "journal_directory",
+        "journal_directories",
         "journal_file_size_bytes",
         "journal_group_size_bytes",
     }

@@ -7,10 +7,12 @@ import socket
 import pytest
 
 from quorumbook.config import load
+from quorumbook.config.clients import client_options
 from quorumbook.config.peer_keys import PEER_KEYS, PROTECTIVE
 from quorumbook.config.properties import Properties
 from quorumbook.config.schema import OPTIONS
 from quorumbook.errors import ConfigError
+from quorumbook.ledger.placement.options import PlacementOptions
 
 
 @pytest.fixture(autouse=True)
@@ -129,11 +131,11 @@ def test_the_metadata_uri_is_put_together(tmp_path, text, uri):
     assert loaded(tmp_path, text).text("metadata.uri") == uri
 
 
-def test_several_journal_directories_become_the_first_and_further_ones(tmp_path):
+def test_journal_directories_are_taken_in_their_order_and_by_the_older_key(tmp_path):
     settings = loaded(tmp_path, "journalDirectories=/j1,/j2,/j3\n")
-    assert settings.text("storage.journal_directory") == "/j1"
-    assert settings["storage.further_journal_directories"].value == ("/j2", "/j3")
-    assert loaded(tmp_path, "journalDirectory=/old\n").text("storage.journal_directory") == "/old"
+    assert settings["storage.journal_directories"].value == ("/j1", "/j2", "/j3")
+    settings = loaded(tmp_path, "journalDirectory=/old\n")
+    assert settings["storage.journal_directories"].value == ("/old",)
 
 
 def test_the_bookie_listens_and_calls_itself_as_the_peer_would(tmp_path):
@@ -200,11 +202,52 @@ def test_keys_of_tls_count_where_tls_is_switched_on(tmp_path):
     assert settings.warnings[0].endswith("no effect here: tlsProvider")
 
 
+def test_placement_is_taken_over_as_the_peer_writes_it(tmp_path):
+    client = "org.apache.bookkeeper.client"
+    settings = loaded(
+        tmp_path,
+        f"ensemblePlacementPolicy={client}.RegionAwareEnsemblePlacementPolicy\n"
+        "reppDnsResolverClass=org.apache.bookkeeper.net.ScriptBasedMapping\n"
+        "networkTopologyScriptFileName=/etc/racks.sh\nnetworkTopologyScriptNumberArgs=7\n"
+        "minNumRacksPerWriteQuorum=3\nenforceMinNumRacksPerWriteQuorum=true\n"
+        "reppRegionsToWrite=west;east;north\nreppMinimumRegionsForDurability=2\n"
+        "reppEnableDurabilityEnforcementInReplace=false\n"
+        "minNumZonesPerWriteQuorum=1\ndesiredNumZonesPerWriteQuorum=2\n"
+        "enforceStrictZoneawarePlacement=false\nenforceMinNumFaultDomainsForWrite=true\n"
+        "diskWeightBasedPlacementEnabled=true\nbookieMaxMultipleForWeightBasedPlacement=5\n"
+        "getBookieInfoIntervalSeconds=60\n",
+    )
+    assert settings.warnings == ()
+    assert client_options(settings)["placement"] == PlacementOptions(
+        policy="region-aware",
+        rack_script="/etc/racks.sh",
+        rack_script_arguments_max=7,
+        min_racks=3,
+        enforce_racks=True,
+        regions=("west", "east", "north"),
+        min_regions=2,
+        enforce_regions_in_replacement=False,
+        min_zones=1,
+        desired_zones=2,
+        enforce_zones=False,
+        enforce_ack_domains=True,
+        weigh_free_space=True,
+        max_weight_multiple=5,
+        free_space_interval_s=60.0,
+    )
+    for name, policy in (("Default", "random"), ("Zoneaware", "zone-aware")):
+        text = f"ensemblePlacementPolicy={client}.{name}EnsemblePlacementPolicy\n"
+        assert loaded(tmp_path, text).text("placement.policy") == policy
+    own = "ensemblePlacementPolicy=com.example.Mine\nreppDnsResolverClass=com.example.Racks\n"
+    (warning,) = loaded(tmp_path, own).warnings
+    assert warning.endswith("no effect here: ensemblePlacementPolicy, reppDnsResolverClass")
+
+
 def test_every_key_of_the_peer_is_taken_or_named(tmp_path):
     """All keys at once: each either sets an option, is part of one, or is in a warning."""
     own = {option.peer_key for option in OPTIONS if option.peer_key and option.section != "client"}
     assert own <= PEER_KEYS
-    own -= {"bookieAuthProviderFactoryClass"}
+    own -= {"bookieAuthProviderFactoryClass", "ensemblePlacementPolicy"}
     others = sorted(PEER_KEYS - own - {"ledgerManagerType", "listeningInterface"})
     text = "".join(f"{key}=1\n" for key in others if key != "ledgerManagerFactoryClass")
     named = set(" ".join(loaded(tmp_path, text).warnings).replace(",", " ").split())

@@ -23,12 +23,16 @@ class StillClock:
 
     ns: int = 1_000_000_000_000
     ms: int = 1_600_000_000_000
+    boot: str = "a boot"
 
     def now_ns(self) -> int:
         return self.ns
 
     def wall_ms(self) -> int:
         return self.ms
+
+    def boot_id(self) -> str:
+        return self.boot
 
     def advance(self, seconds: float) -> None:
         self.ns += int(seconds * 1e9)
@@ -71,7 +75,7 @@ def until() -> Callable[[Callable[[], bool]], object]:
     """Wait for a condition."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.005)
 

@@ -207,8 +207,7 @@ def test_r25_a_cookie_that_differs_is_refused_wherever_it_is():
         (replace(COOKIE, bookie_id="a b:1"), "with --set 'bookie.bookie_id=a b:1' starts"),
         (
             replace(COOKIE, journal_directories=("/j1", "/j2")),
-            "with --set storage.journal_directory=/j1 and "
-            "--set storage.further_journal_directories=/j2 starts",
+            "with --set storage.journal_directories=/j1,/j2 starts",
         ),
         (
             replace(COOKIE, ledger_directories=("/l1", "/l2")),

@@ -333,18 +333,14 @@ async def test_the_first_transaction_that_sees_a_lease_over_ends_the_session(ope
     assert rows(path, "SELECT name FROM node WHERE owner <> 0") == []
 
 
-async def test_a_session_of_another_boot_is_over(open_one, path, monkeypatch):
+async def test_a_session_of_another_boot_is_over(open_one, path, clock):
     store = await open_one(session_timeout_s=1000)
     await store.create("/e", ephemeral=True)
     # After a boot the clock begins anew and old leases would look long.
-    monkeypatch.setattr(sqlite_thread, "boot_id", lambda: "another boot")
+    clock.boot = "another boot"
     other = await open_one(session_timeout_s=1000)
     assert await other.exists("/e") is None
     assert list(sessions(path)) == [other.session_id]
-
-
-def test_a_boot_has_an_id():
-    assert sqlite_file.boot_id() == sqlite_file.boot_id() != ""
 
 
 async def test_ids_are_never_given_twice(open_one, path):

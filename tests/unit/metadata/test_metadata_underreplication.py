@@ -16,7 +16,8 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.underreplication import Check, Mark, UnderreplicationQueue
+from quorumbook.metadata.recovery_switches import Check
+from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
 
 _PAYLOADS = json.loads((Path(__file__).parents[2] / "golden" / "zookeeper.json").read_text())[
     "underreplication_payloads"
@@ -91,8 +92,8 @@ async def test_switches_delays_and_times_of_checks_are_the_peers(store, queue):
     for check in Check:
         assert await queue.checked_at_ms(check) is None
         await queue.set_checked_at_ms(check, 1_700_000_000_123)
-        data = (await store.get(f"{BASE}/{check.value}")).data
-        assert data == GOLDEN[f"{check.value} (binary)"]
+        data = (await store.get(f"{BASE}/{check.value[0]}")).data
+        assert data == GOLDEN[f"{check.value[0]} (binary)"]
         assert await queue.checked_at_ms(check) == 1_700_000_000_123
 
 
@@ -107,7 +108,7 @@ async def test_marks_of_the_same_ledger_are_merged(store, queue):
     await queue.mark(7, ["b2", "b3"], 5)
     await queue.mark(7, ["b1"], 6)
     assert await queue.read(7) == Mark(7, ("b1", "b2", "b3"), 5)
-    assert (await store.get(LEAF)).version == 2
+    assert (await store.get(LEAF)).version == 1  # the last one said nothing new
 
 
 async def test_all_marks_are_listed_in_order_and_nothing_else(store, queue):
@@ -144,6 +145,23 @@ async def test_a_damaged_mark_is_said_to_be_one_and_not_kept_locked(store, queue
             await call
     assert (await store.get(LEAF)).data == data
     assert await store.exists(LOCK) is None
+
+
+async def test_damaged_marks_keep_nobody_from_the_others(store, queue):
+    for ledger_id in range(5, 10):
+        await queue.mark(ledger_id, ["b1"])
+    for ledger_id in (5, 7):
+        await store.set(TreePaths("/ledgers").underreplicated(ledger_id), b"damaged")
+    listed = []
+    with pytest.raises(MetadataFormatError, match=r"urL0000000005.*; 1 other nodes cannot"):
+        async for mark in queue.list():
+            listed.append(mark.ledger_id)  # noqa: PERF401 - what came before the error counts
+    assert listed == [6, 8, 9]
+    taken = {(await queue.take()).ledger_id for _ in range(3)}
+    assert taken == {6, 8, 9}
+    with pytest.raises(MetadataFormatError):
+        await queue.take()
+    assert len(await store.children(f"{BASE}/locks")) == 3
 
 
 @pytest.mark.parametrize("layout", [b'type: "BASIC" version: 2', b'type: "OTHER" version: 1', b""])

@@ -36,7 +36,7 @@ def test_a_known_uri_is_taken_apart(uri, scheme, location):
 )
 def test_an_etcd_uri_names_endpoints_and_a_place_in_the_tree(uri, endpoints, root):
     assert parse_uri(uri).scheme == "etcd"
-    assert parse_address(uri) == (endpoints, root)
+    assert parse_address(uri) == (endpoints, root, None)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,8 @@ def test_an_unknown_scheme_is_told_the_known_ones(uri):
         ("etcd://h1", "ends like /ledgers"),
         ("etcd://h1/", "ends like /ledgers"),
         ("etcd://h1//a", "ends like /ledgers"),
-        ("etcd://h1/a?b=c", "ends like /ledgers"),
+        ("etcd://h1/a?b=c", "known are tls"),
+        ("etcd://h1/a#b", "ends like /ledgers"),
         ("sqlite://", "sqlite:///"),
         ("sqlite://data/metadata.db", "sqlite:///data/metadata.db"),
         ("sqlite:///", "names no file"),

@@ -363,6 +363,8 @@ def described_with_echo(requests: list[rq.Request]) -> list[Any]:
             echo = [(inner.echo_ledger_id, entry_id) for entry_id in inner.echo_entry_ids]
             pairs = zip(describe([inner]), echo, strict=True)
             lines += [(refusal, line, pair) for line, pair in pairs]
+        elif isinstance(request, rq.ReadRun):
+            lines += map(repr, request.reads())
         else:
             lines.append(repr(request))
     return lines
@@ -376,10 +378,11 @@ def test_the_hand_written_decoders_read_damaged_frames_as_protobuf_does(seed: in
         first, token = rng.choice([(3, 5), (126, 120), (200, 16380), (70000, 300)])
         options = rng.choice(kinds)
         if rng.random() < 0.3:
-            frames = [v3.encode_read(token + i, 5, first + i) for i in range(6)]
+            step = rng.choice([1, 3])
+            frames = [v3.encode_read(token + i, 5, first + i * step) for i in range(100)]
         else:
             frames = [v3_adds([first + i], token + i, **options) for i in range(6)]
-        at = rng.randrange(1, 5)
+        at = rng.randrange(1, len(frames) - 1)
         damaged = bytearray(frames[at])
         # The head, or the fields behind the entry; its payload cannot go wrong.
         size = len(damaged)

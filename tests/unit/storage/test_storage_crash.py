@@ -183,7 +183,7 @@ async def test_r21_s37_a_checkpoint_without_entries_brings_the_states_along(tmp_
     await world.write_lac(2, 5)
     await world.storage.flush()
     mark = read_mark(world.disk, "/ledgers0/current")
-    assert mark == world.storage._journal.durable_mark()
+    assert (mark,) == world.storage._journals.durable_marks()
     for path in world.disk.files():
         if path.endswith(".txn"):
             assert int(path.rsplit("/", 1)[-1][:-4], 16) >= mark.journal_id

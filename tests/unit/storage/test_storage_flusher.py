@@ -159,7 +159,7 @@ async def test_a_full_disk_gets_the_space_of_deleted_journals_at_once(tmp_path: 
     world, _ = await paced(tmp_path)
     await world.storage.flush()
     world.disk.put("/journal/current/1.txn", bytes(1000))
-    assert world.storage._opened.checkpointer.journals.retire(LogMark(2, 0)) == 1
+    assert world.storage._opened.checkpointer.journals.retire([LogMark(2, 0)]) == 1
     world.disk.faults.fail("write", ".log", error=DiskFullError)
     await world.append(run_of(1, [1]))
     with pytest.raises(DiskFullError):

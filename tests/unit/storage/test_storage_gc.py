@@ -10,6 +10,7 @@ import pytest
 
 from doubles.sim_threads import StepClock
 from doubles.storage_world import World, run_of
+from quorumbook.env import Env
 from quorumbook.errors import (
     ClusterNotInitializedError,
     MetadataUnavailableError,
@@ -20,16 +21,18 @@ from quorumbook.storage.gc.collector import Collector
 from quorumbook.storage.gc.decisions import (
     LEDGERS_ALWAYS,
     GcOptions,
+    GcPlan,
     LogUsage,
     Suspicions,
     fate,
     ledgers_at_a_time,
+    plan,
     removable,
     worth_compacting,
 )
 
 MINUTE_NS = 60 * 1_000_000_000
-OPTIONS = GcOptions(confirm_interval_s=60.0, compaction_rate_bytes=0, reserve_size_bytes=0)
+OPTIONS = GcOptions(confirm_interval_s=60.0, reserve_size_bytes=0)
 
 
 class FakeCluster:
@@ -43,6 +46,11 @@ class FakeCluster:
         self.listing_error: Exception | None = None
         self.sessions = 1
         self.on_missing = lambda: None
+        #: Closed, and kept by other bookies.
+        self.kept_elsewhere: set[int] = set()
+        self.busy: set[int] = set()
+        self.locked: set[int] = set()
+        self.on_surplus = lambda: None
 
     async def listing(self) -> AsyncIterator[int]:
         for ledger_id in sorted(self.ledger_ids - self.unlisted):
@@ -60,6 +68,24 @@ class FakeCluster:
     def session(self) -> object:
         return self.sessions
 
+    async def surplus(self, ledger_ids: list[int]) -> list[int]:
+        if self.error:
+            raise self.error
+        found = [ledger_id for ledger_id in ledger_ids if ledger_id in self.kept_elsewhere]
+        self.on_surplus()
+        return found
+
+    async def take_lock(self, ledger_id: int) -> bool:
+        if ledger_id not in self.busy:
+            self.locked.add(ledger_id)
+        return ledger_id in self.locked
+
+    def is_locked(self, ledger_id: int) -> bool:
+        return ledger_id in self.locked
+
+    async def release_locks(self) -> None:
+        self.locked.clear()
+
 
 class Garbage:
     """A world with a collector."""
@@ -74,7 +100,7 @@ class Garbage:
 
     def restart(self) -> None:
         self.collector = Collector(
-            self.world.storage, self.cluster, self.options, self.clock,
+            self.world.storage, self.cluster, self.options, Env(clock=self.clock),
             on_damage=self.damages.append,
         )  # fmt: skip
 
@@ -346,29 +372,59 @@ def test_the_share_of_a_pass_has_a_floor_and_an_operator_may_go_beyond() -> None
     assert ledgers_at_a_time(5_000, 5_000, 0.0, is_forced=True) == 5_000
 
 
+#: A log with 1,000 bytes behind its header.
+FULL = 2024
+
+
 def test_logs_that_give_most_back_are_compacted_first_and_open_ones_not_at_all() -> None:
     usages = [
-        LogUsage(1, 1000, 150, 3, 1),
-        LogUsage(2, 1000, 50, 3, 1),
-        LogUsage(3, 1000, 10, 3, 1, is_open=True),
-        LogUsage(4, 1000, 10, 3, 1, is_stuck=True),
-        LogUsage(5, 1000, 200, 3, 1),
-        LogUsage(6, 1000, 0, 0, 0),
+        LogUsage(1, FULL, 150, 3, 1),
+        LogUsage(2, FULL, 50, 3, 1),
+        LogUsage(3, FULL, 10, 3, 1, is_open=True),
+        LogUsage(4, FULL, 10, 3, 1, is_stuck=True),
+        LogUsage(5, FULL, 200, 3, 1),
+        LogUsage(6, FULL, 0, 0, 0),
     ]
     assert [usage.entry_log_id for usage in worth_compacting(usages, 0.2)] == [2, 1]
     assert removable([1, 2, 3], {2}) == [1, 3]
+    assert plan(7, usages, 0.2) == GcPlan(7, 1, FULL, 2, 200, 1800)
+    assert plan(7, usages, 0) == GcPlan(7, 1, FULL, 0, 0, 0)
+
+
+def test_a_small_log_that_is_full_is_not_written_anew_for_its_header() -> None:
+    usage = LogUsage(1, FULL, 950, 1, 1)
+    assert worth_compacting([usage], 0.9) == []
+    assert "stays until more of it is deleted" in fate(usage, GcOptions())
+
+
+@pytest.mark.parametrize(
+    ("minor", "major", "is_minor", "is_major", "threshold"),
+    [
+        (0.2, 0.8, True, False, 0.2),
+        (0.2, 0.8, False, True, 0.8),
+        (0.2, 0.8, True, True, 0.8),
+        (0.2, 0.8, False, False, 0),
+        (0.2, 0, False, True, 0.2),
+        (0, 0.8, True, False, 0),
+    ],
+)
+def test_a_pass_compacts_by_the_greatest_threshold_that_is_turned_on(
+    minor: float, major: float, is_minor: bool, is_major: bool, threshold: float
+) -> None:
+    options = GcOptions(minor_compaction_threshold=minor, major_compaction_threshold=major)
+    assert options.compaction_threshold(minor=is_minor, major=is_major) == threshold
 
 
 @pytest.mark.parametrize(
     ("usage", "words"),
     [
-        (LogUsage(1, 1000, 100, 2, 1, is_open=True), "it is being written"),
-        (LogUsage(1, 1000, 0, 0, 0), "the next pass deletes it"),
-        (LogUsage(1, 1000, 100, 2, 1), "2 runs of 1 ledgers keep 100 of 1000 bytes (10%); "
+        (LogUsage(1, FULL, 100, 2, 1, is_open=True), "it is being written"),
+        (LogUsage(1, FULL, 0, 0, 0), "the next pass deletes it"),
+        (LogUsage(1, FULL, 100, 2, 1), "2 runs of 1 ledger keep 100 of 1000 bytes (10%); "
          "the next minor compaction moves them"),
-        (LogUsage(1, 1000, 500, 2, 1), "the next major compaction"),
-        (LogUsage(1, 1000, 900, 2, 1), "stays until more of it is deleted"),
-        (LogUsage(1, 1000, 100, 2, 1, is_stuck=True), "cannot be read"),
+        (LogUsage(1, FULL, 500, 2, 1), "the next major compaction"),
+        (LogUsage(1, FULL, 900, 2, 1), "stays until more of it is deleted"),
+        (LogUsage(1, FULL, 100, 2, 1, is_stuck=True), "cannot be read"),
     ],
 )  # fmt: skip
 def test_each_log_is_told_what_keeps_it_and_what_comes_next(usage: LogUsage, words: str) -> None:

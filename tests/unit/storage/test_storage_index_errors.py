@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorumbook.errors import DiskFullError, StorageError
-from quorumbook.storage.index import DamagedIndexError, Index, _index_errors
+from quorumbook.storage.index import DamagedIndexError, Index
+from quorumbook.storage.index_rows import index_errors
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_s55_a_full_disk_and_damage_are_told_apart_from_other_errors(
     """
     error = sqlite3.OperationalError("an error")
     error.sqlite_errorcode = code
-    with pytest.raises(StorageError) as raised, _index_errors("/index"):
+    with pytest.raises(StorageError) as raised, index_errors("/index"):
         raise error
     assert type(raised.value) is meant
 

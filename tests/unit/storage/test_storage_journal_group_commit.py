@@ -157,7 +157,7 @@ async def test_r07_what_was_acknowledged_survives_a_power_cut(keep: float) -> No
     assert [event[2] for event in events[12:]] in ([], [12])
 
 
-async def test_a_file_and_its_name_are_durable_before_the_first_ack() -> None:
+async def test_s65_a_file_and_its_name_are_durable_before_the_first_ack() -> None:
     world = World()
     world.add("first")
     await turn(5)
@@ -468,11 +468,11 @@ async def test_only_files_wholly_below_the_mark_are_deleted() -> None:
     names = world.journals()
     keep = journal_id_of(names[2])
     assert keep is not None
-    removal = JournalRemoval(Env(disk=world.disk), DIRECTORY)
-    assert removal.retire(LogMark(keep, 10**9)) == 2
+    removal = JournalRemoval(Env(disk=world.disk), [DIRECTORY])
+    assert removal.retire([LogMark(keep, 10**9)]) == 2
     assert world.journals() == names[2:]
     assert world.disk.exists(f"{DIRECTORY}/VERSION")
-    assert removal.retire(LogMark(keep, 10**9)) == 0
+    assert removal.retire([LogMark(keep, 10**9)]) == 0
     crashed = world.disk.crash()
     assert not crashed.exists(f"{DIRECTORY}/{names[0]}")
 

@@ -28,8 +28,8 @@ def retired(disk: SimDisk) -> list[str]:
 def test_the_space_of_a_deleted_journal_is_given_back_piece_by_piece() -> None:
     """All of it at once would hold up every sync of the disk."""
     disk = disk_with(2 * RELEASE_BYTES + 5)
-    removal = JournalRemoval(Env(disk=disk), DIRECTORY)
-    assert removal.retire(LogMark(1, 0)) == 1
+    removal = JournalRemoval(Env(disk=disk), [DIRECTORY])
+    assert removal.retire([LogMark(1, 0)]) == 1
     assert disk.used_bytes() == 2 * RELEASE_BYTES + 5
     sizes = []
     while removal.release_some():
@@ -41,10 +41,10 @@ def test_the_space_of_a_deleted_journal_is_given_back_piece_by_piece() -> None:
 
 def test_what_a_crash_left_of_deleted_journals_is_given_back_after_the_next_start() -> None:
     disk = disk_with(1, 1, 1)
-    JournalRemoval(Env(disk=disk), DIRECTORY).retire(LogMark(3, 0))
+    JournalRemoval(Env(disk=disk), [DIRECTORY]).retire([LogMark(3, 0)])
     assert len(retired(disk)) == 3
     disk.put(f"{DIRECTORY}/notes.old", b"not ours")
-    removal = JournalRemoval(Env(disk=disk), DIRECTORY)
+    removal = JournalRemoval(Env(disk=disk), [DIRECTORY])
     while removal.release_some():
         pass
     assert disk.files() == [f"{DIRECTORY}/notes.old"]
@@ -52,9 +52,9 @@ def test_what_a_crash_left_of_deleted_journals_is_given_back_after_the_next_star
 
 def test_deleted_journals_do_not_heap_up_without_calls_to_release_them() -> None:
     disk = disk_with(*[1] * 20)
-    removal = JournalRemoval(Env(disk=disk), DIRECTORY)
+    removal = JournalRemoval(Env(disk=disk), [DIRECTORY])
     for journal_id in range(20):
-        removal.retire(LogMark(journal_id + 1, 0))
+        removal.retire([LogMark(journal_id + 1, 0)])
         assert len(retired(disk)) <= 4
     removal.release_all()
     assert disk.files() == []
@@ -71,6 +71,6 @@ async def test_checkpoints_give_the_space_back_and_a_stop_leaves_none(tmp_path: 
     assert retired(world.disk) == [], "each was small enough for one step"
     for journal_id in range(3):
         world.disk.put(f"{DIRECTORY}/{journal_id:x}.txn", bytes(3 * RELEASE_BYTES))
-    assert removal.retire(LogMark(3, 0)) == 3
+    assert removal.retire([LogMark(3, 0)]) == 3
     await world.storage.stop()
     assert retired(world.disk) == []

@@ -11,6 +11,7 @@ import pytest
 
 from doubles.records import Recorder, entry, in_journal_order, journal_bytes, lac_packet, run
 from doubles.sim_disk import SimDisk
+from doubles.sim_threads import StepClock
 from quorumbook.env import Env
 from quorumbook.errors import CorruptJournalError
 from quorumbook.storage.journal.format import (
@@ -33,14 +34,16 @@ KEY = b"k" * 20
 
 
 def replayed(
-    files: dict[int, bytes], mark: LogMark = NO_MARK
+    files: dict[int, bytes], mark: LogMark = NO_MARK, *, boot: str = ""
 ) -> tuple[list[tuple[object, ...]], ReplayReport]:
     disk = SimDisk()
     disk.make_directory(DIRECTORY)
     for journal_id, data in files.items():
         disk.put(f"{DIRECTORY}/{journal_name(journal_id)}", data)
     recorder = Recorder()
-    report = replay(Env(disk=disk), DIRECTORY, mark, recorder)
+    clock = StepClock()
+    clock.boot = boot
+    report = replay(Env(disk=disk, clock=clock), DIRECTORY, mark, recorder)
     assert disk.open_files == 0
     return recorder.events, report
 

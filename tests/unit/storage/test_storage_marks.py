@@ -106,12 +106,12 @@ def test_s43_marks_of_several_journals_are_compared_one_by_one() -> None:
 def test_s44_each_of_several_journals_has_its_own_file() -> None:
     disk = disk_with("/a")
     marks = marks_on(disk, "/a", journal_count=2)
-    assert marks.advance_all([LogMark(3, 512), LogMark(2, 1024)]) == [
+    assert marks.advance_all([LogMark(3, 512), LogMark(2, 1024)]) == (
         LogMark(3, 512),
         LogMark(2, 1024),
-    ]
+    )
     assert disk.list_directory("/a") == ["lastMark.0", "lastMark.1"]
-    assert marks.advance_all([LogMark(2, 0), LogMark(4, 0)]) == [LogMark(3, 512), LogMark(4, 0)]
+    assert marks.advance_all([LogMark(2, 0), LogMark(4, 0)]) == (LogMark(3, 512), LogMark(4, 0))
     assert mark_file_name() == "lastMark"
     assert is_mark_file("lastMark.1")
     assert not is_mark_file("lastMark.x")

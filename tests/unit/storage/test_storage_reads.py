@@ -102,7 +102,7 @@ async def test_r09_a_read_is_answered_although_the_index_fails_before_the_read_a
     worker.auto = True
     for _ in answers:
         worker.run_next()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         found, batch = await asyncio.gather(*answers)
     assert found == [entry(1, entry_id, b"x" * 100, -1) for entry_id in (0, 1)]
     assert batch[1] == 20

@@ -132,7 +132,7 @@ async def test_an_entry_larger_than_what_is_left_has_the_cache_flushed_for_it(
     await world.append(run_of(1, range(4)))
     size = 2 * world.options.write_cache_size_bytes
     assert not world.storage.has_room(size)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await world.wait_room(size)
     assert world.cached_entry(1, 0) is None, "it was flushed"
 
@@ -149,7 +149,7 @@ async def test_an_entry_that_waits_behind_the_journal_has_the_cache_flushed_for_
     world.threads.workers["journal"].auto = True
     world.threads.workers["journal"].run_next()
     await first
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await room
 
 

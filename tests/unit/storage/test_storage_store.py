@@ -430,3 +430,30 @@ async def test_statistics_are_numbers(tmp_path: Path) -> None:
     assert numbers["flush_runs"] == 1
     assert isinstance(world.disk, SimDisk)
     assert len(await world.storage.usage()) == 3
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_r25_a_ledger_directory_that_is_added_takes_its_share(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    world = World(tmp_path, directories=1)
+    await world.start()
+    for first in range(0, 60, 10):
+        await world.append(run_of(1, range(first, first + 10), b"x" * 2000))
+        await world.storage.flush()
+    await world.append(run_of(2, range(5)))
+    if is_clean:
+        await world.storage.stop()
+    else:
+        await world.crash()
+    world.directories.append("/ledgers1")
+    for number in range(3):
+        await world.start()
+        assert await world.ids(1) == list(range(60))
+        assert await world.ids(2) == list(range(5 + number))
+        await world.append(run_of(2, [5 + number]))
+        await world.storage.stop()
+    assert any(
+        path.startswith("/ledgers1/") and path.endswith(".log") for path in world.disk.files()
+    )
+    assert world.disk.exists("/ledgers1/current/lastMark")

@@ -1,0 +1,316 @@
+"""The periodic checks, against bookies that lack, damage or hide what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+import quorumbook
+from doubles.mock_bookie import MockCluster
+from quorumbook.autorecovery.auditor import AuditorOptions
+from quorumbook.autorecovery.checks import due_in_s
+from quorumbook.autorecovery.process import AutoRecovery, RecoveryOptions
+from quorumbook.ledger.placement.options import PlacementOptions
+from quorumbook.ledger.placement.policy import Adherence
+from quorumbook.metadata.racks import RackTable
+from quorumbook.metadata.recovery_switches import Check
+from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.protocol.digest import DigestType
+from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadRun
+from quorumbook.protocol.status import Status
+
+DAY_S = 86400.0
+
+
+class World:
+    """Three mock bookies, a client, and an auditor that checks on demand only."""
+
+    def __init__(self, cluster, client):
+        self.cluster, self.client = cluster, client
+        self.queue = UnderreplicationQueue(client.store)
+        auditor = AuditorOptions(
+            bookie_check_interval_s=0, ledger_check_interval_s=0, replica_check_interval_s=0
+        )
+        self.auto_recovery = AutoRecovery(client, RecoveryOptions(name="a1", auditor=auditor))
+        self.numbers = self.auto_recovery.auditor.numbers
+
+    async def write(self, count=6, **options):
+        shape = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2} | options
+        async with await self.client.create_ledger(**shape) as writer:
+            for number in range(count):
+                await writer.append(b"entry %d" % number)
+        return writer
+
+    async def check(self, check):
+        """Run one check from its beginning to its end; return all marks."""
+        await self.queue.set_checked_at_ms(check, 0)
+        if not self.auto_recovery.auditor.is_leading:
+            self.auto_recovery.auditor.start()
+        async with asyncio.timeout(60):
+            while not await self.queue.checked_at_ms(check):
+                await asyncio.sleep(0.005)
+        return {mark.ledger_id: set(mark.replicas) async for mark in self.queue.list()}
+
+
+@pytest.fixture
+async def world():
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(MockCluster())
+        await cluster.add(3)
+        client = await stack.enter_async_context(
+            quorumbook.connect(cluster.metadata_uri, lac_delay_s=0)
+        )
+        made = World(cluster, client)
+        stack.push_async_callback(made.auto_recovery.auditor.stop)
+        yield made
+
+
+@pytest.mark.parametrize("kind", list(DigestType))
+async def test_s76_a_damaged_copy_is_found_by_its_digest(world, kind):
+    good = await world.write(digest_type=kind, password=b"p")
+    bad = await world.write(digest_type=kind, password=b"p")
+    bookie = world.cluster.members(bad)[1]
+    middle = bookie.ledgers[bad.id].entries
+    middle[3] = middle[3][:-1] + bytes([middle[3][-1] ^ 1])
+    found = await world.check(Check.ALL_LEDGERS)
+    # Where nothing protects entries, damage cannot be seen.
+    assert found == ({} if kind is DigestType.DUMMY else {bad.id: {bookie.bookie_id}})
+    assert good.id not in found
+    assert world.numbers.counters["NUM_LEDGERS_CHECKED"] == 2
+
+
+@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+async def test_a_missing_entry_is_found_wherever_it_stood(world, check):
+    ledgers = [await world.write() for _ in range(3)]
+    bookies = [world.cluster.members(ledger)[number] for number, ledger in enumerate(ledgers)]
+    for bookie, ledger, entry_id in zip(bookies, ledgers, (0, 3, 5), strict=True):
+        del bookie.ledgers[ledger.id].entries[entry_id]
+    assert await world.check(check) == {
+        ledger.id: {bookie.bookie_id} for bookie, ledger in zip(bookies, ledgers, strict=True)
+    }
+
+
+@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+async def test_a_bookie_that_forgot_a_whole_ledger_is_found(world, check):
+    ledger = await world.write()
+    bookie = world.cluster.members(ledger)[2]
+    del bookie.ledgers[ledger.id]
+    assert await world.check(check) == {ledger.id: {bookie.bookie_id}}
+
+
+@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+async def test_s75_only_entries_of_a_bookies_write_set_are_missed(world, check):
+    ledger = await world.write(count=9, write_quorum_size=2)
+    members = world.cluster.members(ledger)
+    assert [member.entry_ids(ledger.id) for member in members] == [
+        [0, 2, 3, 5, 6, 8], [0, 1, 3, 4, 6, 7], [1, 2, 4, 5, 7, 8]
+    ]  # fmt: skip
+    assert await world.check(check) == {}
+    del members[1].ledgers[ledger.id].entries[4]
+    assert await world.check(check) == {ledger.id: {members[1].bookie_id}}
+
+
+@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+async def test_s66_a_closed_empty_ledger_lacks_nothing(world, check):
+    ledger = await world.write(count=0)
+    assert (await world.client.ledger_metadata(ledger.id)).last_entry_id == -1
+    assert await world.check(check) == {}
+    assert world.numbers.gauges["NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY"] == 0
+    for bookie in world.cluster.bookies:
+        assert bookie.count(ListEntries) == 0
+
+
+@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+async def test_the_fragment_that_is_written_is_left_to_its_writer(world, check):
+    writer = await world.client.create_ledger(
+        ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
+    )
+    await writer.append(b"x")
+    del world.cluster.members(writer)[0].ledgers[writer.id]
+    assert await world.check(check) == {}
+    await writer.close()
+    assert set(await world.check(check)) == {writer.id}
+
+
+@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+async def test_a_bookie_that_gives_no_answer_is_not_said_to_lack_anything(world, check):
+    ledger = await world.write()
+    silent, refusing, _ = world.cluster.members(ledger)
+    silent.on_request = lambda _: Status.IO_ERROR
+    refusing.on_request = lambda request: (
+        Status.UNKNOWN_LEDGER_STATE if isinstance(request, ListEntries) else Status.TOO_MANY
+    )
+    found = await world.check(check)
+    # What is readable nowhere else is damage only if reading says so.
+    assert refusing.bookie_id not in found.get(ledger.id, set())
+    if check is Check.REPLICAS:
+        assert found == {}
+        assert world.numbers.gauges["NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"] == 1
+
+
+async def test_copies_are_counted_for_the_gauges(world):
+    whole, two, one, none = [await world.write() for _ in range(4)]
+    for count, ledger in enumerate((whole, two, one, none)):
+        for bookie in world.cluster.members(ledger)[:count]:
+            del bookie.ledgers[ledger.id].entries[5]
+    found = await world.check(Check.REPLICAS)
+    assert {ledger_id: len(bookies) for ledger_id, bookies in found.items()} == {
+        two.id: 1, one.id: 2, none.id: 3
+    }  # fmt: skip
+    gauges = world.numbers.gauges
+    assert gauges["NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY"] == 1
+    assert gauges["NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"] == 1
+    assert gauges["NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY"] == 1
+
+
+async def test_counting_copies_reads_no_entry(world):
+    await world.write()
+    for bookie in world.cluster.bookies:
+        bookie.requests.clear()
+    await world.check(Check.REPLICAS)
+    for bookie in world.cluster.bookies:
+        assert bookie.count(ListEntries) == 1
+        assert bookie.count(BatchRead) + bookie.count(Read) + bookie.count(ReadRun) == 0
+
+
+async def test_reading_all_copies_keeps_to_the_background_budget(world):
+    await world.write(count=50)
+    budget = world.client.context.env.background
+    before = sum(budget.taken_bytes.values())
+    await world.check(Check.ALL_LEDGERS)
+    # 50 entries of some 40 bytes, three times.
+    assert sum(budget.taken_bytes.values()) - before >= 50 * 40 * 3
+
+
+async def test_a_ledger_that_moves_while_it_is_looked_at_is_looked_at_again(world):
+    ledger = await world.write()
+    (new,) = await world.cluster.add()
+    old, other, _ = world.cluster.members(ledger)
+    manager = world.client.context.ledgers
+
+    async def move():
+        new.ledgers[ledger.id] = old.ledgers.pop(ledger.id)
+        metadata, version = await manager.read(ledger.id)
+        await manager.write(metadata.replace_bookie(0, old.bookie_id, new.bookie_id), version)
+
+    moves = []
+
+    def on_list(request):
+        if isinstance(request, ListEntries) and not moves:
+            moves.append(asyncio.ensure_future(move()))
+            return 0.2  # answers when the ledger has moved
+        return None
+
+    other.on_request = on_list
+    old.on_request = lambda request: 0.2 if isinstance(request, ListEntries) else None
+    assert await world.check(Check.REPLICAS) == {}
+    assert moves
+    assert new.count(ListEntries) == 1
+
+
+async def test_a_ledger_that_is_deleted_while_it_is_looked_at_is_not_marked(world):
+    ledger = await world.write()
+    bookie = world.cluster.members(ledger)[0]
+    deletions = []
+
+    async def delete():
+        await world.client.delete_ledger(ledger.id)
+        bookie.ledgers.pop(ledger.id)
+
+    def on_list(request):
+        if isinstance(request, ListEntries):
+            deletions.append(asyncio.ensure_future(delete()))
+            return 0.2
+        return None
+
+    bookie.on_request = on_list
+    assert await world.check(Check.REPLICAS) == {}
+    assert deletions
+
+
+async def test_checks_are_off_while_auditing_is(world):
+    ledger = await world.write()
+    del world.cluster.members(ledger)[0].ledgers[ledger.id]
+    await world.queue.disable()
+    await world.queue.set_checked_at_ms(Check.REPLICAS, 0)
+    world.auto_recovery.auditor.start()
+    while not world.auto_recovery.auditor.is_leading:
+        await asyncio.sleep(0.005)
+    # Whatever the auditor reads once it leads, it has read when the delay is proposed.
+    while await world.queue.lost_bookie_delay_s() is None:
+        await asyncio.sleep(0.005)
+    assert await world.queue.checked_at_ms(Check.REPLICAS) == 0
+    assert world.numbers.counters["NUM_SKIPPING_CHECK_TASK_TIMES"] == 0
+    await world.queue.enable()
+    while not await world.queue.checked_at_ms(Check.REPLICAS):
+        await asyncio.sleep(0.005)
+    assert {mark.ledger_id async for mark in world.queue.list()} == {ledger.id}
+
+
+@pytest.mark.parametrize("repairs", [True, False])
+async def test_ledgers_that_break_the_placement_policy_are_counted_and_marked_if_wanted(
+    world, monkeypatch, repairs
+):
+    strict, soft, failing, empty = [await world.write(count) for count in (1, 1, 1, 0)]
+    verdicts = {soft.id: Adherence.SOFT, failing.id: Adherence.FAIL, empty.id: Adherence.FAIL}
+
+    async def adherence(metadata, ensemble):
+        assert ensemble == metadata.ensemble
+        return verdicts.get(metadata.ledger_id, Adherence.STRICT)
+
+    monkeypatch.setattr(world.client.context.bookies, "adherence", adherence)
+    auditor = AuditorOptions(bookie_check_interval_s=0, repair_placement=repairs)
+    world.auto_recovery = AutoRecovery(world.client, RecoveryOptions(name="a1", auditor=auditor))
+    assert await world.check(Check.PLACEMENT) == ({failing.id: set()} if repairs else {})
+    gauges = world.auto_recovery.auditor.numbers.gauges
+    assert gauges["NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY"] == 1
+    assert gauges["NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY"] == 1
+    assert strict.id not in verdicts
+    await world.auto_recovery.auditor.stop()
+
+
+async def test_a_ledger_that_breaks_the_placement_policy_is_found_and_moved(world):
+    ledger = await world.write()
+    (far,) = await world.cluster.add()
+    near = [bookie.bookie_id for bookie in world.cluster.members(ledger)]
+    await RackTable(world.cluster.store).set(dict.fromkeys(near, "/near") | {far.bookie_id: "/far"})
+    placement = PlacementOptions(enforce_racks=True)
+    options = AuditorOptions(
+        bookie_check_interval_s=0, ledger_check_interval_s=0, replica_check_interval_s=0,
+        placement_check_interval_s=3600, repair_placement=True,
+    )  # fmt: skip
+    async with quorumbook.connect(world.cluster.metadata_uri, placement=placement) as client:
+        whole = AutoRecovery(client, RecoveryOptions(name="a1", auditor=options))
+        whole.start()
+        try:
+            async with asyncio.timeout(60):
+                while far.bookie_id not in (await client.ledger_metadata(ledger.id)).ensemble:
+                    await asyncio.sleep(0.01)
+        finally:
+            await whole.stop()
+    assert whole.auditor.numbers.gauges["NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY"] == 1
+    assert far.entry_ids(ledger.id) == list(range(6))
+
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("checked_at_ms", "interval_s", "wait_s"),
+    [
+        (None, DAY_S, 0.0),
+        (None, 0, None),
+        (NOW_MS, 0, None),
+        (0, 0, 0.0),
+        (0, DAY_S, 0.0),
+        (NOW_MS - 1000, DAY_S, DAY_S - 1),
+        (NOW_MS - 86_400_000, DAY_S, 0.0),
+        (NOW_MS - 90_000_000, DAY_S, 0.0),
+        # Its clock, or ours, was wrong.
+        (NOW_MS + 10**12, DAY_S, DAY_S),
+    ],
+)
+def test_a_check_is_due_its_interval_after_its_last_end(checked_at_ms, interval_s, wait_s):
+    assert due_in_s(checked_at_ms, interval_s, NOW_MS) == wait_s

@@ -1,0 +1,112 @@
+"""The operator's word that a bookie takes no plain adds: kept, shown, taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from bookie_harness import RawClient, ask_http, cluster, options_in, real_bookie, until, v2_adds
+
+from quorumbook.errors import StorageError
+from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.storage.directories import current
+
+PAGE = "/api/v1/bookie/state/readonly"
+
+
+async def ask(bookie, method: str, query: str = "") -> tuple[int, dict]:
+    status, text = await ask_http(bookie.http_port, f"{method} {PAGE}{query} HTTP/1.1\r\n\r\n")
+    return status, json.loads(text)
+
+
+async def test_s81_an_operators_read_only_outlives_restarts_until_it_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    options = {"bookie_id": "one", "http_port": -1}
+    async with cluster() as store:
+        registered = BookieRegistration(store).bookies
+        async with real_bookie(tmp_path, store, **options) as bookie:
+            assert await ask(bookie, "GET") == (
+                200, {"readOnly": False, "reasons": [], "since_ms": None},
+            )  # fmt: skip
+            status, state = await ask(bookie, "PUT", "?read_only=true&reason=new%20disks")
+            assert status == 200
+            assert state["readOnly"] is True
+            assert state["reasons"] == ["operator: new disks"]
+            await until(lambda: bookie.metrics.server_status == 0)
+            assert await registered() == (frozenset(), {"one"})
+            client = await RawClient.connect(bookie.address[1])
+            client.send(v2_adds(1, range(1)))
+            assert (await client.add_codes(1))[0][1] != 0
+        async with real_bookie(tmp_path, store, **options) as bookie:
+            assert await registered() == (frozenset(), {"one"})
+            assert (await ask(bookie, "GET"))[1]["reasons"] == ["operator: new disks"]
+            bookie.disks.storage_has_space()
+            assert bookie.is_read_only
+            assert not (await ask(bookie, "PUT", "?read_only=false"))[1]["readOnly"]
+            await until(lambda: bookie.metrics.server_status == 1)
+        async with real_bookie(tmp_path, store, **options) as bookie:
+            assert not bookie.is_read_only
+
+
+async def test_s81_an_operators_writable_does_not_overrule_a_full_disk(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        await ask(bookie, "PUT", "?read_only=true")
+        bookie.disks._is_above = True
+        bookie.disks.storage_full(StorageError("no space left"))
+        state = (await ask(bookie, "PUT", "?read_only=false"))[1]
+        assert state["readOnly"] is True
+
+
+async def test_s83_whatever_is_asked_of_the_switch_the_bookie_lives(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        for query in ("", "?read_only=perhaps", "?read_only="):
+            assert (await ask(bookie, "PUT", query))[0] == 400
+        for _ in range(3):
+            for choice in ("true", "true", "false", "false"):
+                status, state = await ask(bookie, "PUT", f"?read_only={choice}")
+                assert (status, state["readOnly"]) == (200, choice == "true")
+        both = [ask(bookie, "PUT", f"?read_only={choice}") for choice in ("true", "false")]
+        assert [status for status, _ in await asyncio.gather(*both)] == [200, 200]
+        client = await RawClient.connect(bookie.address[1])
+        client.send(v2_adds(1, range(1)))
+        assert await client.add_codes(1) == [(0, 0)]
+
+
+async def test_a_request_is_carried_out_once_when_its_body_is_there(tmp_path: Path) -> None:
+    asked: list[str] = []
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        word = bookie.operators_word
+        keep = word.set
+
+        async def count(reason: str | None) -> None:
+            asked.append(str(reason))
+            await keep(reason)
+
+        word.set = count  # type: ignore[method-assign]
+        assert bookie.http_port is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", bookie.http_port)
+        head = f"PUT {PAGE}?read_only=true HTTP/1.1\r\nContent-Length: 18\r\n\r\n"
+        writer.write(head.encode() + b'{"readOnly"')
+        # Another request has its answer, so this one has been seen.
+        other_reader, other = await asyncio.open_connection("127.0.0.1", bookie.http_port)
+        other.write(b"GET /heartbeat HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in await other_reader.read()
+        other.close()
+        assert asked == []
+        writer.write(b": true}")
+        assert b"200 OK" in await reader.read()
+        writer.close()
+    assert len(asked) == 1
+
+
+async def test_a_note_that_cannot_be_read_keeps_writers_away(tmp_path: Path) -> None:
+    async with cluster() as store:
+        async with real_bookie(tmp_path, store, bookie_id="one"):
+            pass
+        (directory,) = options_in(tmp_path).ledger_directories
+        (Path(current(directory)) / "READ_ONLY").write_bytes(b"\x00damaged")
+        async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
+            assert bookie.is_read_only
+            assert "cannot be read" in bookie.operators_word.state()["reasons"][0]

@@ -1,0 +1,320 @@
+"""Scrub: damage is found, put on record, answered with an I/O error, and healed by a re-add."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doubles.records import entry
+from doubles.storage_world import World, run_of, until
+from quorumbook.env import Env
+from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
+from quorumbook.protocol.digest import Digester, DigestType, digester
+from quorumbook.storage.gc.decisions import GcOptions
+from quorumbook.storage.options import Damage
+from quorumbook.storage.scrub.care import ScrubCare
+from quorumbook.storage.scrub.decisions import Position, ScrubOptions
+from quorumbook.storage.scrub.scrubber import Scrubber
+
+PAYLOAD = b"payload" * 20
+
+
+class Scrub:
+    """A scrubber over a world's storage."""
+
+    def __init__(self, world: World, *, digest: DigestType | None = DigestType.CRC32C) -> None:
+        self.damages: list[Damage] = []
+        self.index_errors: list[StorageError] = []
+        self.digest = digest
+
+        async def digester_of(ledger_id: int) -> Digester | None:
+            return None if self.digest is None else digester(self.digest, b"")
+
+        self.env = world.storage._env
+        self.care: ScrubCare = world.storage.scrub_care
+        self.scrubber = Scrubber(
+            self.care,
+            ScrubOptions(rate_bytes=0),
+            self.env,
+            digester=digester_of,
+            on_damage=self.damages.append,
+            on_index_damaged=self.index_errors.append,
+        )
+
+    async def cycle(self) -> list[tuple[int, int, int]]:
+        self.damages.clear()
+        await self.scrubber.cycle()
+        return [(one.ledger_id, one.first_entry_id, one.last_entry_id) for one in self.damages]
+
+
+async def filled(tmp_path: Path, **changes: Any) -> World:
+    """Return a world whose entries are on disk and in no cache."""
+    world = World(tmp_path)
+    await world.start(**changes)
+    await world.append(run_of(1, range(20), PAYLOAD), run_of(2, range(0, 30, 3), PAYLOAD))
+    await world.storage.flush()
+    await world.storage.stop()
+    await world.start(**changes)
+    return world
+
+
+def logs(world: World) -> list[str]:
+    return [path for path in world.disk.files() if path.endswith(".log")]
+
+
+def flip(world: World, body: bytes, at: int = 60) -> None:
+    """Flip a bit of an entry, wherever its entry log is."""
+    for path in logs(world):
+        data = bytearray(world.disk.get(path))
+        place = data.find(body)
+        if place >= 0:
+            data[place + at] ^= 1
+            world.disk.put(path, bytes(data))
+            return
+    raise AssertionError("no entry log has the entry")
+
+
+def body_of(ledger_id: int, entry_id: int) -> bytes:
+    return entry(ledger_id, entry_id, PAYLOAD, -1)
+
+
+async def test_a_whole_storage_is_read_as_a_whole_and_nothing_is_found(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    scrub = Scrub(world)
+    assert await scrub.cycle() == []
+    statistics = scrub.scrubber.statistics
+    assert (statistics.cycles, statistics.checked_runs) == (1, 2)
+    stored = sum(run.size_bytes for log in range(9) for run in scrub.care._index.runs_in(log))
+    assert statistics.checked_bytes == stored
+    assert scrub.env.background.taken_bytes == {"scrub": stored}
+
+
+async def test_r32_a_flipped_bit_costs_its_entry_alone_until_it_is_added_again(
+    tmp_path: Path,
+) -> None:
+    world = await filled(tmp_path)
+    flip(world, body_of(1, 7))
+    scrub = Scrub(world)
+    assert await scrub.cycle() == [(1, 7, 7)]
+    with pytest.raises(BookieIOError):
+        await world.read_one(1, 7)
+    assert await world.ids(1) == [*range(7), *range(8, 20)], "a list leaves it out"
+    assert await world.read_one(1, 6) == body_of(1, 6)
+    assert await world.read_one(1, 8) == body_of(1, 8)
+    assert (await world.read_batch(1, 0))[1] == 7, "what stands before it is served"
+    assert (await world.read_batch(1, 8))[1] == 12
+    assert await scrub.cycle() == [], "it is known already"
+    await world.restart()
+    with pytest.raises(BookieIOError):
+        await world.read_one(1, 7)
+    await world.append(run_of(1, [7], PAYLOAD, lac=-1))
+    await world.storage.flush()
+    assert await world.read_one(1, 7) == body_of(1, 7)
+    assert await world.ids(1) == list(range(20))
+    assert await Scrub(world).care.damaged_runs() == []
+    await world.restart()
+    assert await world.read_one(1, 7) == body_of(1, 7)
+
+
+@pytest.mark.parametrize("digest", [None, DigestType.CRC32C])
+async def test_a_striped_run_is_judged_entry_by_entry_or_doubted_as_a_whole(
+    tmp_path: Path, digest: DigestType | None
+) -> None:
+    world = await filled(tmp_path)
+    flip(world, body_of(2, 9))
+    damages = await Scrub(world, digest=digest).cycle()
+    assert damages == ([(2, 0, 27)] if digest is None else [(2, 9, 9)])
+    for entry_id in range(0, 30, 3):
+        if digest is None or entry_id == 9:
+            with pytest.raises(BookieIOError):
+                await world.read_one(2, entry_id)
+        else:
+            assert await world.read_one(2, entry_id) == body_of(2, entry_id)
+    with pytest.raises(NoSuchEntryError):
+        await world.read_one(2, 10)
+
+
+async def test_entries_that_prove_themselves_later_are_trusted_again(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    flip(world, body_of(1, 7))
+    scrub = Scrub(world, digest=None)
+    assert await scrub.cycle() == [(1, 0, 19)]
+    scrub.digest = DigestType.CRC32C
+    for row in await scrub.care.damaged_runs(1):
+        await scrub.scrubber.redeem(row)
+    assert scrub.scrubber.statistics.redeemed_entries == 19
+    assert await world.ids(1) == [*range(7), *range(8, 20)]
+    assert await scrub.cycle() == [], "the new runs have checksums of their own"
+
+
+async def test_a_lost_or_cut_log_is_damage_and_what_is_left_of_it_is_not(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    (path,) = [path for path in logs(world) if body_of(1, 15) in world.disk.get(path)]
+    data = world.disk.get(path)
+    world.disk.put(path, data[: data.index(body_of(1, 15)) - 2])
+    assert (1, 15, 19) in await Scrub(world).cycle()
+    assert (await world.ids(1))[-1] == 14
+    await world.storage.stop()
+    world.disk.unlink(path)
+    await world.start()
+    assert await world.ids(1) == [], "what was in a log that is gone is on record from the start"
+    with pytest.raises(BookieIOError):
+        await world.read_one(1, 3)
+
+
+async def test_what_a_reader_or_compaction_stumbles_over_is_judged(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    flip(world, body_of(1, 7))
+    scrub = Scrub(world)
+    with pytest.raises(BookieIOError):
+        await world.read_batch(1, 0)
+    assert world.damages
+    for damage in world.damages:
+        scrub.scrubber.suspect(damage)
+    await scrub.scrubber.settle_suspects()
+    assert [damage.first_entry_id for damage in scrub.damages] == [7]
+    told = len(world.damages)
+    with pytest.raises(BookieIOError):
+        await world.read_batch(1, 7)
+    assert len(world.damages) == told, "what is on record is not told again"
+
+
+async def test_what_was_replaced_while_it_was_judged_stays_as_it_is(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    flip(world, body_of(1, 7))
+    scrub = Scrub(world)
+    (row,) = await scrub.care.runs(1, 0, 19)
+    parts = await scrub.care.judge(row, None)
+    assert [part.is_damaged for part in parts] == [True]
+    await world.append(run_of(1, [7], PAYLOAD, lac=-1))
+    await world.storage.flush()
+    assert await scrub.care.record([(row, parts)]) == 0
+    assert await world.read_one(1, 7) == body_of(1, 7)
+
+
+async def test_a_cycle_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    scrub = Scrub(world)
+    last = (await scrub.care.entry_log_ids())[-1]
+    await scrub.care.write_position(Position(last, 1 << 40, 5))
+    await world.restart()
+    scrub = Scrub(world)
+    assert await scrub.cycle() == []
+    assert scrub.scrubber.statistics.checked_runs == 0, "all before it was read already"
+    position = await scrub.care.read_position()
+    assert not position.is_within
+    assert position.finished_ms == scrub.env.clock.wall_ms()
+    assert await scrub.cycle() == []
+    assert scrub.scrubber.statistics.checked_runs == 2
+
+
+def test_the_next_cycle_is_due_an_interval_after_the_last(tmp_path: Path) -> None:
+    assert Position().wait_s(1_000_000, 60) == 0
+    assert Position(3, 4, 1_000_000).wait_s(1_000_000, 60) == 0, "one was begun"
+    assert Position(finished_ms=1_000_000).wait_s(1_010_000, 60) == 50
+    assert Position(finished_ms=1_000_000).wait_s(9_000_000, 60) == 0
+    assert Position(finished_ms=1_000_000).wait_s(1_000, 60) == 60, "the clock went back"
+    for text in (None, "", "1", "a:b:c", "1:2:3:4"):
+        assert Position.decode(text) == Position()
+    assert Position.decode(Position(3, 4, 5).encode()) == Position(3, 4, 5)
+
+
+async def test_an_index_that_scrub_finds_damaged_is_rebuilt_by_the_next_start(
+    tmp_path: Path,
+) -> None:
+    world = await filled(tmp_path)
+    scrub = Scrub(world)
+    connection = sqlite3.connect(world.index_path)
+    connection.execute("UPDATE run SET last = last - 1 WHERE ledger = 1")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StorageError):
+        await scrub.cycle()
+    (error,) = scrub.index_errors
+    world.storage.distrust_index(error)
+    assert world.fatal == [error]
+    await world.storage.stop()
+    report = await world.start()
+    assert report.is_index_rebuilt
+    assert await world.ids(1) == list(range(20))
+    await world.storage.stop()
+    assert not (await world.start()).is_index_rebuilt
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE run SET last = last - 1",
+        "UPDATE run SET first = first + 1",
+        "UPDATE run SET ledger = 5 WHERE ledger = 1",
+        "UPDATE run SET position = position + 1",
+        "UPDATE run SET entry_log = entry_log + 1",
+        "UPDATE run SET checksum = checksum + 1",
+        "UPDATE run SET lac = 7",
+        "UPDATE run SET sizes = zeroblob(40) WHERE ledger = 2",
+        "UPDATE run SET sizes = 1.5",
+        "UPDATE ledger SET fenced = 0",
+        "UPDATE ledger SET limbo = 1",
+        "UPDATE ledger SET id = 9 WHERE id = 1",
+        "UPDATE ledger SET lac = 3",
+        "UPDATE ledger SET master_key = x'00'",
+        "DELETE FROM ledger WHERE id = 1",
+        "UPDATE meta SET value = 'x' WHERE key = 'mark'",
+    ],
+)
+async def test_a_changed_value_in_the_index_is_noticed_at_the_start(
+    tmp_path: Path, change: str
+) -> None:
+    world = await filled(tmp_path)
+    await world.fence(1)
+    await world.storage.stop()
+    connection = sqlite3.connect(world.index_path)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    assert (await world.start()).is_index_rebuilt
+    assert world.handle(1).is_fenced
+    assert await world.ids(1) == list(range(20))
+    assert await world.ids(2) == list(range(0, 30, 3))
+
+
+async def test_s61_a_list_of_logs_that_lost_one_unlinks_none(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    await world.storage.stop()
+    connection = sqlite3.connect(world.index_path)
+    connection.execute("DELETE FROM entry_log")
+    connection.commit()
+    connection.close()
+    await world.start()
+    assert await world.read_one(1, 7) == body_of(1, 7)
+
+
+async def test_a_compaction_leaves_what_is_known_to_be_damaged(tmp_path: Path) -> None:
+    from test_storage_gc import Garbage
+
+    world = await filled(tmp_path)
+    flip(world, body_of(1, 7))
+    scrub = Scrub(world)
+    await scrub.cycle()
+    garbage = Garbage(world, 1, 2)
+    garbage.collector.options = GcOptions(reserve_size_bytes=0)
+    garbage.collector.trigger(major=True)
+    await garbage.collect(minutes=0)
+    assert [run.first_entry_id for run in await scrub.care.damaged_runs(1)] == [7]
+    assert await world.ids(1) == [*range(7), *range(8, 20)]
+
+
+async def test_scrub_runs_by_itself_and_stops(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    flip(world, body_of(1, 7))
+    scrub = Scrub(world)
+    scrub.scrubber.start()
+    await until(lambda: scrub.scrubber.statistics.cycles == 1)
+    assert [damage.first_entry_id for damage in scrub.damages] == [7]
+    scrub.scrubber.trigger()
+    await until(lambda: scrub.scrubber.statistics.cycles == 2)
+    await scrub.scrubber.stop()
+    assert isinstance(scrub.env, Env)

@@ -1,0 +1,50 @@
+"""The mark of a bookie that did not stop cleanly, and what a cut journal means then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from doubles.storage_world import World, run_of
+from quorumbook.storage.unclean import NAME
+
+MARKS = [f"/ledgers{i}/current/{NAME}" for i in range(2)]
+
+
+def marks(world: World) -> list[str]:
+    return [path for path in world.disk.files() if path.endswith(f"/{NAME}")]
+
+
+async def test_r22_a_bookie_that_runs_is_marked_until_it_stops_cleanly(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert not (await world.start()).was_unclean
+    assert marks(world) == MARKS
+    await world.append(run_of(1, range(5)))
+    assert (await world.restart()).was_unclean
+    await world.storage.stop()
+    assert marks(world) == []
+    assert not (await world.start()).was_unclean
+
+
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("groups", [1, 2])
+async def test_r22_a_journal_that_was_cut_behind_a_group_of_a_killed_bookie_is_doubted(
+    tmp_path: Path, killed: bool, groups: int
+) -> None:
+    world = World(tmp_path)
+    await world.start()
+    await world.append(run_of(1, range(5)))
+    ends = [world.storage._journals.durable_marks()[0].offset]
+    await world.append(run_of(1, range(5, 10)))
+    ends.append(world.storage._journals.durable_marks()[0].offset)
+    if killed:
+        await world.crash(keep=1.0)
+    else:
+        await world.storage.stop()
+    (path,) = [path for path in world.disk.files() if path.endswith(".txn")]
+    world.disk.put(path, world.disk.get(path)[: ends[groups - 1]])
+    report = await world.start()
+    assert report.has_damaged_journal_tail is killed
+    assert report.needs_limbo_start is killed
+    assert await world.ids(1) == list(range(10 if not killed else 5 * groups))
