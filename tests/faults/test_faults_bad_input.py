@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import quorumbook
-from quorumbook.cli.ports import free_ports
+from doubles.ports import free_ports
 from quorumbook.errors import (
     ClusterNotInitializedError,
     ConfigError,

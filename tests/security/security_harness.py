@@ -11,6 +11,7 @@ from typing import Any
 
 import quorumbook
 from doubles.certificates import Authority, Issued
+from doubles.raw_client import RawClient
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import BookKeeper
@@ -73,7 +74,7 @@ class Cluster:
 
     async def raw(self) -> RawConnection:
         """Connect in the clear."""
-        return await RawConnection.open(self.bookie.address[1])
+        return await RawConnection.connect(self.bookie.address[1])
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +91,7 @@ async def secure_cluster(
         bookies = []
         for index in range(count):
             options = BookieOptions(
-                journal_directory=f"{root}/{name}-{index}/journal",
+                journal_directories=(f"{root}/{name}-{index}/journal",),
                 ledger_directories=(f"{root}/{name}-{index}/ledgers",),
                 host="127.0.0.1",
                 advertised_host=host,
@@ -111,36 +112,8 @@ async def secure_cluster(
         yield Cluster(f"memory://{name}", bookies)
 
 
-class RawConnection:
-    """Frames by hand, in the clear or, after ``start_tls``, encrypted."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def open(cls, port: int) -> RawConnection:
-        """Connect to a port on loopback."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 26))
-
-    def send(self, data: bytes) -> None:
-        """Send bytes."""
-        self.writer.write(data)
-
-    async def frame(self) -> bytes:
-        """Receive a frame, its length included."""
-        async with asyncio.timeout(PATIENCE_S):
-            head = await self.reader.readexactly(4)
-            return head + await self.reader.readexactly(int.from_bytes(head, "big"))
-
-    async def ask(self, data: bytes) -> bytes:
-        """Send a request and receive a frame."""
-        self.send(data)
-        return await self.frame()
-
-    async def ask_v3(self, data: bytes) -> v3.V3Response:
-        """Send a v3 request and receive its answer."""
-        return v3.ResponseDecoder().feed(await self.ask(data))[0]
+class RawConnection(RawClient):
+    """In the clear or, after ``start_tls``, encrypted."""
 
     async def ask_v2(self, data: bytes) -> v2.Answer:
         """Send a v2 request and receive its answer."""
@@ -151,18 +124,6 @@ class RawConnection:
         response = await self.ask_v3(v3.encode_start_tls(1))
         assert not int(response.status), response
         await self.writer.start_tls(context, server_hostname=host)
-
-    async def is_closed(self) -> bool:
-        """Wait for the end of the stream."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                while await self.reader.read(65536):
-                    pass
-        except (ConnectionError, ssl.SSLError):
-            return True
-        except TimeoutError:
-            return False
-        return True
 
     def close(self) -> None:
         """Cut it."""

@@ -280,7 +280,7 @@ async def test_a_certificates_role_lets_in_who_has_one_that_is_listed(
 
 def test_roles_without_a_plug_in_that_tells_them_are_a_contradiction(tmp_path: Any) -> None:
     options = BookieOptions(
-        journal_directory="j", ledger_directories=("l",), authorized_roles=("writer",)
+        journal_directories=("j",), ledger_directories=("l",), authorized_roles=("writer",)
     )
     with pytest.raises(ConfigError, match=r"authorized_roles needs a bookie\.auth_plugin"):
         Admission(Env(), options, BookieMetrics())
@@ -399,7 +399,7 @@ _REQUESTS: dict[str, Any] = {
 def test_whatever_is_said_nothing_passes_a_gate_before_the_plug_in_is_content(
     said: list[str],
 ) -> None:
-    options = BookieOptions(journal_directory="j", ledger_directories=("l",), **TOYS["served"])
+    options = BookieOptions(journal_directories=("j",), ledger_directories=("l",), **TOYS["served"])
     admission = Admission(Env(), options, BookieMetrics())
     connection: Any = _Connection()
     gate = connection.gate = admission.gate(connection)

@@ -133,6 +133,10 @@ async def test_s97_a_bookie_that_requires_tls_does_nothing_in_the_clear(
             response = await raw.ask_v3(request)
             assert (response.txn_id, response.status) == (number, Status.UNAUTHORIZED), name
             assert not response.has_details, name
+        raw.send(b"".join(v3.encode_read(txn_id, 7, txn_id) for txn_id in range(50)))
+        for txn_id in range(50):
+            (response,) = v3.ResponseDecoder().feed(await raw.frame())
+            assert (response.txn_id, response.status) == (txn_id, Status.UNAUTHORIZED)
         raw.close()
 
         raw = await cluster.raw()
@@ -147,11 +151,15 @@ async def test_s97_a_bookie_that_requires_tls_does_nothing_in_the_clear(
         for entry_id in range(1, 101):
             answer = v2.AnswerDecoder().feed(await raw.frame())[0]
             assert answer == v2.AddAnswers(7, entry_id, entry_id, 102)
+        raw.send(v2.encode_reads(7, range(50)))
+        for entry_id in range(50):
+            answer = v2.AnswerDecoder().feed(await raw.frame())[0]
+            assert answer == v2.ReadAnswer(7, entry_id, 102, b"")
         raw.close()
 
         bookie = cluster.bookie
         assert bookie.storage.handle(7) is None
-        assert bookie.metrics.requests_refused == 9 + 4 + 1
+        assert bookie.metrics.requests_refused == 9 + 1 + 4 + 1 + 1
         for operation in bookie.metrics.operations.values():
             assert operation.succeeded.count == operation.failed.count == 0
         async with cluster.connect(tls=client_tls(ca)) as bk:

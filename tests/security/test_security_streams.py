@@ -31,7 +31,7 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "count"), [("TLSv1.3", 100_000), ("TLSv1.2", 20_000)])
-def test_entries_come_back_byte_for_byte_while_answers_leave_in_groups(
+def test_s90_entries_come_back_byte_for_byte_while_answers_leave_in_groups(
     tmp_path: Any, version: str, count: int
 ) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -79,7 +79,7 @@ async def soak(directory: str, count: int, version: str) -> dict[str, float]:
         ledger_id = await write(cluster, tls, count)
         right = await compare(cluster, tls, ledger_id, count)
         adds = sum(bookie.metrics.add.succeeded.count for bookie in cluster.bookies)
-        groups = sum(bookie.storage.statistics()["journal_groups"] for bookie in cluster.bookies)
+        groups = sum(bookie.storage.statistics()["journal_groups@0"] for bookie in cluster.bookies)
         refused = sum(bookie.metrics.requests_refused for bookie in cluster.bookies)
     return {"right": right, "adds_per_group": adds / groups, "refused": refused}
 
