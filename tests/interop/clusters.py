@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from interop.peer_driver import LEAN, Peer
 from interop.peer_java import Java, free_port
 from quorumbook.testing import _Process
@@ -58,6 +60,7 @@ class Cluster:
         self._java = java
         self._peer = peer
         self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
         self.uri = f"zk+{layout}://{zookeeper}/{root}"
         self.java: dict[str, Peer] = {}
         self.own: dict[str, _Process] = {}
@@ -95,13 +98,23 @@ class Cluster:
         self.java[name] = process
         return name
 
-    async def start_own(self) -> str:
-        """Start a bookie of ours and return its id."""
+    async def start_own(self, **labels: str) -> str:
+        """Start a bookie of ours, which carries these labels, and return its id."""
         directory = self._directory / f"own-{len(self.own)}-{free_port()}"
-        process = _Process(self.uri, str(directory), {})
+        process = _Process(self.uri, str(directory), {}, labels)
         await process.start()
         self.own[process.bookie_id] = process
         return process.bookie_id
+
+    async def make_read_only(self, name: str) -> None:
+        """Have a bookie take nothing more; one of ours is started again for that."""
+        if name in self.java:
+            await self.java[name].call("make_read_only", name=name)
+            return
+        await self.own[name].stop()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QUORUMBOOK_BOOKIE_FORCE_READ_ONLY", "true")
+            await self.own[name].start()
 
     async def shell(self, *words: str, **conf: Any) -> str:
         """Run a command of the peer's shell and return what it says.
@@ -126,17 +139,25 @@ class Cluster:
         return "\n".join(re.findall(r"Command@\d+\] - (.*)", done.stdout))
 
     @contextlib.asynccontextmanager
-    async def auto_recovery(self, **conf: Any) -> AsyncIterator[None]:
-        """Run the peer's auditor and replication worker."""
-        name = f"recovery-{free_port()}"
-        await self._peer.call(
+    async def auto_recovery(
+        self, process: Peer | None = None, *, part: str = "both", **conf: Any
+    ) -> AsyncIterator[str]:
+        """Run the peer's auditor, its worker, or both, and yield the name they go by.
+
+        Without a process of their own, which may be killed, they are in the one tests drive.
+        """
+        port = free_port()
+        name = f"127.0.0.1:{port}"
+        process = process or self._peer
+        await process.call(
             "start_recovery",
             name=name,
+            part=part,
             conf={
                 "metadataServiceUri": self.uri,
                 "allowLoopback": True,
                 "advertisedAddress": "127.0.0.1",
-                "bookiePort": free_port(),
+                "bookiePort": port,
                 "lostBookieRecoveryDelay": 0,
                 "openLedgerRereplicationGracePeriod": 500,
                 "rwRereplicateBackoffMs": 200,
@@ -145,9 +166,10 @@ class Cluster:
             },
         )
         try:
-            yield
+            yield name
         finally:
-            await self._peer.call("stop_recovery", name=name)
+            if process.is_running:
+                await process.call("stop_recovery", name=name)
 
     def pid(self, name: str) -> int:
         """Return the process id of a bookie; of the peer's only if it is mortal."""

@@ -9,6 +9,7 @@ import itertools
 import json
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -51,15 +52,19 @@ class PeerError(Exception):
 class Peer:
     """The process; requests may be under way at the same time, from any event loop."""
 
-    def __init__(self, java: Java, directory: Path) -> None:
+    def __init__(
+        self, java: Java, directory: Path, *, log: str = "error", options: Sequence[str] = ()
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "peer.log"
-        with self.log.open("wb") as log:
+        # One that is killed leaves the libraries that it unpacked.
+        unpacked = f"-Djava.io.tmpdir={directory}"
+        with self.log.open("wb") as file:
             self._process = subprocess.Popen(
-                java.command("PeerDriver", options=LEAN),
+                java.command("PeerDriver", options=(*LEAN, unpacked, *options), log=log),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=file,
                 text=True,
             )
         self._numbers = itertools.count(1)
@@ -72,6 +77,11 @@ class Peer:
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def send(self, op: str, **arguments: Any) -> Future[dict[str, Any]]:
         """Send a request; the future has the answer or raises ``PeerError``."""

@@ -20,6 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "peer"
 POM = HERE / "peer" / "pom.xml"
+LOGGING = HERE / "peer" / "log4j2.properties"
 DRIVER = sorted((HERE / "peer").glob("*.java"))
 
 
@@ -35,8 +36,8 @@ class Java:
 
     def command(self, *words: str, options: tuple[str, ...] = (), log: str = "error") -> list[str]:
         """Return the command line that runs a class with its arguments."""
-        levels = [f"-Dlog4j2.level={log}", f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log}"]
-        return ["java", *levels, *options, "-cp", self.classpath, *words]
+        logging = (f"-Dlog4j2.configurationFile={LOGGING}", f"-Dquorumbook.log={log}")
+        return ["java", *logging, *options, "-cp", self.classpath, *words]
 
 
 def free_port() -> int:
@@ -60,7 +61,7 @@ def lacking() -> str | None:
     return None
 
 
-def find_jars() -> str:
+def find_jars(pom: Path = POM) -> str:
     """Return a class path of the peer's jars.
 
     Raises:
@@ -71,18 +72,18 @@ def find_jars() -> str:
         raise Missing(reason)
     BUILD.mkdir(parents=True, exist_ok=True)
     with _alone():
-        return _jars()
+        return _jars(pom)
 
 
-def find_java(sources: list[Path] = DRIVER) -> Java:
+def find_java(sources: list[Path] = DRIVER, pom: Path = POM) -> Java:
     """Return a Java with the peer's jars and the given sources compiled.
 
     Raises:
         Missing: a tool is missing, or Maven could not get the jars.
     """
-    jars = find_jars()
+    jars = find_jars(pom)
     with _alone():
-        classes = BUILD / f"classes-{_digest(POM, *sources)}"
+        classes = BUILD / f"classes-{_digest(pom, *sources)}"
         if not classes.exists():
             building = BUILD / "building"
             shutil.rmtree(building, ignore_errors=True)
@@ -91,15 +92,15 @@ def find_java(sources: list[Path] = DRIVER) -> Java:
     return Java(f"{jars}:{classes}")
 
 
-def _jars() -> str:
-    kept = BUILD / f"classpath-{_digest(POM)}"
+def _jars(pom: Path) -> str:
+    kept = BUILD / f"classpath-{_digest(pom)}"
     if kept.exists():
         jars = kept.read_text().strip()
         if all(Path(jar).exists() for jar in jars.split(":")):
             return jars
     found = BUILD / "classpath"
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}"]
-    _run(["mvn", "-q", "-B", "-f", str(POM), *goal])
+    _run(["mvn", "-q", "-B", "-f", str(pom), *goal])
     found.rename(kept)
     return kept.read_text().strip()
 

@@ -45,6 +45,14 @@ async def test_both_sides_agree_on_where_a_ledgers_metadata_is(
     assert len(set(ids)) == len(ids)
 
 
+async def test_the_peer_finds_the_legacy_layout_in_a_cluster_of_ours(connect, new_cluster):
+    cluster = await new_cluster(layout="legacyhierarchical", is_made_by_us=True)
+    # Its URIs have no name for this layout; where they name none, it takes the cluster's.
+    cluster.uri = cluster.uri.replace("legacyhierarchical", "null")
+    await cluster.start(own=1)
+    await both_write_and_read(connect, cluster)
+
+
 async def test_ids_beyond_31_bits_are_given_by_both_sides_without_a_clash(connect, new_cluster):
     cluster = await new_cluster()
     await cluster.start(own=1)

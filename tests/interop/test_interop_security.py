@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from doubles.certificates import Authority, Issued
+from doubles.zookeeper import start_secure_zookeeper
 from interop.clusters import Cluster
-from interop.peer_driver import PeerError, expected
+from interop.peer_driver import Peer, PeerError, expected
 from interop.sides import JavaSide, OwnSide, Shape
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.server import Bookie
@@ -85,7 +86,7 @@ async def own_bookies(cluster: Cluster, root: Path, count: int, **changes: Any) 
         bookies = []
         for index in range(count):
             options = BookieOptions(
-                journal_directory=f"{root}/own-{index}/journal",
+                journal_directories=(f"{root}/own-{index}/journal",),
                 ledger_directories=(f"{root}/own-{index}/ledgers",),
                 port=0,
                 storage=StorageOptions(write_cache_size_bytes=16 << 20),
@@ -263,3 +264,53 @@ async def test_the_peers_clients_without_tls_get_nothing_of_a_bookie_that_requir
             finally:
                 await plain.close()
         assert not any(bookie.metrics.add.succeeded.count for bookie in running)
+
+
+async def test_both_sides_reach_a_zookeeper_that_speaks_tls(
+    connect, java, zookeeper_classpath, ca, tmp_path
+):
+    server = start_secure_zookeeper(
+        str(tmp_path / "zookeeper"),
+        zookeeper_classpath,
+        ca.issue("zookeeper", ips=["127.0.0.1"], dns=["localhost"]),
+        ca.ca_file,
+        wants_certificate=True,
+    )
+    mine = ca.issue("mine")
+    both = tmp_path / "mine-both.pem"
+    both.write_text(
+        "".join(Path(file).read_text() for file in (mine.key_file, mine.certificate_file))
+    )
+    peer = Peer(
+        java,
+        tmp_path / "peer",
+        options=[
+            "-Dzookeeper.client.secure=true",
+            "-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
+            f"-Dzookeeper.ssl.trustStore.location={ca.ca_file}",
+            f"-Dzookeeper.ssl.keyStore.location={both}",
+            "-Dzookeeper.ssl.trustStore.type=PEM",
+            "-Dzookeeper.ssl.keyStore.type=PEM",
+        ],
+    )
+    cluster = Cluster(java, peer, server.secure_address, "secured", tmp_path / "bookies")
+    peers_uri = cluster.uri
+    cluster.uri += f"?tls.ca_file={ca.ca_file}&tls.certificate_file={mine.certificate_file}"
+    cluster.uri += f"&tls.key_file={mine.key_file}"
+    try:
+        await cluster.start(own=2)
+        ours = await connect("own", cluster.uri)
+        cluster.uri = peers_uri
+        await cluster.start_java()
+        peers = await JavaSide.connect(peer, peers_uri)
+        for writing, reading in ((ours, peers), (peers, ours)):
+            ledger = await writing.create(Shape())
+            await ledger.append("secured", [100] * 20)
+            await ledger.close()
+            opened = await reading.open(ledger.id, Shape())
+            assert await opened.read(0, 19) == expected("secured", [100] * 20)
+            await opened.close()
+    finally:
+        await cluster.stop()
+        peer.stop()
+        server.kill()

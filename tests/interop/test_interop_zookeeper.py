@@ -11,7 +11,7 @@ import pytest
 
 from doubles.zookeeper import end_session, start_ensemble, start_zookeeper
 from interop.clusters import Cluster
-from interop.peer_driver import PeerError, expected
+from interop.peer_driver import Peer, PeerError, expected
 from interop.sides import Shape
 from quorumbook.errors import NotEnoughBookiesError
 
@@ -36,6 +36,20 @@ def servers():
     yield servers
     for server in servers:
         server.kill()
+
+
+@pytest.fixture
+def peer(java, servers, tmp_path):
+    """Return a Java of the test's own: its clients storm servers that went, without a pause."""
+    peer = Peer(java, tmp_path / "peer")
+    yield peer
+    peer.kill()
+
+
+@pytest.fixture
+def java_clients():
+    """Keep no client for other tests; all of them end with ``peer``."""
+    return {}
 
 
 @pytest.fixture
@@ -154,15 +168,19 @@ async def test_a_bookie_whose_session_expired_registers_again(
     await all_is_well(cluster, ledgers, 20)
 
 
-async def test_a_client_of_ours_whose_session_expired_goes_on(
-    connect, cluster_at, short_sessions, servers, zookeeper_classpath, tmp_path
+@pytest.mark.parametrize("whose", WRITERS)
+async def test_a_client_whose_session_expired_goes_on_beside_the_other_sides(
+    connect, cluster_at, short_sessions, servers, zookeeper_classpath, tmp_path, whose
 ):
     server = start_zookeeper(str(tmp_path / "zookeeper"), zookeeper_classpath)
     servers.append(server)
     cluster = await cluster_at(server.address)
     ledgers = await writers(connect, cluster, short_sessions)
-    ours = next(iter(ledgers))
-    await end_session(ours.bk._store)
+    ours, peers = ledgers
+    if whose == "own":
+        await end_session(ours.bk._store)
+    else:
+        await peers.call("expire_session", uri=cluster.uri)
     for ledger in ledgers.values():
         await ledger.append("zookeeper", [100] * 5)
     await all_is_well(cluster, ledgers, 15)

@@ -18,7 +18,8 @@ import org.apache.bookkeeper.client.api.BKException;
  * {"id": 7, "error": {"code": -101, "type": "BKLedgerFencedException", "message": "..."}}, where
  * code is the peer's own or null. Requests run at the same time, so answers come in any order.
  * The process ends when its input does. Clients and ledgers are in {@link PeerLedgers}, bookies
- * and auto-recovery in {@link PeerServers}.
+ * and auto-recovery in {@link PeerServers}, placement in {@link PeerPlacement}, streams in
+ * {@link PeerStreams}.
  */
 public class PeerDriver {
     static final ObjectMapper JSON = new ObjectMapper();
@@ -26,6 +27,8 @@ public class PeerDriver {
     private final PrintStream out;
     private final PeerLedgers ledgers = new PeerLedgers();
     private final PeerServers servers = new PeerServers();
+    private final PeerPlacement placement = new PeerPlacement();
+    private final PeerStreams streams = new PeerStreams();
 
     private PeerDriver(PrintStream out) {
         this.out = out;
@@ -50,7 +53,9 @@ public class PeerDriver {
         try {
             ObjectNode result = JSON.createObjectNode();
             String op = request.get("op").asText();
-            if (!ledgers.run(op, request, result) && !servers.run(op, request, result)) {
+            if (!ledgers.run(op, request, result) && !servers.run(op, request, result)
+                    && !placement.run(op, request, result)
+                    && !streams.run(op, request, result)) {
                 throw new IllegalArgumentException("unknown operation " + op);
             }
             answer.set("ok", result);

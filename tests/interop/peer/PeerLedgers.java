@@ -2,6 +2,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import io.netty.buffer.Unpooled;
+import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.util.ArrayList;
@@ -11,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.bookkeeper.client.BookKeeper;
@@ -25,12 +27,15 @@ import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.client.api.ListLedgersResult;
 import org.apache.bookkeeper.client.api.WriteFlag;
 import org.apache.bookkeeper.conf.ClientConfiguration;
+import org.apache.bookkeeper.meta.zk.ZKMetadataDriverBase;
 import org.apache.bookkeeper.net.BookieId;
+import org.apache.zookeeper.ZooKeeper;
 
 /** Clients of the peer and the ledgers they have open, both known by number. */
 final class PeerLedgers {
     private static final long PATIENCE_S = 90;
 
+    private final PeerQueue queue = new PeerQueue();
     private final AtomicInteger numbers = new AtomicInteger();
     private final Map<Integer, BookKeeper> clients = new ConcurrentHashMap<>();
     private final Map<Integer, LedgerHandle> handles = new ConcurrentHashMap<>();
@@ -55,6 +60,8 @@ final class PeerLedgers {
             case "list": list(request, result); return true;
             case "metadata": metadata(request, result); return true;
             case "bookies": bookies(request, result); return true;
+            case "expire_session": expireSession(request); return true;
+            case "queue": queue.run(client(request), request, result); return true;
             default: return false;
         }
     }
@@ -281,6 +288,23 @@ final class PeerLedgers {
             for (BookieId bookie : admin.getReadOnlyBookies()) {
                 readOnly.add(bookie.toString());
             }
+        }
+    }
+
+    /** Has the server end the session of a client, as if nothing had been heard of it for long. */
+    private void expireSession(JsonNode request) throws Exception {
+        ZooKeeper living =
+                ((ZKMetadataDriverBase) client(request).getMetadataClientDriver()).getZk();
+        long session = living.getSessionId();
+        String servers = ZKMetadataDriverBase.getZKServersFromServiceUri(
+                URI.create(request.get("uri").asText()));
+        CountDownLatch connected = new CountDownLatch(1);
+        ZooKeeper other = new ZooKeeper(servers, 10_000, event -> connected.countDown(),
+                session, living.getSessionPasswd());
+        connected.await(PATIENCE_S, TimeUnit.SECONDS);
+        other.close();
+        while (living.getSessionId() == session) {
+            Thread.sleep(20);
         }
     }
 }

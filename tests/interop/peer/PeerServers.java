@@ -6,22 +6,25 @@ import org.apache.bookkeeper.client.BookKeeperAdmin;
 import org.apache.bookkeeper.common.component.LifecycleComponentStack;
 import org.apache.bookkeeper.conf.AbstractConfiguration;
 import org.apache.bookkeeper.conf.ServerConfiguration;
+import org.apache.bookkeeper.replication.AuditorElector;
 import org.apache.bookkeeper.replication.AutoRecoveryMain;
+import org.apache.bookkeeper.replication.ReplicationWorker;
 import org.apache.bookkeeper.server.EmbeddedServer;
 import org.apache.bookkeeper.server.conf.BookieConfiguration;
 
 /** Bookies and auto-recovery of the peer inside this process, known by a name the test gives. */
 final class PeerServers {
-    private final Map<String, LifecycleComponentStack> bookies = new ConcurrentHashMap<>();
-    private final Map<String, AutoRecoveryMain> recoveries = new ConcurrentHashMap<>();
+    private final Map<String, EmbeddedServer> bookies = new ConcurrentHashMap<>();
+    private final Map<String, AutoCloseable> recoveries = new ConcurrentHashMap<>();
 
     boolean run(String op, JsonNode request, ObjectNode result) throws Exception {
         switch (op) {
             case "init_cluster": BookKeeperAdmin.initNewCluster(conf(request)); return true;
             case "start_bookie": startBookie(request); return true;
             case "stop_bookie": stopBookie(request); return true;
+            case "make_read_only": makeReadOnly(request); return true;
             case "start_recovery": startRecovery(request); return true;
-            case "stop_recovery": recoveries.remove(name(request)).shutdown(); return true;
+            case "stop_recovery": recoveries.remove(name(request)).close(); return true;
             default: return false;
         }
     }
@@ -43,22 +46,43 @@ final class PeerServers {
     }
 
     private void startBookie(JsonNode request) throws Exception {
-        LifecycleComponentStack stack = EmbeddedServer
-                .builder(new BookieConfiguration(conf(request))).build()
-                .getLifecycleComponentStack();
-        stack.start();
-        bookies.put(name(request), stack);
+        EmbeddedServer server =
+                EmbeddedServer.builder(new BookieConfiguration(conf(request))).build();
+        server.getLifecycleComponentStack().start();
+        bookies.put(name(request), server);
+    }
+
+    /** What happens to a bookie whose disks are full. */
+    private void makeReadOnly(JsonNode request) throws Exception {
+        bookies.get(name(request)).getBookieService().getServer().getBookie().getStateManager()
+                .transitionToReadOnlyMode().get();
     }
 
     private void stopBookie(JsonNode request) {
-        LifecycleComponentStack stack = bookies.remove(name(request));
+        LifecycleComponentStack stack =
+                bookies.remove(name(request)).getLifecycleComponentStack();
         stack.stop();
         stack.close();
     }
 
+    /** Starts an auditor, a replication worker, or both as the peer's daemon does. */
     private void startRecovery(JsonNode request) throws Exception {
-        AutoRecoveryMain recovery = new AutoRecoveryMain(conf(request));
-        recovery.start();
-        recoveries.put(name(request), recovery);
+        ServerConfiguration conf = conf(request);
+        switch (request.get("part").asText()) {
+            case "auditor":
+                AuditorElector elector = new AuditorElector(name(request), conf);
+                elector.start();
+                recoveries.put(name(request), elector::shutdown);
+                break;
+            case "worker":
+                ReplicationWorker worker = new ReplicationWorker(conf);
+                worker.start();
+                recoveries.put(name(request), worker::shutdown);
+                break;
+            default:
+                AutoRecoveryMain both = new AutoRecoveryMain(conf);
+                both.start();
+                recoveries.put(name(request), both::shutdown);
+        }
     }
 }
