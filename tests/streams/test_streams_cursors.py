@@ -1,0 +1,202 @@
+"""Cursors: durable positions that nobody moves unseen, and what is still before them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from quorumbook.errors import LocalProtocolError
+from quorumbook.streams import Namespace, Position, Stream, StreamPolicy
+from quorumbook.streams.cursors.state import MAX_STATE_SIZE_BYTES, CursorState
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    CursorConflictError,
+    InvalidStreamNameError,
+    PositionTruncatedError,
+    StreamNotFoundError,
+    UnsupportedFormatError,
+)
+from quorumbook.streams.format.position import BEFORE_FIRST_POSITION, FIRST_POSITION
+
+
+async def test_x4_a_position_and_what_goes_with_it_are_stored_in_one_step(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=3))
+    stream = ns.stream("s")
+    async with stream.writer() as writer:
+        where = [await writer.append(b"%d" % n) for n in range(10)]
+    cursor = await stream.cursor("billing")
+    assert (cursor.position, cursor.state) == (FIRST_POSITION, None)
+    for done in 0, 1, 2, 5, 9:
+        await cursor.commit(where[done].position, state=b"%d done" % done)
+        found = await other.stream("s").cursor("billing", start="latest")
+        assert found.state == b"%d done" % done
+        async with other.stream("s").reader(found.position, tail=False) as reader:
+            assert [record.sequence_id async for record in reader] == [*range(done + 1, 10)]
+
+
+async def test_of_two_that_move_a_cursor_one_is_told(ns: Namespace, other: Namespace) -> None:
+    await ns.create_stream("s")
+    one, two = await ns.stream("s").cursor("c"), await other.stream("s").cursor("c")
+    await one.commit(Position(1, 0, 1))
+    with pytest.raises(CursorConflictError, match="cursor c of stream s"):
+        await two.commit(Position(1, 5, 1), state=b"two")
+    await two.refresh()
+    assert (two.position, two.state) == (Position(1, 0, 2), None)
+    outcomes = await asyncio.gather(
+        one.commit(Position(1, 7, 1), state=b"one"),
+        two.commit(Position(1, 8, 1), state=b"two"),
+        return_exceptions=True,
+    )
+    assert set(map(type, outcomes)) == {CursorConflictError, type(None)}
+    winner = (one, two)[outcomes.index(None)]
+    stored = await ns.stream("s").cursor("c")
+    assert (stored.position, stored.state) == (winner.position, winner.state)
+
+
+async def test_a_cursor_goes_back_only_when_it_is_told_to(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    cursor = await ns.stream("s").cursor("c")
+    await cursor.commit(Position(3, 2, 1))
+    with pytest.raises(LocalProtocolError, match="reset"):
+        await cursor.commit(Position(3, 1, 1))
+    await cursor.commit(Position(3, 2, 1))
+    await cursor.reset(Position(2, 0, 0), state=b"again")
+    found = await ns.stream("s").cursor("c")
+    assert (found.position, found.state) == (Position(2, 0, 0), b"again")
+
+
+async def test_cursors_are_listed_and_deleted(ns: Namespace, other: Namespace) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    assert await stream.cursors() == []
+    kept = await stream.cursor("b")
+    gone = await stream.cursor("a", holds_retention=True)
+    assert [(c.name, c.holds_retention) for c in await stream.cursors()] == [("a", True),
+                                                                          ("b", False)]  # fmt: skip
+    stale = await other.stream("s").cursor("a")
+    await gone.commit(Position(1, 0, 0))
+    with pytest.raises(CursorConflictError):
+        await stale.delete()
+    await gone.delete()
+    assert [cursor.name for cursor in await stream.cursors()] == ["b"]
+    with pytest.raises(StreamNotFoundError, match="has no cursor a"):
+        await gone.commit(Position(1, 0, 0))
+    with pytest.raises(StreamNotFoundError, match="has no cursor a"):
+        await stale.refresh()
+    held = await stream.cursor("b", holds_retention=True)
+    assert held.holds_retention
+    with pytest.raises(CursorConflictError):
+        await kept.commit(Position(1, 0, 0))
+    for name in "", "a/b", ".", "a b":
+        with pytest.raises(InvalidStreamNameError):
+            await stream.cursor(name)
+    with pytest.raises(LocalProtocolError, match="at most"):
+        await held.commit(Position(1, 0, 0), state=b"x" * (MAX_STATE_SIZE_BYTES + 1))
+    await held.commit(Position(1, 0, 0), state=b"x" * MAX_STATE_SIZE_BYTES)
+    for missing in ns.stream("none").cursor("c"), ns.stream("none").cursors():
+        with pytest.raises(StreamNotFoundError):
+            await missing
+
+
+async def test_a_position_that_another_side_set_has_no_state(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    cursor = await stream.cursor("c", holds_retention=True)
+    await cursor.commit(Position(1, 0, 0), state=b"mine")
+    # As DistributedLog does: the position alone, whatever it was.
+    path = stream.context.nodes.paths.subscriber("c")
+    await stream.context.store.set(path, Position(1, 4, 0).to_text().encode())
+    with pytest.raises(CursorConflictError):
+        await cursor.commit(Position(1, 2, 0))
+    await cursor.refresh()
+    assert (cursor.position, cursor.state) == (Position(1, 4, 0), None)
+    assert cursor.holds_retention
+
+
+async def test_lag_is_counted_in_records_bytes_and_time(ns: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=3))
+    stream = ns.stream("s")
+    cursor = await stream.cursor("c")
+    assert await cursor.lag() == (0, 0, None)
+    async with stream.writer() as writer:
+        where = [await writer.append(b"%d" % n * 1000) for n in range(8)]
+        await writer.flush()
+        sizes = []
+        for n, each in enumerate(where):
+            await cursor.reset(each.position)
+            lag = await cursor.lag()
+            assert lag.records == 8 - n
+            assert lag.age_s is not None
+            assert lag.age_s >= 0
+            sizes.append(lag.size_bytes)
+        await cursor.commit(where[-1].position)
+        assert await cursor.lag() == (0, 0, None)
+    ledgers = {each.ledger_id for each in where}
+    stored = sum([(await ns.client.ledger_metadata(each)).length for each in ledgers])
+    # Closing the last segment may add entries of its own.
+    assert 8 * 1000 < sizes[0] <= stored
+    steps = [before - after for before, after in itertools.pairwise(sizes)]
+    assert min(steps) > 1000
+    await cursor.reset(where[3].position)
+    assert (await cursor.lag()).records == 5
+
+
+def test_what_a_cursor_has_is_read_strictly() -> None:
+    full = CursorState(position=Position(2, 3, 4), state=b"\0x", holds_retention=True,
+                       is_overrun=True)  # fmt: skip
+    text = full.position.to_text().encode()
+    assert CursorState.decode(text, full.encode_rest()) == full
+    assert CursorState.decode(text, None) == CursorState(position=full.position)
+    assert CursorState.decode(b"", None).position == BEFORE_FIRST_POSITION
+    moved = CursorState.decode(Position(2, 3, 5).to_text().encode(), full.encode_rest())
+    assert moved == CursorState(position=Position(2, 3, 5), holds_retention=True)
+    with pytest.raises(UnsupportedFormatError):
+        CursorState.decode(text, b'{"version":2}')
+    for damaged in b"", b"[]", b"{}", b'{"version":1}', b'{"version":1,"position":"x"}':
+        with pytest.raises(CorruptRecordsError):
+            CursorState.decode(text, damaged)
+
+
+@pytest.mark.parametrize("how", ["committed", "reset", "latest"])
+async def test_a_cursor_goes_on_behind_a_segment_that_is_gone(ns: Namespace, how: str) -> None:
+    """Wherever its position is known to be the segment's end, however it came there."""
+    name = f"s-{how}"
+    await ns.create_stream(name, policy=StreamPolicy(retain_records=2))
+    stream = ns.stream(name)
+    async with stream.writer() as writer:
+        last = (await writer.append_batch([b"0", b"1"]))[-1].position
+        assert last is not None
+        await writer.flush()
+        if how == "latest":
+            cursor = await stream.cursor("c", start="latest")
+        else:
+            cursor = await stream.cursor("c")
+            await (cursor.commit(last) if how == "committed" else cursor.reset(last.next))
+        assert cursor.acks is not None
+        assert cursor.acks.floor == 2
+        for payload in b"2", b"3":
+            await writer.roll()
+            await writer.append(payload)
+    deleted = await stream.enforce_retention()
+    assert [each.number for each in deleted.segments] == [1]
+    for start in {"cursor": "c"}, {"start": cursor}:
+        async with stream.reader(tail=False, **start) as reader:
+            assert [record.payload async for record in reader] == [b"2", b"3"]
+    # Of the position alone nobody can tell whether more was behind it; of what is gone, all can.
+    await _assert_truncated(stream, start=cursor.position)
+    async with stream.writer() as writer:
+        await writer.append(b"4")
+    await stream.enforce_retention()
+    await _assert_truncated(stream, start=cursor)
+    await _assert_truncated(stream, cursor="c")
+
+
+async def _assert_truncated(stream: Stream, **start: Any) -> None:
+    with pytest.raises(PositionTruncatedError):
+        async with stream.reader(tail=False, **start) as reader:
+            await reader.read(1, wait_s=None)

@@ -1,0 +1,98 @@
+"""What a policy limits: how much a stream holds, how fast it is written, and who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumbook.errors import ConfigError, NotEnoughBookiesError
+from quorumbook.streams import Namespace, Position, StreamPolicy
+from quorumbook.streams.errors import AccessDeniedError, QuotaExceededError
+from quorumbook.streams.writing.limits import RateLimit
+
+_SECOND = 1_000_000_000
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 10_000)), min_size=1, max_size=15))
+def test_a_rate_is_kept_over_any_time_and_reached_by_who_waits(
+    entries: list[tuple[int, int]],
+) -> None:
+    now_ns, limit = 0, RateLimit(1000, 50_000, 0)
+    for records, size_bytes in entries:
+        while wait_s := limit.wait_s(now_ns):
+            now_ns += round(wait_s * _SECOND) + 1
+        limit.take(records, size_bytes)
+    records, size_bytes = (sum(part) for part in zip(*[(0, 0), *entries[:-1]], strict=True))
+    needed_s = max(records / 1000, size_bytes / 50_000) - 0.1
+    assert needed_s - 1e-6 <= now_ns / _SECOND
+    # While one rate has it wait, the other's credit is full and lost.
+    assert now_ns / _SECOND <= records / 1000 + size_bytes / 50_000 + 1e-5 * len(entries)
+
+
+async def test_a_writer_above_the_rate_is_held_up_and_loses_nothing(ns: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(max_records_per_s=200.0))
+    stream = ns.stream("s")
+    async with stream.writer(batch_bytes=100) as writer:
+        began_ns = ns.store.env.clock.now_ns()
+        await writer.append_batch([b"x" * 60] * 80)
+        # 80 records at 200 a second, a tenth of a second of them at once.
+        assert ns.store.env.clock.now_ns() - began_ns >= 0.25 * _SECOND
+        assert (await writer.append(b"y")).sequence_id == 80
+    async with stream.reader(tail=False) as reader:
+        assert len([record async for record in reader]) == 81
+
+
+async def test_a_stream_takes_no_more_than_it_may_hold(ns: Namespace, other: Namespace) -> None:
+    policy = StreamPolicy(max_total_bytes=3500, roll_entries=1)
+    await ns.create_stream("s", policy=policy)
+    stream = ns.stream("s")
+    async with stream.writer() as writer:
+        last = None
+        with pytest.raises(QuotaExceededError, match="max_total_bytes"):
+            for _ in range(5):
+                last = await writer.append(bytes(1000))
+        assert last is not None
+        assert last.sequence_id == 2
+        await stream.truncate(Position(last.position.segment, 0, 0))
+        async with asyncio.timeout(60):
+            while True:  # what went is noticed after a while
+                try:
+                    assert (await writer.append(bytes(1000))).sequence_id == 3
+                    break
+                except QuotaExceededError:
+                    await asyncio.sleep(0.1)
+    async with other.stream("s").writer() as writer:
+        await writer.append(bytes(1000))
+        with pytest.raises(QuotaExceededError):
+            await writer.append(bytes(1000))
+
+
+async def test_a_policy_denies_and_confines(ns: Namespace) -> None:
+    await ns.set_policy(StreamPolicy(denied="truncate, delete"))
+    await ns.create_stream("s", policy=StreamPolicy(bookie_labels="disk=ssd"))
+    stream = ns.stream("s")
+    with pytest.raises(AccessDeniedError):
+        await stream.truncate(Position(1, 0, 0))
+    with pytest.raises(AccessDeniedError):
+        await ns.delete_stream("s")
+    await stream.set_policy(StreamPolicy(denied="write"))
+    with pytest.raises(AccessDeniedError):
+        await stream.writer()
+    await stream.set_policy(StreamPolicy(denied=""))
+    await ns.delete_stream("s")
+    with pytest.raises(ConfigError, match="denied"):
+        StreamPolicy(denied="read")
+    with pytest.raises(ConfigError, match="bookie_labels"):
+        StreamPolicy(bookie_labels="ssd")
+
+
+async def test_segments_lie_on_bookies_with_the_labels_of_the_policy(ns: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(bookie_labels="disk=ssd"))
+    writer = await ns.stream("s").writer()
+    with pytest.raises(NotEnoughBookiesError, match="disk=ssd"):
+        await writer._pump.segments.ensure(writer._pump.state)
+    await writer.abort()

@@ -1,0 +1,130 @@
+"""Namespaces: create, list, describe, delete, rename, and policies that streams inherit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quorumbook.errors import ConfigError
+from quorumbook.streams import Namespace, StreamPolicy
+from quorumbook.streams.errors import (
+    AccessDeniedError,
+    NamespaceNotBoundError,
+    StreamExistsError,
+    StreamNotFoundError,
+)
+from quorumbook.streams.format.binding import AccessControl
+from quorumbook.testing import LocalCluster
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "streams"
+
+
+async def test_a_new_stream_has_the_peers_nodes(ns: Namespace) -> None:
+    await ns.create_stream("life")
+    golden = json.loads((GOLDEN / "live_streams.json").read_text())
+    step = next(s for s in golden["steps"] if s["step"] == "stream created, never written")
+    store = ns.client.store
+    for node in step["znodes"]:
+        path = node["path"].replace("/messaging/distributedlog", ns.path)
+        if "life" in path:
+            found = await store.get(path)
+            assert found.data.hex() == node["data_hex"], path
+            assert found.version == 0
+
+
+async def test_streams_are_listed_with_nested_ones_and_deleted_one_by_one(ns: Namespace) -> None:
+    for name in "b", "a/x/y", "a", "a/z":
+        await ns.create_stream(name)
+    assert [name async for name in ns.streams()] == ["a", "a/x/y", "a/z", "b"]
+    assert [name async for name in ns.streams(recursive=False)] == ["a", "b"]
+    assert [name async for name in ns.streams("a/")] == ["a/x/y", "a/z"]
+    with pytest.raises(StreamExistsError, match="below it"):
+        await ns.delete_stream("a")
+    for name in "a/x/y", "a/z", "a":
+        await ns.delete_stream(name)
+    assert [name async for name in ns.streams()] == ["b"]
+    # Not even the parents of nested names are left behind.
+    assert await ns.client.store.exists(f"{ns.path}/a") is None
+
+
+async def test_a_stream_is_created_once(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    with pytest.raises(StreamExistsError):
+        await ns.create_stream("s")
+    assert (await ns.create_stream("s", exist_ok=True)).name == "s"
+    with pytest.raises(StreamNotFoundError, match="quorumbook stream create"):
+        await ns.stream("t").info()
+    with pytest.raises(StreamNotFoundError):
+        await ns.delete_stream("t")
+    await ns.delete_stream("t", missing_ok=True)
+
+
+async def test_a_stream_inherits_what_it_does_not_say_itself(ns: Namespace) -> None:
+    await ns.set_policy(StreamPolicy(ensemble_size=5, compression="lz4"))
+    info = await ns.create_stream("s", policy=StreamPolicy(ensemble_size=4))
+    assert info.policy.ensemble_size == 4
+    assert info.policy.compression == "lz4"
+    assert info.policy.ack_quorum_size == 2
+    await ns.set_policy(StreamPolicy())
+    assert (await ns.stream("s").info()).policy.compression == "none"
+    with pytest.raises(ConfigError, match="did you mean compression"):
+        StreamPolicy.of({"compresion": "lz4"})
+
+
+async def test_a_stream_is_renamed_with_what_it_holds(ns: Namespace) -> None:
+    await ns.create_stream("old", policy=StreamPolicy(roll_entries=7))
+    store = ns.client.store
+    paths = ns.stream("old").context.nodes.paths
+    await store.create(paths.subscribers)
+    await store.create(paths.subscriber("sub1"), b"AQ==")
+    await ns.create_stream("taken")
+    with pytest.raises(StreamExistsError):
+        await ns.rename_stream("old", "taken")
+    await ns.rename_stream("old", "new/name")
+    assert [name async for name in ns.streams()] == ["new/name", "taken"]
+    assert (await ns.stream("new/name").info()).policy.roll_entries == 7
+    moved = ns.stream("new/name").context.nodes.paths.subscriber("sub1")
+    assert (await store.get(moved)).data == b"AQ=="
+
+
+async def test_what_access_control_denies_is_denied(cluster: LocalCluster) -> None:
+    address = f"{cluster.metadata_uri}#/guarded"
+    await Namespace.bind(address, acl_root=".acl")
+    with pytest.raises(StreamExistsError):
+        await Namespace.bind(address)
+    async with await Namespace.open(address) as ns:
+        await ns.create_stream("s")
+        store = ns.client.store
+        await store.create(f"{ns.path}/.acl", AccessControl(denies_delete=True).encode())
+        with pytest.raises(AccessDeniedError):
+            await ns.delete_stream("s")
+        await store.create(f"{ns.path}/.acl/s", b"")
+        await ns.delete_stream("s")
+
+
+async def test_a_node_that_is_no_namespace_says_what_to_do(cluster: LocalCluster) -> None:
+    address = f"{cluster.metadata_uri}#/nothing/here"
+    with pytest.raises(NamespaceNotBoundError, match=r"Namespace\.bind"):
+        await Namespace.open(address)
+    await Namespace.bind(address)
+    async with await Namespace.open(address):
+        pass
+    await Namespace.unbind(address)
+    with pytest.raises(NamespaceNotBoundError):
+        await Namespace.open(address)
+
+
+async def test_the_address_of_the_peer_opens_the_same_namespace(
+    cluster: LocalCluster, ns: Namespace
+) -> None:
+    await ns.create_stream("s")
+    if not cluster.metadata_uri.startswith("zk://"):
+        with pytest.raises(ConfigError):
+            await Namespace.open("distributedlog://nowhere")
+        return
+    server, _, rest = cluster.metadata_uri.removeprefix("zk://").partition("/")
+    root = rest.partition("chroot=")[2]
+    async with await Namespace.open(f"distributedlog://{server}{root}{ns.path}") as same:
+        assert [name async for name in same.streams()] == ["s"]

@@ -1,0 +1,331 @@
+"""The promises of docs/streams.md that need something to go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from doubles.cut_network import CutNetwork
+from quorumbook.env import Env
+from quorumbook.errors import NotEnoughBookiesError
+from quorumbook.streams import (
+    Appended,
+    Namespace,
+    Position,
+    Record,
+    SequenceId,
+    Stream,
+    StreamPolicy,
+    StreamReader,
+)
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    DataLossError,
+    PositionTruncatedError,
+    ReaderIdleError,
+)
+from quorumbook.testing import LocalCluster
+from streams.soundness import assert_sound, unnamed_ledgers
+
+
+async def read_all(stream: Stream, start: object = "earliest", **options: object) -> list[bytes]:
+    async with stream.reader(start, tail=False, **options) as reader:
+        return [record.payload async for record in reader]
+
+
+async def test_d1_what_was_acknowledged_survives_the_death_of_all_bookies() -> None:
+    async with LocalCluster(bookies=3, processes=True) as cluster:
+        async with await Namespace.open(cluster.metadata_uri, bind=True) as ns:
+            await ns.create_stream("s")
+            writer = await ns.stream("s").writer()
+            await writer.append_batch([b"%d" % n for n in range(100)])
+            for bookie_id in cluster.bookie_ids:
+                await cluster.kill(bookie_id)
+            await writer.abort()
+        for bookie_id in cluster.bookie_ids:
+            await cluster.restart(bookie_id)
+        async with await Namespace.open(cluster.metadata_uri) as ns:
+            await ns.stream("s").recover()
+            assert await read_all(ns.stream("s")) == [b"%d" % n for n in range(100)]
+
+
+async def test_r1_what_was_read_once_is_read_for_ever(ns: Namespace, other: Namespace) -> None:
+    """Readers at the tail and of the whole, while writers crash, are pushed out and fail over."""
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=4))
+    stream = ns.stream("s")
+    lives = 4
+
+    async def follow(reader: StreamReader) -> list[Record]:
+        return [record async for record in reader]
+
+    async with other.stream("s").reader() as reader:
+        following = asyncio.ensure_future(follow(reader))
+        sent = 0
+        for life in range(lives):
+            writer = await stream.writer(takeover="force", batch_bytes=1)
+            for _ in range(5):
+                futures = [writer.append_nowait(b"%d" % n) for n in range(sent, sent + 3)]
+                sent += 3
+                await futures[0]
+            if life % 2:
+                await writer.flush()
+                tail = writer._pump.state.tail
+                if tail is not None:
+                    async with await other.client.open_ledger(tail.ledger_id):
+                        await writer.append(b"%d" % sent)
+                        sent += 1
+            before = await records_of(stream)
+            await writer.abort()
+            async with other.stream("s").reader(tail=False) as late:
+                again = [record async for record in late]
+            assert again[: len(before)] == before
+        async with stream.writer(takeover="force") as writer:
+            await writer.seal()
+        seen = await following
+    assert len(seen) >= lives * 13
+    assert seen == await records_of(stream)
+    payloads = [int(record.payload) for record in seen]
+    assert payloads == sorted(set(payloads))
+
+
+async def records_of(stream: Stream) -> list[Record]:
+    async with stream.reader(tail=False) as reader:
+        return [record async for record in reader]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 7, 40])
+async def test_x1_records_in_flight_when_a_segment_fails_are_stored_once(
+    ns: Namespace, other: Namespace, in_flight: int
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    async with stream.writer(batch_bytes=1, max_in_flight_entries=8) as writer:
+        await writer.append(b"first")
+        (segment,) = await stream.segments()
+        futures = [writer.append_nowait(b"%d" % n) for n in range(in_flight)]
+        await asyncio.sleep(0)
+        # Nobody took the stream over, but its ledger is fenced and closed under the writer.
+        async with await other.client.open_ledger(segment.metadata.ledger_id):
+            futures.append(writer.append_nowait(b"behind"))
+            appended = [await future for future in futures]
+        await writer.append(b"last")
+    assert [each.sequence_id for each in appended] == list(range(1, in_flight + 2))
+    assert appended[-1].position.segment > 1
+    async with other.stream("s").reader(tail=False) as reader:
+        records = [record async for record in reader]
+    assert [r.payload for r in records] == [
+        b"first", *[b"%d" % n for n in range(in_flight)], b"behind", b"last",
+    ]  # fmt: skip
+    assert [r.position for r in records[1:-1]] == [each.position for each in appended]
+
+
+async def test_x1_a_writer_waits_for_bookies_and_goes_on(cluster: LocalCluster) -> None:
+    address = f"{cluster.metadata_uri}#/patient"
+    options = {"add_timeout_s": 0.2, "add_quorum_timeout_s": 0.5, "quarantine_s": 0.1}
+    async with await Namespace.open(address, bind=True, **options) as ns:
+        await ns.create_stream("s")
+        async with ns.stream("s").writer() as writer:
+            await writer.append(b"a")
+            for bookie_id in cluster.bookie_ids[1:]:
+                await cluster.stop(bookie_id)
+            futures = [writer.append_nowait(b"%d" % n) for n in range(20)]
+            (first,) = await ns.stream("s").segments()
+            async with asyncio.timeout(60):
+                # It ends the segment behind what is safe, which needs no bookie.
+                while first.metadata.is_in_progress:
+                    await asyncio.sleep(0.01)
+                    (first,) = await ns.stream("s").segments()
+            assert not any(future.done() for future in futures)
+            for bookie_id in cluster.bookie_ids[1:]:
+                await cluster.restart(bookie_id)
+            found = [await future for future in futures]
+            assert found[-1].ledger_id != first.metadata.ledger_id
+        assert await read_all(ns.stream("s")) == [b"a", *[b"%d" % n for n in range(20)]]
+
+
+async def test_x1_what_was_stored_when_the_ledger_failed_is_not_sent_again(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s")
+    async with ns.stream("s").writer(batch_bytes=1) as writer:
+        found = [await writer.append(b"0")]
+        for in_flight in 1, 2, 9:
+            futures = [writer.append_nowait(b"%d" % (len(found) + n)) for n in range(in_flight)]
+            async with asyncio.timeout(60):
+                while writer._pump.state.in_flight < in_flight:
+                    assert not any(future.done() for future in futures)
+                    await asyncio.sleep(0)
+            # As if answers had been lost: bookies go on and store all of it.
+            writer._pump._on_ledger_failed(NotEnoughBookiesError("answers are lost"))
+            found += [await future for future in futures]
+            assert found[-1].position.segment == found[-1 - in_flight].position.segment
+            found.append(await writer.append(b"%d" % len(found)))
+            assert found[-1].position.segment == found[-2].position.segment + 1
+    records = await records_of(other.stream("s"))
+    assert [record.payload for record in records] == [b"%d" % n for n in range(len(found))]
+    assert [record.position for record in records] == [each.position for each in found]
+
+
+async def test_x1_an_ensemble_that_fails_with_any_number_of_adds_in_flight(
+    cluster: LocalCluster, other: Namespace
+) -> None:
+    """Two of three bookies, or all, are cut off some turns of the loop later."""
+    network = CutNetwork()
+    options = {"add_timeout_s": 0.5, "add_quorum_timeout_s": 0.5, "quarantine_s": 0.1}
+    address = f"{cluster.metadata_uri}#{other.path}"
+    ports = [int(bookie_id.rpartition(":")[2]) for bookie_id in cluster.bookie_ids]
+    async with await Namespace.open(address, env=Env(network=network), **options) as ns:
+        await ns.create_stream("s")
+        stream = ns.stream("s")
+        found: list[Appended] = []
+        async with stream.writer(batch_bytes=1, max_in_flight_entries=12) as writer:
+            for in_flight in (*range(1, 13), 30):
+                found.append(await writer.append(b"%d" % len(found)))
+                number = found[-1].position.segment
+                futures = [writer.append_nowait(b"%d" % (len(found) + n)) for n in range(in_flight)]
+                for _ in range(in_flight % 5):
+                    await asyncio.sleep(0)
+                network.cut(ports[in_flight % 3 :] + ports[: max(0, in_flight % 3 - 1)])
+                async with asyncio.timeout(60):
+                    # It ends the segment behind what is safe, which needs no bookie.
+                    while not all(f.done() for f in futures) and await is_open(stream, number):
+                        await asyncio.sleep(0.01)
+                network.heal()
+                found += [await future for future in futures]
+        assert found[-1].position.segment > 6
+        assert [each.sequence_id for each in found] == list(range(len(found)))
+        records = await records_of(other.stream("s"))
+        assert [record.payload for record in records] == [b"%d" % n for n in range(len(found))]
+        assert [record.position for record in records] == [each.position for each in found]
+        await assert_sound(other.stream("s"))
+        assert await unnamed_ledgers(other.stream("s")) == set()
+
+
+async def is_open(stream: Stream, number: int) -> bool:
+    return any(
+        segment.metadata.number == number and segment.metadata.is_in_progress
+        for segment in await stream.segments()
+    )
+
+
+async def test_t1_truncation_is_exact_to_the_record(ns: Namespace, other: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=2))
+    stream = ns.stream("s")
+    async with stream.writer() as writer:
+        where = [w for n in range(9) for w in await writer.append_batch([b"%d" % n, b"+", b"-"])]
+        await writer.flush()
+        everything = await read_all(stream)
+        assert (await stream.segments())[-1].metadata.is_in_progress
+        for first in 2, 3, 6, 7, 13, 25:
+            assert await stream.truncate(where[first].position, dry_run=True)
+            assert await stream.truncate(SequenceId(first))
+            assert await read_all(other.stream("s")) == everything[first:]
+            assert (await other.stream("s").get(SequenceId(first))).sequence_id == first
+            with pytest.raises(PositionTruncatedError):
+                await read_all(stream, where[first - 1].position)
+            with pytest.raises(PositionTruncatedError):
+                await stream.get(SequenceId(0))
+            skipping = await read_all(stream, where[0].position, on_truncated="skip")
+            assert skipping == everything[first:]
+            # What is truncated stays so.
+            assert await stream.truncate(where[first - 1].position) == []
+        await writer.append(b"more")
+    # The segment that was in progress kept it when it was completed.
+    assert await read_all(stream) == [*everything[25:], b"more"]
+    assert (await stream.get(SequenceId(27))).payload == b"more"
+
+
+async def test_g1_a_hole_is_an_error_that_names_it(ns: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
+    stream = ns.stream("s")
+    nodes = stream.context.nodes
+    async with stream.writer() as writer:
+        for number in range(5):
+            await writer.append_batch([b"%d" % number] * 2)
+    segments = [segment.metadata for segment in await stream.segments()]
+    # A segment is said to have had more records than it has.
+    await nodes.replace_segment(segments[3], replace(segments[3], record_count=5))
+    with pytest.raises(DataLossError, match="sequence ids 8 to 10 are missing"):
+        await read_all(stream)
+    await nodes.replace_segment(replace(segments[3], record_count=5), segments[3])
+    # The next one begins later than the last one ended.
+    await nodes.replace_segment(segments[4], replace(segments[4], start_sequence_id=10))
+    with pytest.raises(DataLossError, match=r"sequence ids 8 to 9 .* missing before position 5"):
+        await read_all(stream)
+    await ns.client.delete_ledger(segments[2].ledger_id)
+    with pytest.raises(DataLossError, match=f"ledger {segments[2].ledger_id} of segment 3"):
+        await read_all(stream)
+    await nodes.delete_segment(segments[2])
+    with pytest.raises(DataLossError, match="segments 3 to 3 are missing"):
+        await read_all(stream)
+
+
+async def test_g1_an_entry_that_does_not_follow_is_refused(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    async with stream.writer() as writer:
+        await writer.append_batch([b"a", b"b"])
+        # As if an entry between had been lost on the way.
+        assert writer._pump.state.tail is not None
+        writer._pump.state.tail.record_count += 3
+        await writer.append(b"c")
+    with pytest.raises(CorruptRecordsError, match=r"entry 1 of segment 1 .* number 6 .* number 3"):
+        await read_all(stream)
+
+
+async def test_l1_a_reader_that_cannot_progress_says_so(ns: Namespace, other: Namespace) -> None:
+    await ns.create_stream("s")
+    async with ns.stream("s").writer() as writer:
+        await writer.append(b"a")
+        stream = other.stream("s")
+        async with stream.reader(idle_warn_s=0.02, idle_error_s=0.05) as reader:
+            assert (await anext(reader)).payload == b"a"
+            # Idle for long, but everything can be asked: that is no error.
+            assert await reader.read(wait_s=0.2) == []
+            assert reader.caught_up
+
+            async def unreachable(*_: object, **__: object) -> object:
+                from quorumbook.errors import MetadataUnavailableError
+
+                raise MetadataUnavailableError("nobody answers")
+
+            stream.context.nodes.segments = unreachable  # type: ignore[method-assign]
+            with pytest.raises(ReaderIdleError, match="nobody answers"):
+                await reader.read(wait_s=None)
+
+
+async def test_a_reader_follows_across_a_hundred_rolls(ns: Namespace, other: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
+    count = 100
+
+    async def write() -> None:
+        async with ns.stream("s").writer() as writer:
+            for number in range(count):
+                await writer.append(b"%d" % number)
+
+    async with other.stream("s").reader() as reader:
+        task = asyncio.ensure_future(write())
+        for number in range(count):
+            record = await anext(reader)
+            assert (record.payload, record.sequence_id) == (b"%d" % number, number)
+        await task
+    assert reader.position >= Position(count, 0, 0)
+
+
+async def test_a_session_that_ends_does_not_stop_a_writer(ns: Namespace, other: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=2))
+    async with ns.stream("s").writer() as writer:
+        await writer.append(b"a")
+        # What the store does when it learns that its session is over.
+        member = writer._lock._member
+        assert member is not None
+        await ns.client.store.delete(member)
+        writer._lock._on_session_expired()
+        for _ in range(5):
+            await writer.append(b"b")
+        async with asyncio.timeout(60):
+            while not writer._lock.is_held:
+                await asyncio.sleep(0.01)
+    assert len(await read_all(other.stream("s"))) == 6

@@ -1,0 +1,187 @@
+"""Records that a group's member refuses: handed out again, counted, and given up at last."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quorumbook.errors import ConfigError, LocalProtocolError
+from quorumbook.streams import Consumer, Delivery, Namespace, PartitionedStream
+from quorumbook.streams.cursors import acks
+from quorumbook.streams.errors import AckLimitError, PartitionLostError, WriterBusyError
+from quorumbook.streams.partitions import redelivery
+from quorumbook.testing import LocalCluster
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def cluster(standing_cluster: LocalCluster) -> LocalCluster:
+    return standing_cluster
+
+
+async def filled(ns: Namespace, count: int = 6) -> PartitionedStream:
+    stream = await PartitionedStream.create(ns, "s", partitions=1)
+    async with stream.writer() as writer:
+        for n in range(count):
+            await writer.append(b"%d" % n, key=b"key", headers={"n": b"%d" % n}, event_time_ms=n)
+    return stream
+
+
+async def take(consumer: Consumer) -> Delivery:
+    async with asyncio.timeout(PATIENCE_S):
+        (found,) = await consumer.read(1, wait_s=None)
+    return found
+
+
+def number(delivery: Delivery) -> int:
+    return int(delivery.record.payload)
+
+
+async def until_done(stream: PartitionedStream, records: int = 0) -> None:
+    """Wait until so many records are before the group."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            cursor = (await stream.group("g")).cursors[0]
+            if cursor is not None and (await cursor.lag()).records == records:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_refused_record_is_handed_out_again_until_it_is_done(
+    ns: Namespace, other: Namespace
+) -> None:
+    stream = await filled(ns)
+    seen: list[tuple[int, int]] = []
+    async with stream.consumer("g", auto_commit_s=0.01) as consumer:
+        while len(seen) < 6 + 3:
+            each = await take(consumer)
+            seen.append((number(each), each.delivery_count))
+            if seen[-1] in ((2, 1), (2, 2), (4, 1)):
+                await consumer.nack(each)
+        # Everything is done but what is in hand.
+        assert sorted(seen) == [(0, 1), (1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1), (4, 2),
+                                (5, 1)]  # fmt: skip
+        assert [n for n, count in seen if count == 1] == list(range(6))
+    await until_done(await PartitionedStream.open(other, "s"))
+
+
+async def test_the_next_member_hands_out_what_the_last_refused(
+    ns: Namespace, other: Namespace
+) -> None:
+    stream = await filled(ns)
+    async with stream.consumer("g") as first:
+        for n in range(6):
+            each = await take(first)
+            if n in (0, 3):
+                await first.nack(each)
+    await until_done(stream, 2)
+    cursor = (await stream.group("g")).cursors[0]
+    assert cursor is not None
+    assert cursor.acks is not None
+    assert [each.deliveries for each in cursor.acks.refused] == [1, 1]
+    # A reader by the same cursor, who is no member, gets them as all that is not done.
+    async with stream.partitions[0].reader(cursor="g", tail=False) as reader:
+        assert [int(each.payload) async for each in reader] == [0, 3]
+    theirs = await PartitionedStream.open(other, "s")
+    async with theirs.consumer("g", auto_commit_s=0) as second:
+        got = [await take(second), await take(second)]
+        assert sorted((number(each), each.delivery_count) for each in got) == [(0, 2), (3, 2)]
+        await second.commit(next(each for each in got if number(each) == 3))
+        await until_done(stream, 1)  # the other one was refused, and is not done
+        await second.ack(next(each for each in got if number(each) == 0))
+        await until_done(stream, 0)
+        with pytest.raises(LocalProtocolError, match="passed"):
+            await second.nack(got[0])
+        lost = got[1]
+    async with stream.consumer("g"):
+        with pytest.raises(PartitionLostError):
+            await second.nack(lost)
+
+
+async def test_a_refused_record_waits_for_its_delay(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivery, "_LOOK_S", 0.02)
+    stream = await filled(ns)
+    clock = ns.client.store.env.clock
+    async with stream.consumer("g", auto_commit_s=0) as consumer:
+        first, second = await take(consumer), await take(consumer)
+        await consumer.nack(first, delay_s=7200)
+        await consumer.nack(second, delay_s=3600)
+        await consumer.nack(first, delay_s=0)  # it was not handed out since: that says nothing
+        assert [number(await take(consumer)) for _ in range(4)] == [2, 3, 4, 5]
+        assert await consumer.read(wait_s=0.1) == []
+        real = clock.wall_ms
+        monkeypatch.setattr(clock, "wall_ms", lambda: real() + 3_600_000)
+        again = await take(consumer)
+        assert (number(again), again.delivery_count) == (1, 2)
+        assert await consumer.read(wait_s=0.1) == []
+        monkeypatch.setattr(clock, "wall_ms", lambda: real() + 7_200_000)
+        assert number(await take(consumer)) == 0
+
+
+async def test_what_is_refused_too_often_goes_to_the_dead_letters(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivery, "_LOCK_WAIT_S", 0.05)
+    stream = await filled(ns, 3)
+    with pytest.raises(ConfigError, match="max_deliveries"):
+        stream.consumer("g", dead_letter="dead/letters")
+    options = {"max_deliveries": 2, "dead_letter": "dead/letters"}
+    async with stream.consumer("g", auto_commit_s=0.01, **options) as consumer:
+        await take(consumer)
+        poisonous = await take(consumer)
+        await consumer.nack(poisonous)
+        while poisonous.delivery_count == 1:
+            poisonous = await take(consumer)
+        assert (number(poisonous), poisonous.delivery_count) == (1, 2)
+        async with other.stream("dead/letters").writer() as busy:
+            with pytest.raises(WriterBusyError):
+                await consumer.nack(poisonous)
+            await busy.append(b"another's")
+        await consumer.nack(poisonous)
+        await until_done(stream, 0)
+        assert await consumer.read(wait_s=0.05) == []
+    async with other.stream("dead/letters").reader(tail=False) as reader:
+        (_, letter) = [record async for record in reader]
+    assert (letter.payload, letter.key, letter.event_time_ms) == (b"1", b"key", 1)
+    assert letter.headers == {
+        "n": b"1",
+        "dead-letter-group": b"g",
+        "dead-letter-stream": b"s/p0",
+        "dead-letter-position": str(poisonous.record.position).encode(),
+        "dead-letter-sequence-id": b"1",
+        "dead-letter-deliveries": b"2",
+    }
+
+
+async def test_what_is_given_up_without_dead_letters_is_logged_and_done(
+    ns: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = await filled(ns, 2)
+    async with stream.consumer("g", auto_commit_s=0.01, max_deliveries=1) as consumer:
+        await consumer.nack(await take(consumer))
+        assert number(await take(consumer)) == 1
+    await until_done(stream, 0)
+    assert "gives record 1:0:1 of stream s/p0 up" in caplog.text
+
+
+async def test_a_record_that_is_gone_holds_nothing_up(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await filled(ns)
+    monkeypatch.setattr(acks, "MAX_REFUSED", 2)
+    async with stream.consumer("g", auto_commit_s=0.01) as consumer:
+        got = [await take(consumer) for _ in range(4)]
+        await consumer.nack(*got[1:3], delay_s=3600)
+        with pytest.raises(AckLimitError, match="2 records wait"):
+            await consumer.nack(got[3], delay_s=3600)
+        got += [await take(consumer) for _ in range(2)]
+        await stream.partitions[0].truncate(got[4].record.position)
+        clock = ns.client.store.env.clock
+        real = clock.wall_ms
+        monkeypatch.setattr(clock, "wall_ms", lambda: real() + 3_600_000)
+        await consumer.read(1, wait_s=0.01)
+        await until_done(stream, 0)

@@ -1,0 +1,276 @@
+"""Segments as Parquet files: read through, restored byte by byte, removed with their segments."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+pq = pytest.importorskip("pyarrow.parquet", reason="pip install 'quorumbook[spark]'")
+
+from doubles.replicas import assert_fully_replicated, copies  # noqa: E402
+from quorumbook.errors import MetadataVersionConflict, NoSuchLedgerInMetadataError  # noqa: E402
+from quorumbook.streams import Namespace, Position, Stream  # noqa: E402
+from quorumbook.streams.errors import (  # noqa: E402
+    CorruptRecordsError,
+    DataLossError,
+    FilesUnavailableError,
+)
+from quorumbook.streams.tier import moving, part_file  # noqa: E402
+from quorumbook.streams.tier.manifest import TierState  # noqa: E402
+from quorumbook.streams.tier.moving import Segment  # noqa: E402
+from quorumbook.streams.tier.nodes import TierNodes  # noqa: E402
+from quorumbook.testing import LocalCluster  # noqa: E402
+
+NAMESPACE = "/messaging/test"
+
+PAYLOADS = [b"record %d " % number * (number % 7) for number in range(90)]
+
+
+@pytest.fixture
+async def ns(cluster: LocalCluster) -> AsyncIterator[Namespace]:
+    """A namespace whose ledgers are read in small batches, so that files are cut small too."""
+    address = f"{cluster.metadata_uri}#{NAMESPACE}"
+    async with await Namespace.open(address, bind=True, read_batch_bytes=500) as made:
+        yield made
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Many row groups in small files."""
+    monkeypatch.setattr(part_file, "ROW_GROUP_BYTES", 700)
+
+
+async def written(ns: Namespace, segments: int = 3) -> Stream:
+    """A stream of segments with 30 records, each in an entry of its own."""
+    await ns.create_stream("a/s")
+    stream = ns.stream("a/s")
+    for number in range(segments):
+        async with stream.writer() as writer:
+            for payload in PAYLOADS[30 * number : 30 * number + 30]:
+                await writer.append(payload)
+    return stream
+
+
+async def segments_of(stream: Stream) -> list[Segment]:
+    return [
+        Segment(context=stream.context, metadata=each.metadata) for each in await stream.segments()
+    ]
+
+
+async def payloads(stream: Stream, start: Position | None = None) -> list[bytes]:
+    async with stream.reader(*([start] if start else []), tail=False) as reader:
+        return [record.payload async for record in reader]
+
+
+def files_in(directory: object) -> list[str]:
+    return sorted(
+        os.path.join(path, name) for path, _, names in os.walk(str(directory)) for name in names
+    )
+
+
+async def gone_to_files(stream: Stream, directory: object) -> Segment:
+    """The second segment's ledger deleted, its files live."""
+    segment = (await segments_of(stream))[1]
+    await moving.offload(segment, str(directory), part_bytes=500)
+    assert await moving.delete_copy(segment, delay_s=0)
+    return segment
+
+
+async def test_an_offloaded_segment_reads_as_before_and_comes_back_byte_by_byte(
+    ns: Namespace, tmp_path, small_groups
+) -> None:
+    stream = await written(ns)
+    segment = (await segments_of(stream))[1]
+    ledger_id = segment.metadata.ledger_id
+    before = await copies(ns.client, ledger_id)
+    metadata = await ns.client.ledger_metadata(ledger_id)
+    manifest = await moving.offload(segment, str(tmp_path), part_bytes=500)
+    assert manifest.state is TierState.LIVE
+    assert len(manifest.parts) > 1
+    assert not await moving.delete_copy(segment, delay_s=3600)
+    assert await moving.delete_copy(segment, delay_s=0)
+    with pytest.raises(NoSuchLedgerInMetadataError):
+        await ns.client.ledger_metadata(ledger_id)
+    assert await payloads(stream) == PAYLOADS
+    # From a position in the middle of it, and by time or id: a point read of one row group.
+    async with stream.reader(tail=False) as reader:
+        positions = [record.position async for record in reader]
+    for at in (35, 44, 59):
+        assert await payloads(stream, positions[at]) == PAYLOADS[at:]
+
+    # Anybody's Parquet reader understands it.
+    table = pq.read_table(files_in(tmp_path))
+    assert table.column("entry_id").to_pylist() == list(range(len(before)))
+    assert set(table.column("ledger_id").to_pylist()) == {ledger_id}
+
+    assert await moving.restore(segment) == len(before)
+    assert files_in(tmp_path) == []
+    assert await TierNodes(stream.context.nodes).numbers() == []
+    restored = await ns.client.ledger_metadata(ledger_id)
+    assert (restored.last_entry_id, restored.length) == (metadata.last_entry_id, metadata.length)
+    assert restored.custom_metadata == metadata.custom_metadata
+    assert restored.ctime_ms == metadata.ctime_ms
+    await assert_fully_replicated(ns.client, ledger_id)
+    after = await copies(ns.client, ledger_id)
+    assert {e: set(c.values()) for e, c in after.items()} == {
+        e: set(c.values()) for e, c in before.items()
+    }
+    assert await payloads(stream) == PAYLOADS
+
+
+async def test_what_was_done_is_not_done_again(ns: Namespace, tmp_path) -> None:
+    stream = await written(ns, 1)
+    (segment,) = await segments_of(stream)
+    first = await moving.offload(segment, str(tmp_path))
+    files = files_in(tmp_path)
+    assert await moving.offload(segment, str(tmp_path)) == first
+    assert files_in(tmp_path) == files
+
+
+async def test_an_interrupted_copy_is_begun_anew_and_leaves_nothing(
+    ns: Namespace, tmp_path, monkeypatch
+) -> None:
+    stream = await written(ns, 1)
+    (segment,) = await segments_of(stream)
+    verify = moving.verify
+
+    async def stop(*_: object) -> int:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(moving, "verify", stop)
+    with pytest.raises(asyncio.CancelledError):
+        await moving.offload(segment, str(tmp_path))
+    stored = await segment.nodes.read(segment.number)
+    assert stored is not None
+    assert stored.manifest.state is TierState.COPYING
+    left = files_in(tmp_path)
+    monkeypatch.setattr(moving, "verify", verify)
+    manifest = await moving.offload(segment, str(tmp_path))
+    assert manifest.state is TierState.LIVE
+    assert not set(files_in(tmp_path)) & set(left)
+    assert len(files_in(tmp_path)) == len(left)
+
+
+async def test_of_two_that_copy_one_segment_the_first_fails_and_cleans_up(
+    ns: Namespace, tmp_path, monkeypatch
+) -> None:
+    stream = await written(ns, 1)
+    (segment,) = await segments_of(stream)
+    verify = moving.verify
+    others: list[object] = []
+
+    async def overtaken(env: object, manifest: object) -> int:
+        monkeypatch.setattr(moving, "verify", verify)
+        others.append(await moving.offload(segment, str(tmp_path)))
+        return 0
+
+    monkeypatch.setattr(moving, "verify", overtaken)
+    with pytest.raises(MetadataVersionConflict):
+        await moving.offload(segment, str(tmp_path))
+    (winner,) = others
+    assert {os.path.dirname(path) for path in files_in(tmp_path)} == {winner.location}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("place", ["value", "footer", "short"])
+async def test_damaged_files_never_become_live_nor_let_the_ledger_go(
+    ns: Namespace, tmp_path, place
+) -> None:
+    stream = await written(ns, 1)
+    (segment,) = await segments_of(stream)
+
+    def damage() -> None:
+        (path,) = files_in(tmp_path)
+        with open(path, "rb") as file:
+            data = bytearray(file.read())
+        values = pq.ParquetFile(path).metadata.row_group(0).column(5)
+        if place == "short":
+            del data[-20:]
+        else:
+            at = values.data_page_offset + values.total_compressed_size - 9
+            data[at if place == "value" else len(data) - 6] ^= 1
+        with open(path, "wb") as file:
+            file.write(data)
+
+    manifest = await moving.offload(segment, str(tmp_path))
+    damage()
+    with pytest.raises((CorruptRecordsError, FilesUnavailableError)):
+        await moving.verify(segment.env, manifest)
+    with pytest.raises((CorruptRecordsError, FilesUnavailableError)):
+        await moving.delete_copy(segment, delay_s=0)
+    assert (await ns.client.ledger_metadata(segment.metadata.ledger_id)).is_closed
+
+
+async def test_a_file_with_other_contents_under_right_checksums_is_found(
+    ns: Namespace, tmp_path
+) -> None:
+    stream = await written(ns, 1)
+    (segment,) = await segments_of(stream)
+    manifest = await moving.offload(segment, str(tmp_path))
+    (path,) = files_in(tmp_path)
+    table = pq.read_table(path)
+    facts = pq.ParquetFile(path).metadata.metadata
+    values = table.column("value").to_pylist()
+    values[3] = values[3][::-1] + b"?"
+    index = table.schema.get_field_index("value")
+    changed = table.set_column(index, table.schema.field("value"), [values])
+    with pq.ParquetWriter(path, changed.schema) as writer:
+        writer.write_table(changed)
+        writer.add_key_value_metadata(
+            {k.decode(): v.decode() for k, v in facts.items() if k.startswith(b"quorumbook.")}
+        )
+    with pytest.raises(CorruptRecordsError, match="digest"):
+        await moving.verify(segment.env, manifest)
+
+
+async def test_a_restore_that_was_interrupted_is_read_from_files_until_it_is_whole(
+    ns: Namespace, tmp_path, monkeypatch, small_groups
+) -> None:
+    stream = await written(ns)
+    segment = await gone_to_files(stream, tmp_path)
+    compare = moving._compare
+
+    async def stop(*_: object) -> None:
+        raise DataLossError("a bookie gives back other bytes")
+
+    monkeypatch.setattr(moving, "_compare", stop)
+    with pytest.raises(DataLossError):
+        await moving.restore(segment)
+    # The ledger stands, closed and half full: nobody may take it for whole, or recover it shorter.
+    half = await ns.client.ledger_metadata(segment.metadata.ledger_id)
+    assert half.is_closed
+    assert await payloads(stream) == PAYLOADS
+    monkeypatch.setattr(moving, "_compare", compare)
+    await moving.restore(segment)
+    assert await payloads(stream) == PAYLOADS
+    await assert_fully_replicated(ns.client, segment.metadata.ledger_id)
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["truncated", "stream deleted"])
+async def test_files_go_with_their_segment(ns: Namespace, tmp_path, how) -> None:
+    stream = await written(ns)
+    await gone_to_files(stream, tmp_path)
+    assert files_in(tmp_path)
+    if how == "truncated":
+        third = (await stream.segments())[2].metadata
+        await stream.truncate(Position(third.number, 0, 0))
+        await stream.enforce_retention()
+        assert await payloads(stream) == PAYLOADS[60:]
+    else:
+        await ns.delete_stream("a/s")
+    assert files_in(tmp_path) == []
+
+
+async def test_missing_files_are_told_and_kept_in_mind(ns: Namespace, tmp_path) -> None:
+    stream = await written(ns)
+    await gone_to_files(stream, tmp_path)
+    for path in files_in(tmp_path):
+        os.rename(path, path + ".away")
+    with pytest.raises((FilesUnavailableError, CorruptRecordsError)):
+        await payloads(stream)
+    for path in files_in(tmp_path):
+        os.rename(path, path.removesuffix(".away"))
+    assert await payloads(stream) == PAYLOADS

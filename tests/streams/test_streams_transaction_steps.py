@@ -1,0 +1,178 @@
+"""The steps in which distributed appends appear and are cleaned up: what each of them guards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quorumbook.errors import ConfigError
+from quorumbook.metadata.store import Check, Create, Delete, Operation, Set
+from quorumbook.streams import Namespace
+from quorumbook.streams.errors import TransactionLostError, TransactionTooLargeError
+from quorumbook.streams.metadata.lock import StreamLock
+from quorumbook.streams.transactions import Application, Identity, Place, collect_orphans
+from quorumbook.streams.transactions.commit import check_one_store
+from quorumbook.testing import LocalCluster
+from streams.transactions import application, ledger_ids, payloads, referenced, write
+
+
+def is_commit(operations: Sequence[Operation]) -> bool:
+    return isinstance(operations[0], Set) and any(isinstance(each, Delete) for each in operations)
+
+
+class Pause:
+    """Holds a process of one namespace right before its commit's step."""
+
+    def __init__(self, ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
+        multi = ns.store.multi
+
+        async def held(operations: Sequence[Operation]) -> Any:
+            if is_commit(operations):
+                self.reached.set()
+                await self.goes_on.wait()
+            return await multi(operations)
+
+        monkeypatch.setattr(ns.store, "multi", held)
+
+
+async def lose_lock(ns: Namespace, stream: str) -> None:
+    """Be the metadata store that takes the locks of a session away."""
+    path = ns.stream(stream).context.lock()._path
+    for member in await ns.store.children(path):
+        await ns.store.delete(f"{path}/{member}")
+
+
+@pytest.mark.parametrize("who", ["gc_orphans", "second_driver", "both"])
+async def test_a_driver_paused_before_its_step_changes_nothing_when_it_goes_on(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    await ns.create_stream("s")
+    paused = await application(ns, "r1")
+    results = [await write(paused, 0, part, {"s": [b"%d" % part]}) for part in range(2)]
+    pause = Pause(ns, monkeypatch)
+    committing = asyncio.create_task(paused.commit(0, results))
+    await pause.reached.wait()
+    await lose_lock(other, "s")
+    if who != "second_driver":
+        await collect_orphans(Place(other.client, other, attempt_ttl_s=0))
+    if who != "gc_orphans":
+        second = await application(other, "r2")
+        again = [await write(second, 0, part, {"s": [b"%d" % part]}) for part in range(2)]
+        await second.commit(0, again)
+    pause.goes_on.set()
+    with pytest.raises(TransactionLostError):
+        await committing
+    await paused.abort(0)
+    expected = [] if who == "gc_orphans" else [b"0", b"1"]
+    assert await payloads(other, "s") == expected
+    assert await ledger_ids(ns.client) == await referenced(ns, "s")
+    # Whoever starts the query again writes it, once.
+    third = await application(ns, "r3")
+    if not await third.is_committed(0):
+        await third.commit(0, [await write(third, 0, 0, {"s": [b"0", b"1"]})])
+    assert await payloads(other, "s") == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("how", ["abort", "gc_orphans"])
+async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_ledgers(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    await app.commit(0, [await write(app, 0, 0, {"s": [b"there"]})])
+    results = [await write(app, 1, part, {"s": [b"x"]}) for part in range(2)]
+    _, version = await app._nodes.read_head()
+    done: list[Any] = []
+    multi, delete_ledger = ns.store.multi, ns.client.delete_ledger
+
+    async def stepping(operations: Sequence[Operation]) -> Any:
+        done.append(list(operations))
+        return await multi(operations)
+
+    async def deleting(ledger_id: int) -> None:
+        done.append(ledger_id)
+        await delete_ledger(ledger_id)
+
+    monkeypatch.setattr(ns.store, "multi", stepping)
+    monkeypatch.setattr(ns.client, "delete_ledger", deleting)
+    if how == "abort":
+        await app.abort(1)
+    else:
+        await collect_orphans(Place(ns.client, ns, attempt_ttl_s=0))
+    for result in results:
+        (step,) = (
+            number
+            for number, each in enumerate(done)
+            if isinstance(each, list) and any(str(result.name) in one.path for one in each)
+        )
+        check, delete, create = done[step]
+        assert check == Check(app._nodes.path, version)
+        assert isinstance(delete, Delete)
+        assert isinstance(create, Create)
+        assert [done.index(draft.ledger_id) > step for draft in result.drafts] == [True]
+    assert await payloads(ns, "s") == [b"there"]
+    assert await ledger_ids(ns.client) == await referenced(ns, "s")
+
+
+async def test_locks_are_taken_in_the_order_of_names(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["b", "a/z", "c", "a"]
+    for name in names:
+        await ns.create_stream(name)
+    taken = []
+    acquire = StreamLock.acquire
+
+    async def noting(lock: StreamLock, **options: Any) -> None:
+        taken.append(lock._path)
+        await acquire(lock, **options)
+
+    monkeypatch.setattr(StreamLock, "acquire", noting)
+    app = await application(ns)
+    await app.commit(0, [await write(app, 0, 0, {name: [b"x"] for name in names})])
+    assert taken == [ns.stream(name).context.lock()._path for name in sorted(names)]
+
+
+async def test_a_step_larger_than_a_request_may_be_is_refused_before_it_is_made(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    results = [await write(app, 0, part, {"s": [b"x"]}) for part in range(3)]
+    with monkeypatch.context() as smaller:
+        smaller.setattr("quorumbook.streams.transactions.commit._MAX_REQUEST_BYTES", 500)
+        with pytest.raises(TransactionTooLargeError, match=r"500.*target=ledger"):
+            await app.commit(0, results)
+    assert await payloads(ns, "s") == []
+    await app.commit(0, results)
+    assert await payloads(ns, "s") == [b"x"] * 3
+
+
+def test_one_step_never_spans_two_metadata_stores() -> None:
+    here, there = SimpleNamespace(uri="zk://a/ledgers"), SimpleNamespace(uri="zk://b/ledgers")
+    check_one_store(here, [SimpleNamespace(store=here)])  # type: ignore[arg-type,list-item]
+    with pytest.raises(ConfigError, match=r"application is in zk://a.*streams are in zk://b"):
+        check_one_store(here, [SimpleNamespace(store=there)])  # type: ignore[arg-type,list-item]
+
+
+async def test_ledgers_of_rows_of_two_drivers_are_those_of_one(cluster: LocalCluster) -> None:
+    async with cluster.connect() as bk, cluster.connect() as bk2:
+        first = Application(Place(bk), "rows", Identity("q", "r1"))
+        second = Application(Place(bk2), "rows", Identity("q", "r2"))
+        await first.prepare()
+        mine = [await write(first, 0, part, {"": [b"%d" % part]}) for part in range(2)]
+        theirs = [await write(second, 0, part, {"": [b"%d" % part]}) for part in range(2)]
+        await second.commit(0, theirs)
+        with pytest.raises(TransactionLostError, match="another run"):
+            await first.commit(0, mine)
+        await first.abort(0)
+        await collect_orphans(Place(bk, attempt_ttl_s=0))
+        found = [each.ledger_id async for each in first.ledgers()]
+        assert found == [draft.ledger_id for each in theirs for draft in each.drafts]
+        manifest = (await first.head()).manifest
+        assert await ledger_ids(bk) == {*found, manifest}
