@@ -1,0 +1,115 @@
+"""One Spark session and one cluster for all tests of Spark, in one test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from spark_helpers import Streams, read_tasks
+
+from doubles.spark import need_spark
+from quorumbook.testing import LocalCluster
+from quorumbook.zookeeper_server import ZooKeeperServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what shares the session in one process, and give it time on a busy machine."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return the session; a missing Java skips, except in CI."""
+    from quorumbook.spark.session import spark_session
+
+    need_spark()
+    directory = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        "quorumbook tests",
+        master="local[2]",
+        configuration={
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(directory / "local"),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+            "spark.sql.streaming.metricsEnabled": "false",
+            # A Spark Connect server in the same process; `remote` says where.
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": "0",
+        },
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def remote(spark: Any) -> str:
+    """Return the address of the session's Spark Connect server."""
+    service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
+
+
+@pytest.fixture(scope="session")
+def spark_ends_first(spark: Any, zookeeper: ZooKeeperServer) -> Iterator[None]:
+    """Stop Spark, whose processes keep sessions, before ZooKeeper."""
+    yield
+    spark.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Return a running cluster; every test makes ledgers and streams of its own."""
+    from quorumbook.spark import pool
+
+    with LocalCluster(bookies=3) as running:
+        yield running
+        for known in pool._clusters.values():
+            known.run(known.client.close)
+        pool._clusters.clear()
+
+
+@pytest.fixture(scope="session")
+def streams(cluster: LocalCluster) -> Iterator[Streams]:
+    """Return a writer of streams in the cluster's usual namespace."""
+    with Streams(cluster) as opened:
+        yield opened
+
+
+@pytest.fixture
+def read(cluster: LocalCluster) -> Any:
+    """Return ``read(path, columns=None, **options)``: the rows, read in this process.
+
+    Planner and tasks are what Spark would run; a task is pickled between them as Spark does.
+    """
+
+    def call(path: str | None = None, columns: Any = None, **options: Any) -> list[dict[str, Any]]:
+        return [row for task in read_tasks(cluster, path, columns, **options) for row in task]
+
+    return call
+
+
+@pytest.fixture
+def load(spark: Any, cluster: LocalCluster) -> Any:
+    """Return ``load(path, schema=None, **options)`` for the cluster."""
+
+    def call(path: str | None = None, *, schema: Any = None, **options: Any) -> Any:
+        reader = spark.read.format("quorumbook").options(
+            **{"metadataServiceUri": cluster.metadata_uri, **options}
+        )
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.load(path) if path is not None else reader.load()
+
+    return call

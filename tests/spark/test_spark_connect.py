@@ -1,0 +1,48 @@
+"""Spark Connect: a program without Java or Spark of its own does all that a session does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.session import check_environment
+
+CLIENT = Path(__file__).with_name("connect_client.py")
+
+
+def test_batches_queries_tables_and_jobs_go_through_spark_connect(
+    spark, remote, cluster, streams, tmp_path
+):
+    name = f"connect-{uuid4().hex[:8]}"
+    for each in "in", "out":
+        streams.run(streams.namespace.create_stream(f"{name}/{each}"))
+    # The client's machine has no Java.
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(CLIENT), remote, cluster.metadata_uri, name, str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["mode"] == "pyspark.sql.connect.session"
+    assert told["rows"] == [f"row {n}" for n in range(100)]
+    assert told["seqs"] == 4950
+    assert told["states"] == ["closed"]
+    assert "there is no stream no" in told["refusal"]
+    assert told["code"] == 0, told["report"]
+    assert told["report"]["copies"] > 0
+
+
+def test_what_spark_connect_lacks_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check_environment("sc://nowhere")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ConfigError, match=r"zstandard is missing: pip install 'pyspark\[connect\]"):
+        check_environment("sc://nowhere")

@@ -1,0 +1,80 @@
+"""What docs/spark.md and the README show of Spark works as it stands there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_helpers import Streams
+
+from quorumbook.cli.main import main
+from quorumbook.spark import pool
+from quorumbook.testing import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+
+
+def examples(page: str) -> list[str]:
+    """Return the pieces of Python on a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="session")
+def own_cluster(spark: Any) -> Iterator[LocalCluster]:
+    """A cluster in which nothing else is; it stays as long as Spark's processes, which know it."""
+    with LocalCluster(bookies=3) as cluster:
+        yield cluster
+        spark.stop()
+        for connection, known in list(pool._clusters.items()):
+            if connection.metadata_uri == cluster.metadata_uri:
+                known.run(known.client.close)
+                del pool._clusters[connection]
+
+
+def test_the_examples_of_the_documentation_run_one_after_the_other(
+    spark: Any, own_cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "lines.txt").write_text("three\nfour")
+    with own_cluster.connect() as client, client.create_ledger(ledger_id=12) as ledger:
+        ledger.append(b"of ledger 12")
+    with Streams(own_cluster) as streams:
+        streams.write("eu/orders", [b"first order", b"second order"])
+        streams.run(streams.namespace.create_stream("eu/lines"))
+        names: dict[str, Any] = {
+            "spark": spark, "uri": own_cluster.metadata_uri, "directory": str(tmp_path / "input"),
+            "out": str(tmp_path / "out"),
+        }  # fmt: skip
+        table = str(tmp_path / "table")
+        words = ["--from", "stream:eu/orders", "--table", table, "--state-dir", str(tmp_path)]
+        assert main(["spark", "lake-sink", "--metadata", names["uri"], *words]) == 0
+        for number, example in enumerate(examples("docs/spark.md")):
+            names["checkpoint"] = str(tmp_path / f"checkpoint-{number}")
+            names.pop("query", None)
+            exec(example.replace("/data/orders", table), names)
+            if "query" in names:
+                names["query"].awaitTermination()
+        shown = capsys.readouterr().out
+        assert names["orders"].count() == 2
+        lines = spark.read.format("quorumbook").option("metadataServiceUri", names["uri"])
+        values = [bytes(row.value) for row in lines.load("stream:eu/lines").collect()]
+        assert sorted(values) == [b"four", b"one", b"three", b"two"]
+    assert "closed" in shown
+    assert shown.count("[6F 66 20 6C 65") == 2  # `of le`, by each of the function's queries
+    assert spark.read.parquet(names["out"]).count() == 2
+
+
+def test_the_readme_shows_spark_in_a_few_lines(
+    spark: Any, own_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = [each for each in examples("README.md") if "spark" in each]
+    uri = "sqlite:///quorumbook-data/metadata.db"
+    assert uri in example
+    assert len(example.strip().splitlines()) <= 12
+    with Streams(own_cluster) as streams:
+        streams.run(streams.namespace.create_stream("orders"))
+    exec(example.replace(uri, own_cluster.metadata_uri), {})
+    assert re.findall(r"order \d", capsys.readouterr().out) == ["order 0", "order 1", "order 2"]

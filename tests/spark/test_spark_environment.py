@@ -1,0 +1,110 @@
+"""What is wrong with the machine, or with executors, is said before any task runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quorumbook
+from quorumbook.errors import ConfigError
+from quorumbook.spark.executors import check_executors
+from quorumbook.spark.options import Use
+from quorumbook.spark.session import check_environment
+from quorumbook.spark.write_options import WriteOptions
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is searched for Java first, with nothing in it yet."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    return tmp_path / "java"
+
+
+def test_a_missing_java_is_named_with_what_to_install(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"Java 17.*apt-get install.*none on the PATH"):
+        check_environment()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(ConfigError, match=r"none in JAVA_HOME=.*gone"):
+        check_environment()
+
+
+def test_an_old_java_is_refused(java: Path) -> None:
+    script(java, "echo 'openjdk version \"11.0.20\" 2023-07-18' >&2")
+    with pytest.raises(ConfigError, match=r"Java 17 or later.*java is 11"):
+        check_environment()
+
+
+def test_another_python_for_the_workers_is_refused(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(java, "echo 'openjdk version \"17.0.1\"' >&2")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python9"))
+    with pytest.raises(ConfigError, match="python9 cannot be run"):
+        check_environment()
+    script(tmp_path / "python9", "echo '(3, 9) 0.1.0 2'")
+    with pytest.raises(ConfigError, match=r"not like the driver's.*it has \(3, 9\) 0.1.0 2"):
+        check_environment()
+    script(
+        tmp_path / "python9", "echo \"ModuleNotFoundError: No module named 'pandas'\" >&2; exit 1"
+    )
+    with pytest.raises(ConfigError, match=r"No module named 'pandas'; leave the variable unset"):
+        check_environment()
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    check_environment()
+
+
+def test_executors_like_the_driver_are_accepted_and_others_refused(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_executors(spark)
+    with monkeypatch.context() as other:
+        other.setattr("quorumbook.spark.executors.__version__", "0.0.9")
+        with pytest.raises(
+            ConfigError,
+            match=rf"driver has.*quorumbook 0\.0\.9.*quorumbook {quorumbook.__version__}",
+        ):
+            check_executors(spark)
+    with monkeypatch.context() as other:
+        other.setattr(spark.sparkContext, "pythonVer", "3.9")
+        with pytest.raises(ConfigError, match=r"different version: 3.*3\.9.*PYSPARK_PYTHON"):
+            check_executors(spark)
+    with monkeypatch.context() as other:
+        other.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+        with pytest.raises(ConfigError, match=r"Cannot run program .*/nowhere/python3"):
+            check_executors(spark)
+
+
+def test_a_writers_task_of_another_release_writes_nothing(cluster: Any, streams: Any) -> None:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from quorumbook.spark.write import BatchSink
+
+    streams.write("environment/s", [b"before"])
+    given = {
+        "metadataServiceUri": cluster.metadata_uri, "path": "stream:environment/s",
+        "txnAppId": "environment", "txnVersion": "0",
+    }  # fmt: skip
+    options = WriteOptions.of(given, Use.WRITE)
+    schema = StructType([StructField("value", BinaryType())])
+    sink = BatchSink(options, schema, overwrite=False)
+    sink._sink._release = "0.0.9"
+    with pytest.raises(ConfigError, match=r"the driver has quorumbook 0\.0\.9, this executor"):
+        sink.write(iter([]))
+
+
+def test_a_stream_of_another_metadata_store_is_refused_before_any_task() -> None:
+    for given in ({"path": "stream:zk://b/ledgers#/ns/s"}, {"stream": "zk://b/ledgers#/ns/s"}):
+        with pytest.raises(ConfigError, match="cannot change several metadata stores"):
+            WriteOptions.of({"metadataServiceUri": "sqlite:///m.db", **given}, Use.WRITE)

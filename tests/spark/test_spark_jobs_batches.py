@@ -1,0 +1,102 @@
+"""Jobs that follow streams in batches: when they end, and what they make sure of; pure."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.jobs.batches import Due, check_dense, run_batches, stream_names
+from quorumbook.spark.jobs.engine import Limits
+from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.lake.delta import DeltaTable
+from quorumbook.spark.lake.iceberg import IcebergTable
+from quorumbook.spark.lake.rows import schema_of
+from quorumbook.spark.lake.table import LakeFormatError, LakeState
+from quorumbook.streams.errors import DataLossError
+
+
+class Idle:
+    """A job for which nothing is due, until somebody interrupts it."""
+
+    job = "idle"
+
+    def __init__(self, looks):
+        self.left = looks
+
+    def plan(self):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def commit(self, results):
+        raise AssertionError(results)
+
+
+def run(work, tmp_path, every_s):
+    journal = JobJournal.begin(str(tmp_path), "idle", {})
+    return run_batches(None, None, work, journal, Limits(), every_s=every_s)
+
+
+def test_a_job_ends_when_nothing_is_due_or_follows_until_it_is_interrupted(tmp_path):
+    work = Idle(5)
+    assert run(work, tmp_path, None).exit_code == 0
+    assert work.left == 4
+    assert run(work, tmp_path, 0.01).exit_code == 0
+    assert work.left == -1
+    with pytest.raises(KeyboardInterrupt):
+        run(Idle(0), tmp_path, None)
+
+
+def test_a_journal_forgets_what_the_target_knows(tmp_path):
+    journal = JobJournal.begin(str(tmp_path), "idle", {"a": 1})
+    journal.add({"1/s": {"rows": 1}})
+    journal.forget()
+    assert journal.done == {}
+    journal.add({"2/s": {"rows": 2}})
+    resumed = JobJournal.resume(str(tmp_path), journal.job_id, "idle", {"a": 1})
+    assert resumed.done == {"2/s": {"rows": 2}}
+
+
+def part(rows, first, behind):
+    return {"rows": rows, "first": first, "behind": behind}
+
+
+def test_what_was_read_must_go_on_where_it_ended():
+    due = Due("s", 1, 10, ())
+    assert check_dense(due, [part(5, 10, 15), part(0, -1, -1), part(1, 15, 18)]) == 18
+    assert check_dense(due, [part(0, -1, -1)]) is None
+    assert check_dense(Due("s", 1, -1, ()), [part(2, 7, 9)]) == 9
+    for parts in ([part(5, 11, 16)], [part(5, 10, 15), part(5, 14, 19)]):
+        with pytest.raises(DataLossError):
+            check_dense(due, parts)
+
+
+@pytest.mark.parametrize("source", ["ledger:1", "stream:", "stream", "orders"])
+def test_what_is_no_stream_is_said(source):
+    with pytest.raises(ConfigError, match="stream:NAME"):
+        stream_names(source)
+
+
+def test_names_and_states_are_read():
+    assert stream_names("stream:*") is None
+    assert stream_names("stream:a, b/c") == ["a", "b/c"]
+    state = LakeState(batch=3, cluster="c", streams={})
+    assert LakeState.from_json(state.to_json()) == state
+    for wrong in ({}, {"version": 2, "batch": 1}, [], None):
+        with pytest.raises(LakeFormatError):
+            LakeState.from_json(wrong)
+
+
+@pytest.mark.parametrize("module", ["pyiceberg", "deltalake"])
+def test_a_missing_extra_is_told_with_what_to_install(module, tmp_path, monkeypatch):
+    for name in list(sys.modules):
+        if name.partition(".")[0] == module:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=r"pip install 'quorumbook\[(iceberg|delta)\]'"):
+        if module == "deltalake":
+            DeltaTable(str(tmp_path), "c", schema_of(""), makes=True)
+        else:
+            IcebergTable("a.b", {}, schema_of(""), makes=True)

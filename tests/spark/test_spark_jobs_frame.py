@@ -1,0 +1,114 @@
+"""Jobs in general: waves, what is kept of them, how they end; without Spark."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="pip install 'quorumbook[spark]'")
+
+from quorumbook.cli.main import main
+from quorumbook.errors import ConfigError
+from quorumbook.spark.jobs.engine import _TASK_BYTES, _TASK_UNITS, waves
+from quorumbook.spark.jobs.frame import Report, Unit
+from quorumbook.spark.jobs.journal import JobJournal
+
+sizes = st.lists(st.integers(0, 3 * _TASK_BYTES // 2), max_size=60)
+
+
+@given(sizes, st.integers(1, 8))
+def test_every_unit_is_done_once_by_tasks_of_bounded_size(sizes, at_once):
+    units = [Unit(str(number), size, {}) for number, size in enumerate(sizes)]
+    found = list(waves(units, at_once))
+    tasks = list(itertools.chain.from_iterable(found))
+    assert sorted(unit.key for task in tasks for unit in task) == sorted(u.key for u in units)
+    assert all(0 < len(wave) <= at_once for wave in found)
+    for task in tasks:
+        assert len(task) <= _TASK_UNITS
+        assert len(task) == 1 or sum(unit.size_bytes for unit in task) <= _TASK_BYTES
+
+
+def test_tasks_of_a_wave_are_about_equally_large():
+    units = [Unit(str(number), 1000 + number % 7, {}) for number in range(400)]
+    (wave,) = waves(units, 4)
+    sizes = [sum(unit.size_bytes for unit in task) for task in wave]
+    assert max(sizes) - min(sizes) <= 1007
+
+
+def test_a_job_goes_on_where_its_file_ends(tmp_path):
+    directory = str(tmp_path / "jobs")
+    journal = JobJournal.begin(directory, "audit", {"bookie": ""})
+    journal.add({"a": {"entries": 1}, "b": {"entries": 2}})
+    path = tmp_path / "jobs" / f"{journal.job_id}.jsonl"
+    with path.open("ab") as file:
+        file.write(b'{"key":"c","resu')  # killed in the middle of a line
+    again = JobJournal.resume(directory, journal.job_id, "audit", {"bookie": ""})
+    assert again.done == {"a": {"entries": 1}, "b": {"entries": 2}}
+    again.add({"c": {"entries": 3}})
+    third = JobJournal.resume(directory, journal.job_id, "audit", {"bookie": ""})
+    assert set(third.done) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("job_id", "job", "arguments", "message"),
+    [
+        ("{id}", "usage", {"bookie": ""}, "that was audit"),
+        ("{id}", "audit", {"bookie": "b:1"}, "give it the same"),
+        ("audit-00000000", "audit", {"bookie": ""}, "--state-dir"),
+        ("../audit-00000000", "audit", {"bookie": ""}, "no id of a job"),
+    ],
+)
+def test_only_the_same_job_is_resumed(tmp_path, job_id, job, arguments, message):
+    made = JobJournal.begin(str(tmp_path), "audit", {"bookie": ""})
+    with pytest.raises(ConfigError, match=message):
+        JobJournal.resume(str(tmp_path), job_id.format(id=made.job_id), job, arguments)
+
+
+def test_the_exit_code_says_clean_failed_or_found():
+    report = Report("audit", "audit-00000000")
+    assert report.exit_code == 0
+    report.findings = 1
+    assert report.exit_code == 2
+    report.errors["a"] = "no bookie answers"
+    assert report.exit_code == 1
+
+
+def test_a_missing_java_is_one_line_that_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main(["spark", "audit", "--metadata", "sqlite:///nowhere.db"]) == 1
+    error = capsys.readouterr().err
+    assert "Spark needs Java 17" in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "message", "expected"),
+    [
+        (
+            "pyspark.errors",
+            "[PYTHON] it failed:\nTraceback (most recent call last):\n  File x\n"
+            "quorumbook.streams.errors.StreamNotFoundError: there is no stream s\n  at java",
+            "there is no stream s",
+        ),
+        (
+            "py4j.protocol",
+            "An error occurred while calling None.\n"
+            ": org.apache.spark.SparkException: too little memory\n\tat org.apache.spark.Context",
+            "too little memory",
+        ),
+    ],
+)
+def test_a_failure_in_spark_is_one_line_without_its_stacks(
+    monkeypatch, capsys, module, message, expected
+):
+    error = type("Py4JError", (Exception,), {"__module__": module})(message)
+
+    def fail(master: object) -> None:
+        raise error
+
+    monkeypatch.setattr("quorumbook.cli.spark_run.check_spark", fail)
+    assert main(["spark", "audit", "--metadata", "sqlite:///nowhere.db"]) == 1
+    assert capsys.readouterr().err == f"quorumbook: Spark: {expected}\n"

@@ -1,0 +1,128 @@
+"""``quorumbook spark compact-keys``: the latest record of each key, replaced as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pytest
+
+from quorumbook.cli.main import main
+from quorumbook.streams import Namespace
+from quorumbook.streams.transactions import (
+    Application,
+    CommitOptions,
+    DraftOptions,
+    Identity,
+    Place,
+)
+
+
+class World:
+    """A namespace, and the job's command."""
+
+    def __init__(self, cluster, tmp_path):
+        self.cluster, self.tmp_path = cluster, tmp_path
+        self.path = f"/keys-{uuid4().hex[:8]}"
+        asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{self.path}"))
+
+    def run(self, work):
+        async def run():
+            address = f"{self.cluster.metadata_uri}#{self.path}"
+            async with await Namespace.open(address) as namespace:
+                return await work(namespace)
+
+        return asyncio.run(run())
+
+    def write(self, name, *records):
+        async def work(namespace):
+            await namespace.create_stream(name, exist_ok=True)
+            async with namespace.stream(name).writer() as writer:
+                for key, payload in records:
+                    await writer.append(payload, key=key, headers={"h": payload})
+
+        self.run(work)
+
+    def read(self, name):
+        async def work(namespace):
+            async with namespace.stream(name).reader(tail=False) as reader:
+                return [(record.key, record.payload) async for record in reader]
+
+        return self.run(work)
+
+    def command(self, *words, source="a", target="b"):
+        report = self.tmp_path / "report.json"
+        report.unlink(missing_ok=True)
+        code = main(
+            ["spark", "compact-keys", "--metadata", self.cluster.metadata_uri, "--namespace",
+             self.path, "--from", f"stream:{source}", "--to", f"stream:{target}", "--json-report",
+             str(report), "--state-dir", str(self.tmp_path / "jobs"), *words]
+        )  # fmt: skip
+        return code, json.loads(report.read_text()) if report.exists() else None
+
+
+@pytest.fixture
+def world(cluster, tmp_path):
+    return World(cluster, tmp_path)
+
+
+def test_the_latest_of_each_key_replaces_the_result_before(spark, world, capsys):
+    world.write("a", (b"x", b"1"), (b"y", b"2"), (None, b"kept"), (b"x", b"3"), (b"y", b""))
+    assert world.command()[0] == 1  # there is no stream b
+    assert world.command("--create-stream", "--dry-run")[1]["planned"] == [
+        "records of stream:a up to 5"
+    ]
+    code, report = world.command("--create-stream", "--max-bookie-mbps", "50")
+    assert (code, report["rows_written"], report["up_to_record"]) == (0, 3, 5)
+    first = [(None, b"kept"), (b"x", b"3"), (b"y", b"")]
+    assert world.read("b") == first
+    # Killed before it noted that, and given again: it is there once.
+    path = world.tmp_path / "jobs" / f"{report['job_id']}.jsonl"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    code, again = world.command("--create-stream", "--resume", report["job_id"])
+    assert (code, again["was_there"], again["rows_written"]) == (0, True, 0)
+    assert world.read("b") == first
+    # What is new replaces it, and nothing is known any more of a key that was deleted.
+    world.write("a", (b"x", b"4"), (None, b"too"))
+    assert world.command("--retain", "0")[0] == 0
+    assert world.read("b") == [(None, b"kept"), (b"x", b"4"), (None, b"too")]
+    # What others wrote is not replaced.
+    world.write("others", (b"k", b"v"))
+    for words, what in (
+        ({"target": "others"}, "is no result"), ({"target": "a"}, "another stream"),
+        ({"source": "missing"}, "missing"),
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert world.command(**words)[0] == 1
+        assert what in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_batch_replaces_what_there_was_in_one_step_or_not_at_all(world):
+    world.write("s", (None, b"old"), (None, b"older"))
+
+    async def write(namespace, *, then):
+        app = Application(Place(namespace.client, namespace), "app", Identity("q", "r"))
+        await app.prepare()
+        attempt = app.attempt(0, 0, 0, DraftOptions(), 1000)
+        await attempt.append("s", [b"new"])
+        result = await attempt.finish()
+        nodes = namespace.stream("s").context.nodes
+        seen = []
+        multi = type(nodes.store).multi
+
+        async def looking(store, operations):
+            seen.append([s.truncation.name for s in await nodes.segments()])
+            if not then:
+                raise OSError("killed")
+            return await multi(store, operations)
+
+        namespace.store.multi = looking.__get__(namespace.store)
+        await app.commit(0, [result], CommitOptions(replaces=True))
+        return seen
+
+    with pytest.raises(OSError, match="killed"):
+        world.run(lambda ns: write(ns, then=False))
+    assert [payload for _, payload in world.read("s")] == [b"old", b"older"]
+    assert world.run(lambda ns: write(ns, then=True))[0] == ["ACTIVE"]
+    assert [payload for _, payload in world.read("s")] == [b"new"]

@@ -1,0 +1,256 @@
+"""``quorumbook spark lake-sink``: each record once in the table, whatever ends the job when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from quorumbook.cli.main import main
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs.engine import run_share
+from quorumbook.spark.jobs.lake_sink import LakeSink
+from quorumbook.spark.lake.delta import DeltaTable
+from quorumbook.spark.lake.iceberg import IcebergTable
+from quorumbook.spark.lake.manifest import ManifestTable, committed_files
+from quorumbook.spark.lake.rows import Rows, schema_of
+from quorumbook.spark.lake.table import LakeConflictError
+from quorumbook.spark.pool import connected
+from quorumbook.streams import Namespace, SequenceId
+from quorumbook.streams.errors import DataLossError
+
+KINDS = ["parquet", "iceberg", "delta"]
+
+
+class World:
+    """A namespace, a table of one kind, and the job without Spark around it."""
+
+    def __init__(self, cluster, tmp_path, kind):
+        self.cluster, self.kind, self.tmp_path = cluster, kind, tmp_path
+        self.path = f"/lake-{uuid4().hex[:8]}"
+        asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{self.path}"))
+        self.connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path=self.path)
+        self.catalog = {
+            "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "warehouse": f"file://{tmp_path}/warehouse",
+        }  # fmt: skip
+        self.location = str(tmp_path / "table")
+
+    def run(self, work):
+        async def run():
+            address = f"{self.cluster.metadata_uri}#{self.path}"
+            async with await Namespace.open(address) as namespace:
+                return await work(namespace)
+
+        return asyncio.run(run())
+
+    def write(self, name, payloads, **extra):
+        async def work(namespace):
+            if not await namespace.stream(name).context.nodes.exists():
+                await namespace.create_stream(name)
+            async with namespace.stream(name).writer() as writer:
+                for start in range(0, len(payloads), 10):
+                    await writer.append_batch(payloads[start : start + 10])
+                if extra:
+                    await writer.append(b"{}", **extra)
+
+        self.run(work)
+
+    def table(self, decode=""):
+        if self.kind == "iceberg":
+            return IcebergTable("db.events", self.catalog, schema_of(decode), makes=True)
+        if self.kind == "delta":
+            instance_id = connected(self.connection).instance_id
+            return DeltaTable(self.location, instance_id, schema_of(decode), makes=True)
+        return ManifestTable(self.location)
+
+    def rows(self):
+        """Return what a reader of the table gets, in order."""
+        if self.kind == "iceberg":
+            found = self.table()._table.scan().to_arrow()
+        elif self.kind == "delta":
+            found = self.table()._table.to_pyarrow_dataset().to_table()
+        else:
+            files = committed_files(self.location)
+            tables = [pyarrow.parquet.read_table(file) for file in files]
+            found = pa.concat_tables(tables) if tables else schema_of("").empty_table()
+        rows = found.to_pylist()
+        return sorted(rows, key=lambda row: (row["stream"], row["seq"]))
+
+    def sink(self, *names, job_id="job", max_bytes=1 << 30, allows_loss=False, decode=""):
+        return LakeSink(
+            connected(self.connection), self.table(decode), list(names) or None,
+            job_id=job_id, decode=decode, max_bytes=max_bytes, allows_loss=allows_loss,
+        )  # fmt: skip
+
+    def units(self, plan):
+        """Do a plan's units as a task does."""
+        share = [(unit.key, json.loads(json.dumps(unit.arguments))) for unit in plan.units]
+        instance_id = connected(self.connection).instance_id
+        done = run_share(self.connection, instance_id, plan.work, share, 0).to_pylist()
+        assert [row["error"] for row in done if row["error"]] == []
+        return {row["key"]: json.loads(row["result"]) for row in done}
+
+    def sink_all(self, *names, **options):
+        sink = self.sink(*names, **options)
+        while (plan := sink.plan()) is not None and sink.commit(self.units(plan)):
+            pass
+        return sink
+
+
+@pytest.fixture(params=KINDS)
+def world(request, cluster, tmp_path):
+    return World(cluster, tmp_path, request.param)
+
+
+def payloads(rows):
+    return [row["value"] for row in rows]
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def test_each_record_is_there_once_whatever_was_killed(world, monkeypatch):
+    first, more = [b"%d" % n for n in range(45)], [b"more %d" % n for n in range(7)]
+    world.write("a", first)
+    world.write("b", [b"of b"])
+    # Killed after files were written, and before the table knew of them.
+    sink = world.sink()
+    world.units(sink.plan())
+    assert world.rows() == []
+    # Killed after the table knew of them, and before the job noted it.
+    sink = world.sink("a", "b", job_id="second")
+    plan = sink.plan()
+    results = world.units(plan)
+    commit = type(sink._table).commit
+
+    def killed(*arguments):
+        commit(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(sink._table), "commit", killed)
+        with pytest.raises(Killed):
+            sink.commit(results)
+    assert payloads(world.rows()) == [*first, b"of b"]
+    world.write("a", more)
+    assert world.sink_all(job_id="third").rows == 7
+    assert world.sink().plan() is None
+    rows = world.rows()
+    assert payloads(rows) == [*first, *more, b"of b"]
+    assert [row["seq"] for row in rows] == [*range(52), 0]
+
+
+def test_of_two_jobs_at_once_one_is_told_so_and_nothing_is_there_twice(world):
+    world.write("a", [b"%d" % n for n in range(20)])
+    one, two = world.sink(job_id="one"), world.sink(job_id="two")
+    plans = one.plan(), two.plan()
+    results = [world.units(plan) for plan in plans]
+    two.commit(results[1])
+    with pytest.raises(LakeConflictError, match="another job"):
+        one.commit(results[0])
+    assert payloads(world.rows()) == [b"%d" % n for n in range(20)]
+    world.write("a", [b"last"])
+    assert one.commit(world.units(one.plan()))
+    assert len(world.rows()) == 21
+
+
+def test_what_is_gone_is_an_error_unless_it_is_allowed(cluster, tmp_path):
+    world = World(cluster, tmp_path, "parquet")
+    world.write("a", [b"%d" % n for n in range(10)])
+    world.sink_all()
+    world.write("a", [b"lost", b"lost too"])
+    world.write("a", [b"left"])
+    world.run(lambda ns: ns.stream("a").truncate(SequenceId(12)))
+    with pytest.raises(DataLossError, match="--allow-data-loss"):
+        world.sink().plan()
+    world.sink_all(allows_loss=True)
+    assert payloads(world.rows())[-2:] == [b"9", b"left"]
+    # Another stream of the same name is not taken for it.
+    world.run(lambda ns: ns.delete_stream("a"))
+    world.write("a", [b"new"])
+    with pytest.raises(DataLossError, match="made again"):
+        world.sink().plan()
+
+
+def test_fields_of_json_become_columns_and_what_is_no_such_json_is_found(cluster, tmp_path):
+    world = World(cluster, tmp_path, "parquet")
+    good = [{"carrier": "AA", "delay": 3, "on": True}, {"carrier": None, "delay": -1}]
+    bad = [b"no json", b"[1]", b'{"delay": "three"}', b'{"delay": 5000000000}']
+    world.write("a", [*(json.dumps(row).encode() for row in good), *bad])
+    sink = world.sink_all(decode="carrier string, delay int, on boolean")
+    rows = world.rows()
+    assert [(row["carrier"], row["delay"], row["on"]) for row in rows[:2]] == [
+        ("AA", 3, True), (None, -1, None),
+    ]  # fmt: skip
+    assert [row["value"] for row in rows] == [None, None, *bad]
+    assert sink.undecoded == 4
+
+
+def test_a_record_in_chunks_is_one_row_and_what_follows_is_there(cluster, tmp_path):
+    world = World(cluster, tmp_path, "parquet")
+    large = bytes(2_500_000)
+
+    async def write(namespace):
+        await namespace.create_stream("a")
+        async with namespace.stream("a").writer() as writer:
+            for payload in (b"before", large):
+                await writer.append(payload)
+
+    world.run(write)
+    world.sink_all()
+    world.write("a", [b"after"])
+    world.sink_all()
+    assert payloads(world.rows()) == [b"before", large, b"after"]
+
+
+def test_batches_are_bounded_and_records_keep_what_they_carry(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 300)
+    world = World(cluster, tmp_path, "parquet")
+    world.write(
+        "a", [b"%03d" % n * 20 for n in range(100)], key=b"k", event_time_ms=1_700_000_000_000
+    )
+    sink = world.sink_all(max_bytes=1000)
+    assert sink.batches > 3
+    rows = world.rows()
+    assert [row["seq"] for row in rows] == list(range(101))
+    assert rows[-1]["key"] == b"k"
+    assert rows[-1]["event_time"].timestamp() == 1_700_000_000
+    assert Rows("").schema.names == list(rows[0])
+
+
+def test_the_command_copies_and_goes_on(spark, cluster, tmp_path, capsys):
+    world = World(cluster, tmp_path, "parquet")
+    world.write("a", [b'{"n": %d}' % n for n in range(30)])
+    report_path = tmp_path / "report.json"
+
+    def run(*words):
+        report_path.unlink(missing_ok=True)
+        code = main(
+            ["spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path,
+             "--from", "stream:a", "--table", world.location, "--json-report", str(report_path),
+             "--state-dir", str(tmp_path / "jobs"), *words]
+        )  # fmt: skip
+        return code, json.loads(report_path.read_text()) if report_path.exists() else None
+
+    assert run("--dry-run")[1]["units"] == 1
+    code, report = run("--decode", "n int")
+    assert (code, report["rows_written"], report["batches"]) == (0, 30, 1)
+    code, again = run("--decode", "n int", "--resume", report["job_id"])
+    assert (code, again["rows_written"]) == (0, 0)
+    found = spark.read.parquet(*committed_files(world.location)).orderBy("seq").collect()
+    assert [row.n for row in found] == list(range(30))
+    for words, what in (
+        (["--decode", "n money"], "--decode"),
+        (["--catalog", "uri=x"], "--catalog"),
+        (["--from", "ledger:1"], "--from"),
+        (["--format", "iceberg"], "NAMESPACE.TABLE"),
+    ):
+        capsys.readouterr()
+        assert run(*words)[0] == 1
+        assert what in capsys.readouterr().err.splitlines()[-1]

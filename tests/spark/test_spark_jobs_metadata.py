@@ -1,0 +1,174 @@
+"""``usage`` and ``fsck-meta``: what the metadata say, as tasks find it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
+
+from inline import run_inline
+
+from quorumbook.cli.main import main
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.spark.jobs import fsck_meta, usage
+from quorumbook.streams import Namespace
+from quorumbook.testing import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def own_cluster():
+    """A cluster whose metadata may be spoilt."""
+    with LocalCluster(bookies=3) as running:
+        yield running
+
+
+def with_namespace(cluster, work):
+    async def run():
+        async with await Namespace.open(f"{cluster.metadata_uri}#/checked", bind=True) as namespace:
+            return await work(namespace)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("ensemble_size", "write_quorum", "fragments", "last"),
+    [(3, 3, (0,), 99), (3, 2, (0, 7), 99), (5, 3, (0, 1, 50), 62), (4, 1, (0, 3), 2)],
+)
+def test_copies_are_counted_as_the_write_sets_put_them(
+    ensemble_size, write_quorum, fragments, last
+):
+    bookies = [f"b{number}" for number in range(ensemble_size + len(fragments))]
+    metadata = LedgerMetadata(
+        ledger_id=1, ensemble_size=ensemble_size, write_quorum_size=write_quorum,
+        ack_quorum_size=1, state=LedgerState.CLOSED, last_entry_id=last, length=10 * (last + 1),
+        fragments=tuple(
+            Fragment(first, tuple(bookies[i : i + ensemble_size]))
+            for i, first in enumerate(fragments)
+        ),
+    )  # fmt: skip
+    expected = {}
+    for entry_id in range(last + 1):
+        ensemble = metadata.fragment_of(entry_id).ensemble
+        for step in range(write_quorum):
+            bookie = ensemble[(entry_id + step) % ensemble_size]
+            expected[bookie] = expected.get(bookie, 0) + 1
+    found = {b: share["copies"] for b, share in usage.shares_of(metadata).items()}
+    assert {b: copies for b, copies in found.items() if copies} == expected
+    assert sum(s["stored_bytes"] for s in usage.shares_of(metadata).values()) <= (
+        metadata.length * write_quorum
+    )
+
+
+def test_usage_is_counted_by_bookie_stream_and_state(own_cluster, tmp_path, capsys):
+    cluster = own_cluster
+    with cluster.connect() as client:
+        with client.create_ledger(ensemble_size=3, write_quorum_size=3) as ledger:
+            ledger.append(b"x" * 1000)
+        open_ledger = client.create_ledger()
+        open_ledger.append(b"y" * 500)
+
+        async def write(namespace):
+            await namespace.create_stream("s")
+            async with namespace.stream("s").writer() as writer:
+                await writer.append_batch([b"z" * 100] * 20)
+
+        with_namespace(cluster, write)
+        report = run_inline(cluster, lambda c: usage.plan(c, "bookie"), usage.conclude)
+        assert report.exit_code == 0
+        assert {row["group"] for row in report.summary["rows"]} == set(cluster.bookie_ids)
+        assert sum(row["copies"] for row in report.summary["rows"]) >= 6
+        assert report.summary["skew"] < 1.5
+        assert report.summary["bytes_on_lost_bookies"] == 0
+        by_state = {
+            row["group"]: row
+            for row in run_inline(
+                cluster, lambda c: usage.plan(c, "state"), usage.conclude
+            ).summary["rows"]
+        }
+        assert by_state["open"]["open_ledgers"] >= 1
+        assert by_state["open"]["bytes"] == 0
+        assert by_state["closed"]["bytes"] >= 1000
+        streams = run_inline(cluster, lambda c: usage.plan(c, "stream"), usage.conclude)
+        owners = {row["group"]: row["ledgers"] for row in streams.summary["rows"]}
+        assert owners["/checked/s"] >= 1
+        open_ledger.abort()
+
+
+def test_usage_on_spark_prints_a_table_and_counts_lost_bookies(spark, own_cluster, capsys):
+    words = ["spark", "usage", "--metadata", own_cluster.metadata_uri, "--json-report", "-"]
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["units"] == 1
+    assert report["rows"]
+
+
+def test_fsck_finds_each_contradiction_and_mends_what_is_safe(own_cluster):
+    cluster = own_cluster
+
+    def check(*, fix=False):
+        return run_inline(
+            cluster,
+            lambda namespace: fsck_meta.plan(namespace, fix=fix, min_age_s=0),
+            fsck_meta.conclude,
+            namespace="/checked",
+        )
+
+    async def write(namespace):
+        await namespace.create_stream("spoilt")
+        for _ in range(2):
+            async with namespace.stream("spoilt").writer() as writer:
+                await writer.append(b"record")
+        return [s.metadata.ledger_id for s in await namespace.stream("spoilt").segments()]
+
+    ids = with_namespace(cluster, write)
+    assert check().summary["rows"] == []
+    marked, unreferenced, broken = with_namespace(cluster, lambda ns: spoil(ns, ids))
+    report = check(fix=True)
+    assert report.exit_code == 2
+    found = {(row["kind"], row["subject"], row["fixed"]) for row in report.summary["rows"]}
+    assert found == {
+        ("missing_ledger", "spoilt", False),
+        ("stale_files", "spoilt", False),
+        ("unreferenced", str(unreferenced), False),
+        ("stale_mark", str(marked), True),
+        ("unknown_bookie", str(broken), False),
+        ("bad_fragments", str(broken), False),
+    }
+    assert report.findings == 6  # two things are wrong with the fragments
+    assert ("stale_mark", str(marked), False) not in {
+        (row["kind"], row["subject"], row["fixed"]) for row in check().summary["rows"]
+    }
+
+
+async def spoil(namespace: Namespace, ids: list[int]) -> tuple[int, int, int]:
+    """Have the metadata contradict themselves in every way that is looked for."""
+    client, store = namespace.client, namespace.store
+    await client.delete_ledger(ids[0])
+    nodes = namespace.stream("spoilt").context.nodes
+    await create_with_parents(store, nodes.paths.segment_tier(99), b"{}")
+    custom = {
+        "application": b"quorumbook", "component": b"stream", "namespace": b"/checked",
+        "stream": b"spoilt",
+    }  # fmt: skip
+    async with await client.create_ledger(custom_metadata=custom) as writer:
+        pass
+    queue = UnderreplicationQueue(store, "test")
+    await queue.mark(987654, ["b:1"], 0)
+    queue.close()
+    ledgers = LedgerManager(store)
+    async with await client.create_ledger() as broken:
+        pass
+    metadata, version = await ledgers.read(broken.id)
+    ensemble = ("gone:1", "gone:1", *metadata.ensemble[2:])
+    fragments = (*metadata.fragments, Fragment(50, ensemble))
+    await ledgers.write(replace(metadata, fragments=fragments), version)
+    assert "gone:1" not in await CookieStore(store).list()
+    return 987654, writer.id, broken.id

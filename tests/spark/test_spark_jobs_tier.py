@@ -1,0 +1,120 @@
+"""``quorumbook spark offload``, ``tier-verify`` and ``restore`` on a whole cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from doubles.replicas import assert_fully_replicated
+from quorumbook.cli.main import main
+from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.streams import Namespace
+
+RECORDS = [b"record %d" % number for number in range(60)]
+
+
+def in_namespace(cluster, work):
+    async def run():
+        address = f"{cluster.metadata_uri}#/tiered"
+        async with await Namespace.open(address, bind=True) as namespace:
+            return await work(namespace)
+
+    return asyncio.run(run())
+
+
+async def write(namespace):
+    await namespace.create_stream("s")
+    for number in range(3):
+        async with namespace.stream("s").writer() as writer:
+            await writer.append_batch(RECORDS[20 * number : 20 * number + 20])
+    return [s.metadata.ledger_id for s in await namespace.stream("s").segments()]
+
+
+async def read(namespace):
+    async with namespace.stream("s").reader(tail=False) as reader:
+        return [record.payload async for record in reader]
+
+
+def ledgers(cluster, ids):
+    async def find(namespace):
+        found = []
+        for ledger_id in ids:
+            try:
+                found.append(await namespace.client.ledger_metadata(ledger_id))
+            except NoSuchLedgerInMetadataError:
+                found.append(None)
+        return found
+
+    return in_namespace(cluster, find)
+
+
+@pytest.fixture
+def run(cluster, tmp_path):
+    """Return what runs a job and gives its exit code and report."""
+
+    def call(job, *words):
+        report = tmp_path / "report.json"
+        code = main(
+            ["spark", job, "--metadata", cluster.metadata_uri, "--namespace", "/tiered",
+             "--json-report", str(report), "--state-dir", str(tmp_path / "jobs"), *words]
+        )  # fmt: skip
+        return code, json.loads(report.read_text())
+
+    return call
+
+
+def test_offloaded_segments_are_read_verified_and_restored(spark, cluster, tmp_path, load, run):
+    ids = in_namespace(cluster, write)
+    before = ledgers(cluster, ids)
+    to = ["--to", str(tmp_path / "files")]
+    assert run("offload", "--dry-run", *to)[1]["units"] == 3
+    code, report = run("offload", *to)
+    assert (code, report["done"], report["bookie_copies_deleted"]) == (0, 3, 0)
+    assert ledgers(cluster, ids) == before
+    assert run("offload", *to)[1]["units"] == 0
+    code, report = run("offload", *to, "--delete-lag", "0")
+    assert (code, report["bookie_copies_deleted"]) == (0, 3)
+    assert ledgers(cluster, ids) == [None] * 3
+    assert in_namespace(cluster, read) == RECORDS
+    rows = load("stream:s", namespace="/tiered").orderBy("seq").collect()
+    assert [bytes(row.value) for row in rows] == RECORDS
+
+    code, report = run("tier-verify")
+    assert (code, report["findings"], report["files"]) == (0, 0, 3)
+    path = min(
+        os.path.join(found, name)
+        for found, _, names in os.walk(tmp_path / "files")
+        for name in names
+    )
+    with open(path, "r+b") as file:
+        whole = file.read()
+        file.truncate(len(whole) // 2)
+    code, report = run("tier-verify")
+    assert (code, report["findings"]) == (2, 1)
+    assert report["rows"][0]["segment"] == "s#1"
+    # The damaged one stays as it is, the others come back; then it does as well.
+    code, report = run("restore")
+    assert (code, report["done"], list(report["errors"])) == (1, 2, ["s#1"])
+    with open(path, "wb") as file:
+        file.write(whole)
+    code, report = run("restore", "--resume", report["job_id"])
+    assert (code, report["done"], report["resumed"]) == (0, 3, 2)
+    check_restored(cluster, ids, before)
+
+
+def check_restored(cluster, ids, before):
+    """Every copy of every entry is there, the metadata is what it was, and the stream as well."""
+
+    async def check(namespace):
+        for ledger_id in ids:
+            await assert_fully_replicated(namespace.client, ledger_id)
+
+    in_namespace(cluster, check)
+    for old, new in zip(before, ledgers(cluster, ids), strict=True):
+        assert (old.last_entry_id, old.length, old.custom_metadata, old.ctime_ms) == (
+            new.last_entry_id, new.length, new.custom_metadata, new.ctime_ms,
+        )  # fmt: skip
+    assert in_namespace(cluster, read) == RECORDS

@@ -1,0 +1,263 @@
+"""``quorumbook spark xcluster``: copies hold each record once, and are found out if they don't."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from uuid import uuid4
+
+import pytest
+
+from quorumbook.cli.main import main
+from quorumbook.spark import pool
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs import xcluster_verify
+from quorumbook.spark.jobs.engine import run_share
+from quorumbook.spark.jobs.frame import Report
+from quorumbook.spark.jobs.xcluster import CrossCluster
+from quorumbook.spark.pool import connected
+from quorumbook.streams import Namespace, SequenceId
+from quorumbook.streams.errors import DataLossError, TransactionLostError
+from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
+from quorumbook.testing import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """Another cluster."""
+    with LocalCluster(bookies=3) as running:
+        yield running
+        for connection, known in list(pool._clusters.items()):
+            if connection.metadata_uri == running.metadata_uri:
+                known.run(known.client.close)
+                del pool._clusters[connection]
+
+
+class World:
+    """A namespace of the same name on both sides, and the job without Spark around it."""
+
+    def __init__(self, here, there, tmp_path):
+        self.sides = {"here": here, "there": there}
+        self.tmp_path = tmp_path
+        self.path = f"/copied-{uuid4().hex[:8]}"
+        self.connections = {}
+        for name, cluster in self.sides.items():
+            asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{self.path}"))
+            self.connections[name] = Connection(
+                metadata_uri=cluster.metadata_uri, namespace_path=self.path
+            )
+
+    def run(self, side, work):
+        async def run():
+            address = f"{self.sides[side].metadata_uri}#{self.path}"
+            async with await Namespace.open(address) as namespace:
+                return await work(namespace)
+
+        return asyncio.run(run())
+
+    def write(self, name, payloads, side="here", **extra):
+        async def work(namespace):
+            await namespace.create_stream(name, exist_ok=True)
+            async with namespace.stream(name).writer() as writer:
+                for payload in payloads:
+                    await writer.append(payload, **extra)
+
+        self.run(side, work)
+
+    def records(self, name, side):
+        async def work(namespace):
+            async with namespace.stream(name).reader(tail=False) as reader:
+                return [
+                    (r.sequence_id, r.txid, r.payload, r.key, r.headers, r.event_time_ms,
+                     r.appended_at_ms)
+                    async for r in reader
+                ]  # fmt: skip
+
+        return self.run(side, work)
+
+    def job(self, *names, job_id="one", max_bytes=1 << 30):
+        here, there = (connected(self.connections[side]) for side in ("here", "there"))
+        return CrossCluster(here, there, list(names) or None, job_id=job_id, max_bytes=max_bytes)
+
+    def units(self, plan):
+        """Do a plan's units as a task does."""
+        share = [(unit.key, json.loads(json.dumps(unit.arguments))) for unit in plan.units]
+        here = self.connections["here"]
+        done = run_share(here, connected(here).instance_id, plan.work, share, 0).to_pylist()
+        assert [row["error"] for row in done if row["error"]] == []
+        return {row["key"]: json.loads(row["result"]) for row in done}
+
+    def copy(self, *names, **options):
+        job = self.job(*names, **options)
+        while (plan := job.plan()) is not None and job.commit(self.units(plan)):
+            pass
+        return job
+
+    def verify(self, *names):
+        here, there = (connected(self.connections[side]) for side in ("here", "there"))
+        plan = here.run(lambda: xcluster_verify.plan_verify(here, there, list(names) or None))
+        report = Report("xcluster", "", results=self.units(plan))
+        xcluster_verify.conclude(report)
+        return report
+
+
+@pytest.fixture
+def world(cluster, elsewhere, tmp_path):
+    return World(cluster, elsewhere, tmp_path)
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def test_copies_have_everything_and_go_on_at_the_very_record(world):
+    world.write("a", [b"%d" % n for n in range(20)], key=b"k", headers={"h": b"v"},
+                event_time_ms=5)  # fmt: skip
+    world.write("b/c", [b"other"])
+    job = world.copy()
+    assert (job.records, job.batches) == (21, 1)
+    for name in "a", "b/c":
+        assert world.records(name, "there") == world.records(name, "here")
+    assert world.job().plan() is None
+    # A record in chunks, over several entries, and what follows it.
+    world.write("a", [bytes(2_500_000), b"after"])
+    world.copy(job_id="two")
+    assert world.records("a", "there") == world.records("a", "here")
+    assert world.verify().findings == 0
+
+
+def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
+    monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 400)
+    world.write("a", [b"%03d" % n * 20 for n in range(60)])
+    # Killed when the ledgers were written, and before the step.
+    world.units(world.job(max_bytes=1000).plan())
+    # Killed after the step, and before the job noted it.
+    job = world.job(job_id="two", max_bytes=1000)
+    results = world.units(job.plan())
+    commit = Application.commit
+
+    async def killed(*arguments):
+        await commit(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Application, "commit", killed)
+        with contextlib.suppress(Killed):
+            job.commit(results)
+    copied = world.records("a", "there")
+    assert 0 < len(copied) < 60
+    # Two at once: one of them is told so.
+    one, two = world.job(job_id="three"), world.job(job_id="four")
+    plans = one.plan(), two.plan()
+    done = [world.units(plan) for plan in plans]
+    assert two.commit(done[1])
+    with pytest.raises(TransactionLostError):
+        one.commit(done[0])
+    world.copy(job_id="five")
+    assert world.records("a", "there") == world.records("a", "here")
+    segments = world.run("there", lambda ns: ns.stream("a").context.nodes.segments())
+    named = {segment.ledger_id for segment in segments}
+
+    async def orphans(namespace):
+        from quorumbook.streams.transactions import collect_orphans
+
+        await collect_orphans(Place(namespace.client, namespace, attempt_ttl_s=0.0))
+        return {
+            ledger.ledger_id
+            async for ledger in namespace.client.list_ledgers(
+                custom_metadata={"namespace": namespace.path.encode()}
+            )
+        }
+
+    assert world.run("there", orphans) == named
+
+
+def test_verify_finds_what_is_missing_differs_or_is_too_much(world):
+    world.write("a", [b"%d" % n for n in range(10)])
+    world.copy()
+    world.write("a", [b"not copied yet"])
+    report = world.verify()
+    assert (report.findings, report.summary["lag_records"]) == (0, {"a": 1})
+    # Somebody writes into the copy: what comes next is refused, and it is found.
+    world.write("a", [b"foreign"], side="there")
+    with pytest.raises(TransactionLostError, match="somebody else wrote it"):
+        world.copy(job_id="two")
+    report = world.verify("a")
+    assert report.findings == 1
+    assert "ends before record 11" in report.summary["rows"][0]["what"]
+    # Other records under the same sequence ids.
+    world.write("b", [b"1", b"2", b"3"])
+    world.copy("b", job_id="three")
+
+    async def forge(namespace):
+        await namespace.delete_stream("b")
+
+    world.run("here", forge)
+    world.write("b", [b"1", b"two", b"3"])
+    with pytest.raises(DataLossError, match="made again"):
+        world.job("b").plan()
+    rows = world.verify("b").summary["rows"]
+    assert {(row["seq"], row["what"]) for row in rows} >= {(1, "its payload is another one")}
+
+
+def test_a_copy_that_was_deleted_is_made_anew_and_what_is_gone_is_an_error(world):
+    world.write("a", [b"%d" % n for n in range(10)])
+    world.copy()
+    world.run("there", lambda ns: ns.delete_stream("a"))
+    world.copy(job_id="two")
+    assert world.records("a", "there") == world.records("a", "here")
+    world.write("a", [b"lost", b"left"])
+    world.run("here", lambda ns: ns.stream("a").truncate(SequenceId(11)))
+    with pytest.raises(DataLossError, match="delete the copy"):
+        world.job().plan()
+    world.run("there", lambda ns: ns.delete_stream("a"))
+    world.copy(job_id="three")
+    assert [row[:3:2] for row in world.records("a", "there")][-1] == (11, b"left")
+    # A stream that a sink writes is a copy's source as well.
+
+    async def sink(namespace):
+        await namespace.create_stream("s")
+        app = Application(Place(namespace.client, namespace), "app", Identity("q", "r"))
+        await app.prepare()
+        for batch in range(3):
+            attempt = app.attempt(batch, 0, 0, DraftOptions(), 1000 + batch)
+            await attempt.append("s", [b"%d" % batch])
+            await app.commit(batch, [await attempt.finish()])
+
+    world.run("here", sink)
+    world.copy("s", job_id="four")
+    assert world.records("s", "there") == world.records("s", "here")
+
+
+def test_the_command_copies_verifies_and_says_what_is_wrong(spark, world, tmp_path, capsys):
+    world.write("a", [b"%d" % n for n in range(30)])
+    report_path = tmp_path / "report.json"
+
+    def run(*words):
+        report_path.unlink(missing_ok=True)
+        code = main(
+            ["spark", "xcluster", "--metadata", world.sides["here"].metadata_uri, "--namespace",
+             world.path, "--from", "stream:a", "--to-metadata", world.sides["there"].metadata_uri,
+             "--json-report", str(report_path), "--state-dir", str(tmp_path / "jobs"), *words]
+        )  # fmt: skip
+        return code, json.loads(report_path.read_text()) if report_path.exists() else None
+
+    assert run("--dry-run")[1]["planned"] == ["a from record 0 on"]
+    code, report = run("--max-bookie-mbps", "50")
+    assert (code, report["records_copied"], report["segments_made"]) == (0, 30, 1)
+    code, again = run("--resume", report["job_id"])
+    assert (code, again["records_copied"]) == (0, 0)
+    code, report = run("--verify")
+    assert (code, report["records_compared"], report["lag_records"]) == (0, 30, {"a": 0})
+    world.write("a", [b"foreign"], side="there")
+    assert run("--verify")[0] == 2
+    for words, what in (
+        (["--to-metadata", world.sides["here"].metadata_uri], "give another one"),
+        (["--from", "ledger:1"], "--from"),
+        (["--verify", "--follow"], "one of them"),
+        (["--from", "stream:missing"], "missing"),
+    ):
+        capsys.readouterr()
+        assert run(*words)[0] == 1
+        assert what in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,131 @@
+"""A Spark query whose executor, bookie and driver are killed in the middle of its batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spark_copy
+
+from doubles.spark import descendants
+from doubles.zookeeper import fresh_root
+from quorumbook.metadata.uri import open_store
+from quorumbook.streams import Namespace
+from quorumbook.streams.transactions import Place, collect_orphans
+from quorumbook.testing import LocalCluster
+from quorumbook.zookeeper_server import ZooKeeperServer
+
+pytestmark = pytest.mark.faults
+PATIENCE_S = 240
+VICTIMS = "executor", "bookie", "driver"
+
+
+class Driver:
+    """The query's process, with what it started."""
+
+    def __init__(self, *words: str, log: Path) -> None:
+        self._log = log
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, spark_copy.__file__, *words],
+                stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": "tests"},
+                cwd=Path(__file__).parents[2],
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """Kill the driver, its JVM first, and then what its executors would end with."""
+        pids = [*descendants(self._process.pid), self._process.pid]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def holds(self, told: Path) -> int:
+        """Wait until a task holds, and return its executor."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not told.exists():
+            assert self._process.poll() is None, self._log.read_text()[-3000:]
+            assert time.monotonic() < deadline, f"no {told.name}: {self._log.read_text()[-3000:]}"
+            time.sleep(0.05)
+        return int(told.read_text())
+
+
+@pytest.fixture
+def where(spark_ends_first: None, zookeeper: ZooKeeperServer) -> Iterator[tuple[LocalCluster, str]]:
+    """A cluster of processes on ZooKeeper, and where its streams are."""
+    root = fresh_root()
+
+    async def make_root() -> None:
+        everything = await open_store(f"zk://{zookeeper.address}/ledgers")
+        await everything.create(root)
+        await everything.close()
+
+    asyncio.run(make_root())
+    uri = f"zk://{zookeeper.address}{root}/ledgers"
+    with LocalCluster(bookies=4, processes=True, metadata_uri=uri) as cluster:
+        yield cluster, f"{root}/streams"
+
+
+def rows() -> list[bytes]:
+    """Return three batches, with a row in the middle of each at which somebody dies."""
+    found = [b"row %d" % number for number in range(len(VICTIMS) * spark_copy.BATCH)]
+    for number, name in enumerate(VICTIMS):
+        found[number * spark_copy.BATCH + 45] = b"hold " + name.encode()
+    return found
+
+
+def test_an_executor_a_bookie_and_the_driver_die_in_batches_and_each_row_is_there_once(
+    spark: Any, where: tuple[LocalCluster, str], tmp_path: Path
+) -> None:
+    cluster, namespace = where
+    address = f"{cluster.metadata_uri}#{namespace}"
+
+    async def prepare() -> None:
+        async with await Namespace.open(address, bind=True) as ns:
+            for name in "in", "out":
+                await ns.create_stream(name)
+            async with ns.stream("in").writer() as writer:
+                for first in range(0, len(rows()), spark_copy.ROWS):
+                    await writer.append_batch(rows()[first : first + spark_copy.ROWS])
+
+    async def look() -> tuple[list[bytes], set[int]]:
+        async with await Namespace.open(address) as ns:
+            async with ns.stream("out").reader(tail=False) as reader:
+                found = [record.payload async for record in reader]
+            await collect_orphans(Place(ns.client, ns, attempt_ttl_s=0))
+            used = {
+                segment.metadata.ledger_id
+                for name in ("in", "out")
+                for segment in await ns.stream(name).segments()
+            }
+            return found, {each async for each in ns.client.list_ledger_ids()} - used
+
+    asyncio.run(prepare())
+    words = cluster.metadata_uri, namespace, str(tmp_path)
+    driver = Driver(*words, log=tmp_path / "driver.log")
+    try:
+        for victim in VICTIMS:
+            executor = driver.holds(tmp_path / f"{victim}.at")
+            if victim == "executor":
+                os.kill(executor, signal.SIGKILL)
+            elif victim == "bookie":
+                cluster.kill(cluster.bookie_ids[0])
+            else:
+                driver.kill()
+            (tmp_path / f"{victim}.go").touch()
+    finally:
+        driver.kill()
+    # Another driver goes on from the checkpoint.
+    spark_copy.copy(spark, cluster.metadata_uri, namespace, tmp_path)
+    found, leaked = asyncio.run(look())
+    assert found == rows()
+    assert leaked == set()

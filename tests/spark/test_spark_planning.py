@@ -1,0 +1,158 @@
+"""Cutting into tasks, and the offsets of a query; no Spark needed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.offsets import Offset, Offsets, fair_shares
+from quorumbook.spark.planning import Piece, plan
+
+
+@st.composite
+def pieces(draw):
+    found = []
+    for ledger_id in range(draw(st.integers(0, 12))):
+        first = draw(st.integers(0, 50))
+        entries = draw(st.integers(1, 60))
+        size = draw(st.integers(0, 5000))
+        records = draw(st.integers(0, 300))
+        starts = sorted(draw(st.sets(st.integers(first, first + entries), max_size=3)))
+        piece = Piece("", ledger_id, first, first + entries - 1, size, records)
+        found.append(piece._replace(fragment_starts=tuple(starts)))
+    return found
+
+
+def entries_of(pieces):
+    return [(p.ledger_id, n) for p in pieces for n in range(p.first_entry, p.last_entry + 1)]
+
+
+@given(pieces(), st.integers(1, 4000), st.integers(0, 100), st.integers(1, 70))
+def test_tasks_cover_every_entry_exactly_once_and_in_order(pieces, target, most, least):
+    tasks = plan(pieces, target_bytes=target, max_records=most, min_tasks=least)
+    assert entries_of(p for task in tasks for p in task) == entries_of(pieces)
+    assert all(tasks)
+    assert len(tasks) >= min(least, len(entries_of(pieces)))
+
+
+@given(pieces(), st.integers(1, 4000), st.integers(0, 100))
+def test_a_task_is_bounded_unless_it_is_one_entry(pieces, target, most):
+    for task in plan(pieces, target_bytes=target, max_records=most):
+        count = len(entries_of(task))
+        if count == 1:
+            continue
+        # A part's share is rounded, and its entries are estimated to be alike.
+        slack = max(-(-p.size_bytes // max(p.last_entry - p.first_entry + 1, 1)) for p in task)
+        assert sum(p.size_bytes for p in task) <= target + slack
+        if most:
+            slack = max(-(-p.records // (p.last_entry - p.first_entry + 1)) for p in task)
+            assert sum(p.records for p in task) <= most + slack
+
+
+def test_cuts_are_where_fragments_begin_unless_one_is_too_large():
+    piece = Piece("", 1, 0, 99, 100_000, 100, fragment_starts=(30, 55, 60))
+    (tasks,) = zip(*plan([piece], target_bytes=45_000), strict=True)
+    assert [(p.first_entry, p.last_entry) for p in tasks] == [(0, 29), (30, 59), (60, 99)]
+    (tasks,) = zip(*plan([piece], target_bytes=26_000), strict=True)
+    assert [(p.first_entry, p.last_entry) for p in tasks] == [
+        (0, 14), (15, 29), (30, 54), (55, 59), (60, 79), (80, 99),
+    ]  # fmt: skip
+
+
+def test_nothing_is_no_task():
+    assert plan([], target_bytes=1) == []
+    assert plan([Piece("", 1, 0, -1, 0, 0)], target_bytes=1) == []
+
+
+def test_small_ledgers_are_packed_and_large_ones_cut():
+    small = [Piece("", n, 0, 99, 100_000, 100) for n in range(10_000)]
+    tasks = plan(small, target_bytes=128 << 20)
+    assert len(tasks) <= 10
+    large = Piece("", 1, 0, 9_999, 10 << 30, 10_000)
+    assert len(plan([large], target_bytes=128 << 20)) in range(80, 85)
+
+
+def test_slots_stay_with_the_first_and_the_last_part():
+    piece = Piece("s", 1, 10, 19, 1000, 100, start_slot=3, end_slot=7)
+    parts = [p for task in plan([piece], target_bytes=1, min_tasks=10) for p in task]
+    assert [p.start_slot for p in parts] == [3] + [0] * 9
+    assert [p.end_slot for p in parts] == [0] * 9 + [7]
+
+
+def test_many_ledgers_are_planned_in_one_pass():
+    """Each piece is looked at a bounded number of times; bench/spark.py has the seconds."""
+    looked_at = 0
+
+    class Counted(list):
+        def __iter__(self):
+            nonlocal looked_at
+            for piece in super().__iter__():
+                looked_at += 1
+                yield piece
+
+    many = Counted(Piece("", n, 0, 99, 100_000, 100) for n in range(50_000))
+    tasks = plan(many, target_bytes=128 << 20)
+    assert sum(map(len, tasks)) == 50_000
+    assert looked_at == 100_000
+
+
+names = st.text("abc/", min_size=1, max_size=5)
+offsets = st.builds(Offset, *[st.integers(0, 2**62)] * 3, st.integers(0, 9), st.integers(-1, 2**62))
+of_streams = st.builds(Offsets, st.just("c"), st.dictionaries(names, offsets))
+of_ledgers = st.builds(
+    Offsets, st.just("c"), st.just({}),
+    st.dictionaries(
+        st.integers(0, 2**62).map(str), st.integers(0).map(lambda n: Offset(0, 0, n))
+    ),
+    st.integers(0, 2**62),
+)  # fmt: skip
+
+
+@given(st.one_of(of_streams, of_ledgers))
+def test_offsets_survive_the_checkpoint_and_have_one_text(found):
+    text = json.dumps(found.encode())
+    assert Offsets.decode(json.loads(text), "c") == found
+    turned = Offsets(
+        "c", dict(reversed(found.streams.items())), dict(reversed(found.ledgers.items())),
+        found.highest_ledger,
+    )  # fmt: skip
+    assert json.dumps(turned.encode()) == text
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        ({"c": "other", "s": {}, "v": 1}, "checkpoint is of cluster other"),
+        ({"c": "c", "s": {}, "v": 2}, "version 2"),
+        ({"c": "c", "s": {"a": [1, 2]}, "v": 1}, "no offsets"),
+        ({"c": "c", "s": {"a": [1, 2, -1]}, "v": 1}, "no offsets"),
+        ({"c": "c", "s": {"a": [1, 2, 1.5]}, "v": 1}, "no offsets"),
+        ({"c": "c", "l": {"x": 1}, "v": 1}, "no offsets"),
+        ({"s": {}}, "no offsets"),
+        ([], "no offsets"),
+    ],
+)
+def test_offsets_that_are_not_ours_are_refused(stored, message):
+    with pytest.raises(ConfigError, match=message):
+        Offsets.decode(stored, "c")
+
+
+@given(st.dictionaries(names, st.integers(0, 50)), st.integers(0, 200), st.integers(0, 9))
+def test_a_limit_is_used_up_and_divided_fairly(available, limit, turn):
+    shares = fair_shares(available, limit, turn)
+    assert sum(shares.values()) == min(limit, sum(available.values()))
+    assert all(shares[name] <= available[name] for name in available)
+    hungry = [shares[name] for name in available if shares[name] < available[name]]
+    if hungry:
+        assert max(shares.values()) <= max(hungry) + 1
+        assert max(hungry) - min(hungry) <= 1
+
+
+def test_nobody_starves_where_there_is_less_than_one_for_each():
+    available = dict.fromkeys("abcdefgh", 10)
+    served = {name for turn in range(8) for name, n in fair_shares(available, 1, turn).items() if n}
+    assert served == set(available)

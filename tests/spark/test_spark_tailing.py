@@ -1,0 +1,337 @@
+"""Streaming queries: planner and tasks as Spark runs them, in this process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+import pytest
+from spark_helpers import Query, write_ledger
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.tail import TailReader
+from quorumbook.streams import Position
+from quorumbook.streams.compaction import Compaction
+from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.transactions import Place
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def name():
+    return f"tail/{next(_names)}"
+
+
+@pytest.fixture
+def query(cluster):
+    return lambda *args, **options: Query(cluster, *args, **options)
+
+
+def records(*numbers):
+    return [b"record %d" % n for n in numbers]
+
+
+def values(rows):
+    return [row["value"] for row in rows]
+
+
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+def test_a_query_follows_a_stream_over_its_segments(query, streams, name):
+    streams.write(name, records(0, 1), records(2))
+    running = query(f"stream:{name}", **EARLIEST)
+    assert values(running.drain()) == records(0, 1, 2)
+    assert running.step() is None
+    for n in range(3, 9, 2):
+        streams.write(name, records(n, n + 1))
+        running.until(n + 2)
+    assert values(running.rows) == records(*range(9))
+    assert [row["seq"] for row in running.rows] == list(range(9))
+
+
+def test_a_query_begins_at_the_latest_unless_told(query, streams, name):
+    streams.write(name, records(0))
+    running = query(f"stream:{name}")
+    assert running.drain() == []
+    streams.write(name, records(1))
+    assert values(running.until(1)) == records(1)
+
+
+def test_an_open_segment_is_read_as_it_is_confirmed_and_its_writer_goes_on(query, streams, name):
+    writer = streams.writer(name)
+    running = query(f"stream:{name}", **EARLIEST)
+    for n in range(5):
+        streams.append(writer, records(n))
+        running.until(n)  # the last is confirmed to readers a moment later
+    streams.close(writer)
+    assert values(running.until(5)) == records(*range(5))
+
+
+def test_a_batch_done_again_is_the_same(query, streams, name, cluster):
+    for n in range(0, 30, 3):
+        streams.write(name, records(n), records(n + 1, n + 2))
+    running = query(f"stream:{name}", maxEntriesPerTrigger=3, minPartitions=2, **EARLIEST)
+    running.drain()
+    anew = query(f"stream:{name}", checkpoint=running.checkpoint, minPartitions=2)
+    for n, (start, end) in enumerate(itertools.pairwise(running.checkpoint)):
+        assert anew.rows_between(start, end) == running.batches[n]
+
+
+def test_a_query_goes_on_from_its_checkpoint(query, streams, name):
+    streams.write(name, records(0))
+    first = query(f"stream:{name}", **EARLIEST)
+    first.drain()
+    streams.write(name, records(1))
+    second = query(f"stream:{name}", checkpoint=first.checkpoint)
+    assert values(second.drain()) == records(1)
+
+
+@pytest.mark.parametrize("limits", [
+    {"maxEntriesPerTrigger": 3},
+    {"maxRecordsPerTrigger": 7},
+    {"maxBytesPerTrigger": 400},
+    {"maxEntriesPerTrigger": 4, "maxRecordsPerTrigger": 7},
+    {"maxEntriesPerTrigger": 2, "maxRecordsPerTrigger": 9, "maxBytesPerTrigger": 500},
+])  # fmt: skip
+def test_batches_keep_to_their_limits_and_to_the_order(query, streams, limits):
+    names = [f"limited/{next(_names)}" for _ in range(2)]
+    for number, each in enumerate(names):
+        for segment in range(3):
+            streams.write(each, *(records(n, n + 1) for n in range(0, 8 + 4 * number, 2)))
+            assert segment is not None
+    running = query("stream:" + ",".join(names), now=True, **limits, **EARLIEST)
+    running.drain()
+    for each, count in zip(names, (24, 36), strict=True):
+        rows = [row for row in running.rows if row["stream"] == each]
+        assert [row["seq"] for row in rows] == list(range(count))
+    assert len(running.batches) > 3
+    for rows in running.batches:
+        entries = {(row["ledger_id"], row["entry_id"]) for row in rows}
+        # A writer ends a segment with an entry of no records, so entries are fewer than counted.
+        assert len(entries) <= limits.get("maxEntriesPerTrigger", 10**9)
+        assert len(rows) <= limits.get("maxRecordsPerTrigger", 10**9)
+        assert sum(len(row["value"]) for row in rows) <= limits.get("maxBytesPerTrigger", 10**9)
+
+
+def test_an_entry_beyond_the_limit_comes_alone(query, streams, name):
+    streams.write(name, records(0, 1, 2), records(3, 4, 5))
+    running = query(f"stream:{name}", maxRecordsPerTrigger=1, **EARLIEST)
+    running.drain()
+    assert [len(rows) for rows in running.batches if rows] == [3, 3]
+
+
+def test_trigger_once_reads_all_whatever_the_limits(query, streams, name):
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    streams.write(name, *(records(n) for n in range(9)))
+    running = query(f"stream:{name}", maxEntriesPerTrigger=2, **EARLIEST)
+    assert len(running.step(ReadAllAvailable())) == 9
+
+
+def test_available_now_reads_what_there_was_and_no_more(query, streams):
+    prefix = f"now{next(_names)}"
+    streams.write(f"{prefix}/a", *(records(n) for n in range(6)))
+    pattern = {"streamPattern": f"{prefix}/.*"}
+    running = query(now=True, maxEntriesPerTrigger=2, **pattern, **EARLIEST)
+    running.step()
+    streams.write(f"{prefix}/a", records(6))
+    streams.write(f"{prefix}/b", records(7))
+    assert values(running.drain()) == records(*range(6))
+    later = query(now=True, checkpoint=running.checkpoint, **pattern)
+    assert sorted(values(later.drain())) == records(6, 7)
+    assert values(query(now=True, checkpoint=later.checkpoint, **pattern).drain()) == []
+
+
+def test_streams_that_appear_are_read_from_their_beginning(query, streams):
+    prefix = f"found{next(_names)}"
+    streams.write(f"{prefix}/a", records(0))
+    running = query(streamPattern=f"{prefix}/.*", **EARLIEST)
+    running.drain()
+    streams.write(f"{prefix}/b", records(1, 2))
+    assert values(running.until(3)) == records(0, 1, 2)
+
+
+def test_streams_that_appear_are_read_from_their_end_if_wanted(query, streams):
+    prefix = f"found{next(_names)}"
+    streams.write(f"{prefix}/a", records(0))
+    running = query(streamPattern=f"{prefix}/.*", newStreams="latest", **EARLIEST)
+    running.drain()
+    streams.write(f"{prefix}/b", records(1))
+    end = time.monotonic() + 60
+    while f"{prefix}/b" not in json.loads(running.checkpoint[-1])["s"]:
+        assert time.monotonic() < end
+        running.step()
+    streams.write(f"{prefix}/b", records(2))
+    assert values(running.until(2)) == records(0, 2)
+
+
+def test_a_batch_waits_for_enough_but_not_for_ever(query, streams, name, monkeypatch):
+    streams.write(name, records(0))
+    running = query(f"stream:{name}", minEntriesPerTrigger=5, maxTriggerDelay="1h", **EARLIEST)
+    assert running.step() is None
+    for n in range(1, 6):
+        streams.write(name, records(n))
+    assert len(running.until(6)) == 6
+    streams.write(name, records(6))
+    assert running.step() is None
+    running.reader._planner._last_batch_ns -= 3_601_000_000_000
+    assert values(running.until(7)[6:]) == records(6)
+
+
+def test_a_query_says_how_far_it_is_behind(query, streams, name):
+    streams.write(name, *(records(n) for n in range(10)))
+    running = query(f"stream:{name}", maxEntriesPerTrigger=4, **EARLIEST)
+    running.step()
+    lag = running.report["lag"]
+    assert (lag["streams"], lag["ms"] >= 0, lag["bytes"] > 0) == (1, True, True)
+    assert lag["entries"] >= 6
+    running.drain()
+    assert running.report["lag"] == {"bytes": 0, "entries": 0, "ms": 0, "streams": 0}
+    assert json.loads(running.checkpoint[-1])["s"] == running.report["s"]
+
+
+def test_a_cursor_follows_a_query_and_a_new_query_begins_at_it(query, streams, name):
+    streams.write(name, *(records(n) for n in range(6)))
+    running = query(f"stream:{name}", cursor="spark", maxEntriesPerTrigger=2, **EARLIEST)
+    running.step()
+    running.step()  # only now it is said that the first one is done
+    cursor = streams.run(streams.namespace.stream(name).cursor("spark"))
+    assert Position(*json.loads(running.checkpoint[1])["s"][name][1:3], 0) == cursor.position
+    anew = query(f"stream:{name}", cursor="spark")
+    assert values(anew.drain()) == records(*range(6))[len(running.batches[0]) :]
+    # What was done before does not take it back.
+    streams.run(cursor.refresh())
+    at = cursor.position
+    running.reader.commit(json.loads(running.checkpoint[0]))
+    streams.run(cursor.refresh())
+    assert cursor.position == at
+
+
+# What is gone ------------------------------------------------------------------------------
+
+
+def test_truncated_records_are_an_error_or_left_out(query, streams, name):
+    streams.write(name, records(0), records(1))
+    running = query(f"stream:{name}", maxEntriesPerTrigger=1, **EARLIEST)
+    running.step()
+    streams.write(name, records(2))
+    last = streams.segments(name)[-1].number
+    streams.truncate(name, Position(last, 0, 0))
+    strict = query(f"stream:{name}", checkpoint=running.checkpoint)
+    with pytest.raises(DataLossError, match="truncated away"):
+        strict.step()
+    lenient = query(f"stream:{name}", checkpoint=running.checkpoint, failOnDataLoss="false")
+    assert values(lenient.drain()) == records(2)
+    # A batch that was planned before is found out as well.
+    with pytest.raises(DataLossError, match="truncated away"):
+        strict.rows_between(strict.checkpoint[-1], lenient.checkpoint[-1])
+
+
+def test_what_was_read_may_be_truncated(query, streams, name):
+    streams.write(name, records(0))
+    running = query(f"stream:{name}", **EARLIEST)
+    running.drain()
+    streams.truncate(name, Position(streams.segments(name)[-1].number + 1, 0, 0))
+    assert running.drain() == running.rows
+    streams.write(name, records(1))
+    assert values(running.until(2)) == records(0, 1)
+
+
+def test_a_stream_made_again_is_an_error_or_read_anew(query, streams, name):
+    streams.write(name, *(records(n) for n in range(5)))
+    running = query(f"stream:{name}", **EARLIEST)
+    running.drain()
+    streams.delete(name)
+    with pytest.raises(DataLossError, match="was deleted"):
+        running.until(6)
+    streams.write(name, records(7, 8))
+    with pytest.raises(DataLossError, match="made again"):
+        running.until(6)
+    lenient = query(f"stream:{name}", checkpoint=running.checkpoint, failOnDataLoss="false")
+    assert values(lenient.drain()) == records(7, 8)
+    start, end = lenient.checkpoint[-2:]
+    assert values(lenient.rows_between(start, end)) == records(7, 8)
+
+
+def test_a_checkpoint_of_another_cluster_is_refused(query, streams, name):
+    streams.write(name, records(0))
+    stored = {"c": "00000000-0000-0000-0000-000000000000", "s": {name: [1, 1, 0]}, "v": 1}
+    running = query(f"stream:{name}", checkpoint=[json.dumps(stored)])
+    with pytest.raises(ConfigError, match="checkpoint is of cluster 0000"):
+        running.step()
+
+
+def test_offsets_never_go_back(query, streams, name):
+    streams.write(name, records(0), records(1))
+    running = query(f"stream:{name}", **EARLIEST)
+    running.drain()
+    ahead = json.loads(running.checkpoint[-1])
+    ahead["s"][name][2] += 5  # what another planner knew of a segment that is being written
+    running.checkpoint.append(json.dumps(ahead))
+    assert running.step() is None
+
+
+# Ledgers -----------------------------------------------------------------------------------
+
+
+def test_ledgers_are_followed_and_forgotten_when_they_are_finished(query, cluster):
+    ids = [write_ledger(cluster, [b"%d" % n], custom_metadata={"t": b"tail"}) for n in range(2)]
+    running = query(ledgerFilter="t=tail", **EARLIEST)
+    assert values(running.drain()) == [b"0", b"1"]
+    with cluster.connect() as client:
+        writer = client.create_ledger(custom_metadata={"t": b"tail"})
+        for n in range(3):
+            writer.append(b"open %d" % n)
+            running.until(2 + n)
+        writer.close()
+    running.until(5)
+    assert values(running.rows[2:]) == [b"open 0", b"open 1", b"open 2"]
+    last = write_ledger(cluster, [b"last"], custom_metadata={"t": b"tail"})
+    running.until(6)
+    assert not json.loads(running.checkpoint[-1])["l"].keys() & {str(n) for n in ids}
+    assert json.loads(running.checkpoint[-1])["h"] == last
+    assert running.step() is None
+
+
+def test_a_tail_reader_goes_to_tasks_without_its_planner(query, streams, name):
+    streams.write(name, records(0))
+    running = query(f"stream:{name}", **EARLIEST)
+    assert isinstance(running.reader, TailReader)
+    assert running._tasks_reader._planner is None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merged(
+    query, streams, name, limit
+):
+    async def merge():
+        namespace = streams.namespace
+        context = namespace.stream(name).context
+        work = Compaction(Place(namespace.client, namespace), context, keep_s=0.0)
+        return await work.run(await work.rules(target_bytes=1 << 20))
+
+    for n in range(0, 12, 2):
+        streams.write(name, records(n), records(n + 1))
+    running = query(f"stream:{name}", maxEntriesPerTrigger=limit, **EARLIEST)
+    running.drain()
+    checkpoints = list(running.checkpoint)
+    for n in range(12, 16):
+        streams.write(name, records(n))
+    # Merged, and what was merged is merged again.
+    assert len(streams.run(merge())) == 1
+    for n in range(16, 18):
+        streams.write(name, records(n))
+    streams.run(merge())
+    assert len(streams.segments(name)) == 1
+    read = 0
+    for number in range(1, len(checkpoints)):
+        read += len(running.batches[number - 1])
+        later = query(f"stream:{name}", checkpoint=checkpoints[: number + 1])
+        assert values(later.drain()) == records(*range(read, 18))
+    # A batch that was planned before is the same.
+    anew = query(f"stream:{name}", checkpoint=checkpoints)
+    for number, (start, end) in enumerate(itertools.pairwise(checkpoints[1:]), 1):
+        assert values(anew.rows_between(start, end)) == values(running.batches[number])
