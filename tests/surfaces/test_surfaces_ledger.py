@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.uri import open_store
 
@@ -130,8 +131,24 @@ def test_a_part_beyond_the_end_is_refused_or_told(quorumbook):
     beyond = quorumbook("ledger", "read", ledger_id, "--last", 9, code=3)
     assert "no entry 9: its last one is 0" in beyond.err
     assert quorumbook("ledger", "read", ledger_id, "--first", 1).err == ""
-    assert "no entry 2 yet" in quorumbook("ledger", "read", ledger_id, "--first", 2).err
+    beyond = quorumbook("ledger", "read", ledger_id, "--first", 2, code=3)
+    assert "no entry 2: its last one is 0" in beyond.err
+    unwritten = int(quorumbook("ledger", "create").text)
+    waiting = quorumbook("ledger", "read", unwritten, "--first", 2)
+    assert "no entry 2 yet" in waiting.err
     quorumbook("ledger", "read", ledger_id, "--first", 1, "--last", 0, code=2)
+
+
+def test_a_line_that_no_entry_can_hold_leaves_no_empty_ledger(quorumbook):
+    before = json.loads(quorumbook("ledger", "ls", "-o", "json").text)
+    line = bytes(MAX_FRAME_SIZE_BYTES)
+    failed = quorumbook("ledger", "write", stdin=line, code=2)
+    assert "larger than" in failed.err
+    assert json.loads(quorumbook("ledger", "ls", "-o", "json").text) == before
+    # What came before it is kept, in a closed ledger.
+    quorumbook("ledger", "write", stdin=b"x\n" * 20_000 + line, code=2)
+    after = json.loads(quorumbook("ledger", "ls", "-o", "json").text)
+    assert [row["state"] for row in after[len(before) :]] == ["closed"]
 
 
 @pytest.mark.parametrize("form", ["table", "json", "jsonl", "raw"])
@@ -283,6 +300,8 @@ def test_bench_read_and_tail_report_the_same_fields(quorumbook):
     ledger = ["--ledger", written["ledger_id"], "-o", "json"]
     in_order = json.loads(quorumbook("bench", "read", *ledger).text)
     assert in_order["entries"] == 1001  # one was written before the clock ran
+    fresh = json.loads(quorumbook("bench", "read", "--count", 300, "-o", "json").text)
+    assert fresh["entries"] == 300
     at_random = json.loads(
         quorumbook("bench", "read", "--random", "--count", 50, "--in-flight", 4, *ledger).text
     )

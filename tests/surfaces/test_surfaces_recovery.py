@@ -11,7 +11,9 @@ from quorumbook.cli.main import main
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.election import Election
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.underreplication import Check, UnderreplicationQueue
+from quorumbook.metadata.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery_switches import Check
+from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.metadata.uri import open_store
 
 
@@ -58,10 +60,73 @@ def test_ledgers_that_lack_copies_are_listed(cluster, run):
         await queue.mark(8, [])
 
     cluster(mark)
+    untried = {
+        "worker": None,
+        "attempts": 0,
+        "retry_at_ms": None,
+        "quarantined": False,
+        "reason": None,
+    }
     assert run("underreplicated") == [
-        {"ledger_id": 7, "missing_on": ["b1:3181", "b2:3181"], "marked_at_ms": 5},
-        {"ledger_id": 8, "missing_on": [], "marked_at_ms": None},
+        {"ledger_id": 7, "missing_on": ["b1:3181", "b2:3181"], "marked_at_ms": 5, **untried},
+        {"ledger_id": 8, "missing_on": [], "marked_at_ms": None, **untried},
     ]
+
+
+def test_the_list_of_ledgers_that_lack_copies_is_cut_by_bookie_and_counted(cluster, run):
+    seen = []
+
+    async def mark(store):
+        queue = UnderreplicationQueue(store, "w1")
+        await queue.mark(7, ["b1:3181", "b2:3181"])
+        await queue.mark(8, ["b2:3181"])
+        await queue.mark(9, [])
+        work = await queue.take()
+        seen.append((work.ledger_id, await asyncio.to_thread(run, "underreplicated")))
+
+    cluster(mark)
+
+    def ids(*words):
+        return [row["ledger_id"] for row in run("underreplicated", *words)]
+
+    assert ids("--missing-on", "b2:3181") == [7, 8]
+    assert ids("--not-missing-on", "b1:3181") == [8, 9]
+    assert ids("--missing-on", "b2:3181", "--not-missing-on", "b1:3181") == [8]
+    assert run("underreplicated", "--count") == {"underreplicated_ledgers": 3}
+    assert run("underreplicated", "--count", "--missing-on", "b1:3181") == {
+        "underreplicated_ledgers": 1
+    }
+    taken, rows = seen[0]
+    assert {row["ledger_id"]: row["worker"] for row in rows} == {
+        ledger_id: "w1" if ledger_id == taken else None for ledger_id in (7, 8, 9)
+    }
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl"])
+def test_a_damaged_mark_is_said_behind_the_others(cluster, uri, capsys, form):
+    async def mark(store):
+        queue = UnderreplicationQueue(store)
+        for ledger_id in (5, 6, 7):
+            await queue.mark(ledger_id, [f"b{ledger_id}:3181"])
+        await store.set(TreePaths("/ledgers").underreplicated(5), b"damaged")
+
+    cluster(mark)
+    assert main(["recovery", "underreplicated", "--metadata", uri, "-o", form]) == 1
+    said = capsys.readouterr()
+    assert "b6:3181" in said.out
+    assert "b7:3181" in said.out
+    assert "urL0000000005" in said.err
+
+
+def test_s69_a_ledger_that_could_not_be_healed_is_listed_with_the_reason(cluster, run):
+    async def fail(store):
+        await UnderreplicationQueue(store).mark(7, ["b1:3181"])
+        await Quarantine(store).write(Failure(7, "no bookie is left", 5, 10, 20, ("b1:3181",)))
+
+    cluster(fail)
+    (row,) = run("underreplicated")
+    assert row["reason"] == "no bookie is left"
+    assert (row["attempts"], row["retry_at_ms"], row["quarantined"]) == (5, 20, True)
 
 
 def test_repair_is_switched_off_and_on(cluster, run):
@@ -107,7 +172,53 @@ def test_the_status_says_who_is_auditor_and_what_was_checked(cluster, run):
     ]
 
 
-@pytest.mark.parametrize("command", ["underreplicated", "status", "enable", "disable"])
+def test_the_delay_for_lost_bookies_is_shown_and_set(cluster, run):
+    assert run("delay") == {"lost_bookie_delay_s": None}
+    assert run("delay", "600") == {"lost_bookie_delay_s": 600}
+    assert run("delay") == {"lost_bookie_delay_s": 600}
+    assert "-5" in run("delay", "--", "-5", code=2)
+
+
+def test_only_an_auditor_that_may_audit_is_triggered(cluster, run):
+    assert "recovery run" in run("auditor", code=4)
+    assert "recovery run" in run("trigger", code=4)
+    done = []
+
+    async def be_auditor(store):
+        queue = UnderreplicationQueue(store)
+        election = Election(store, TreePaths(store.ledgers_root).auditor_election, "b1:3181")
+        election.stand()
+        while await election.leader() is None:
+            await asyncio.sleep(0.01)
+        done.append(await asyncio.to_thread(run, "auditor"))
+        await queue.set_lost_bookie_delay_s(60)
+        before = await queue.lost_bookie_delay()
+        done.append(await asyncio.to_thread(run, "trigger"))
+        after = await queue.lost_bookie_delay()
+        assert (after.seconds, after.revision > before.revision) == (60, True)
+        await queue.set_checked_at_ms(Check.REPLICAS, 5)
+        names = ("--check", "replicas", "--check", "ledgers")
+        done.append(await asyncio.to_thread(run, "trigger", *names))
+        assert await queue.lost_bookie_delay() == after
+        assert await queue.checked_at_ms(Check.REPLICAS) == 0
+        assert await queue.checked_at_ms(Check.ALL_LEDGERS) == 0
+        assert await queue.checked_at_ms(Check.PLACEMENT) is None
+        await queue.disable()
+        done.append(await asyncio.to_thread(run, "trigger", code=4))
+        await election.resign()
+
+    cluster(be_auditor)
+    assert done[:3] == [
+        {"auditor": "b1:3181"},
+        {"auditor": "b1:3181", "triggered": ["lost-bookies"]},
+        {"auditor": "b1:3181", "triggered": ["replicas", "ledgers"]},
+    ]
+    assert "recovery enable" in done[3]
+
+
+@pytest.mark.parametrize(
+    "command", ["underreplicated", "status", "enable", "disable", "auditor", "delay", "trigger"]
+)
 def test_where_there_is_no_cluster_that_is_said(uri, run, command):
     async def make_empty_store():
         await (await open_store(uri, create=True)).close()

@@ -1,12 +1,10 @@
-"""``standalone``, ``bookie run`` and ``demo`` as a user starts them."""
+"""``standalone`` and ``bookie run`` as a user starts them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -15,8 +13,7 @@ import time
 
 import pytest
 
-from quorumbook.cli import flights
-from quorumbook.cli.ports import free_ports
+from doubles.ports import free_ports
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("QUORUMBOOK_")}
 
@@ -72,6 +69,11 @@ def _children(pid):
         return [int(child) for child in file.read().split()]
 
 
+def _words(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().split(b"\0")
+
+
 def _is_gone(pid):
     try:
         os.kill(pid, 0)
@@ -82,7 +84,7 @@ def _is_gone(pid):
 
 
 def test_standalone_keeps_its_data_and_its_bookies_over_a_restart(tmp_path):
-    port = free_ports(1)[0]
+    port = free_ports(3)[0]
     with _standalone(tmp_path, "--bookies", 3, "--port", port) as (_, facts):
         ids = facts["bookies"]
         assert len(ids) == 3
@@ -96,14 +98,16 @@ def test_standalone_keeps_its_data_and_its_bookies_over_a_restart(tmp_path):
 def test_a_bookie_that_dies_is_started_again(tmp_path):
     with _standalone(tmp_path, "--ephemeral") as (process, facts):
         children = _children(process.pid)
-        assert len(children) == 3
-        os.kill(children[0], signal.SIGKILL)
+        assert len(children) == 4
+        for kind in (b"bookie", b"recovery"):
+            killed = next(child for child in _children(process.pid) if kind in _words(child))
+            os.kill(killed, signal.SIGKILL)
 
-        def serves_again():
-            now = _children(process.pid)
-            return len(now) == 3 and children[0] not in now
+            def is_there_again(killed=killed):
+                now = _children(process.pid)
+                return len(now) == 4 and killed not in now
 
-        _wait(serves_again, "the bookie was not started again")
+            _wait(is_there_again, f"{kind} was not started again")
         uri = facts["metadata"]
 
         def can_write():
@@ -113,9 +117,15 @@ def test_a_bookie_that_dies_is_started_again(tmp_path):
         _wait(can_write, "the cluster takes no ledger")
 
 
+def test_a_standalone_cluster_has_an_auditor(tmp_path):
+    with _standalone(tmp_path, "--ephemeral") as (_, facts):
+        words = ("recovery", "auditor", "-o", "raw", "--metadata", facts["metadata"])
+        _wait(lambda: _run(tmp_path, *words).returncode == 0, "nobody is auditor")
+
+
 def test_no_bookie_outlives_a_killed_supervisor(tmp_path):
     with _start(tmp_path, "standalone", "--ephemeral", "-o", "json") as process:
-        _wait(lambda: len(_children(process.pid)) == 3, "three children")
+        _wait(lambda: len(_children(process.pid)) == 4, "four children")
         process.stdout.readline()
         children = _children(process.pid)
         process.kill()
@@ -140,6 +150,7 @@ def test_a_port_in_use_is_one_line_with_the_way_out(tmp_path):
         assert done.returncode == 2
         assert done.stderr.count(b"\n") == 1
         assert b"--port" in done.stderr
+        assert list(tmp_path.iterdir()) == []
         _run(tmp_path, "cluster", "init", "--metadata", "sqlite:///m.db")
         words = ("--metadata", "sqlite:///m.db", "--data-dir", "d", "--port", port)
         done = _run(tmp_path, "bookie", "run", *words)
@@ -201,73 +212,3 @@ def test_a_second_bookie_on_a_directory_is_refused(tmp_path):
     done = _run(tmp_path, *words, "--port", ports[1])
     assert done.returncode == 5
     assert b"cookie" in done.stderr.lower()
-
-
-@pytest.mark.timeout(300)
-def test_the_demo_gets_every_event_back(tmp_path):
-    try:
-        flights.path()
-    except Exception:
-        pytest.skip("the demo's events are missing; pip install 'quorumbook[demo]'")
-    done = _run(tmp_path, "demo", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    story = json.loads(done.stdout)
-    assert story["is_same"] is True
-    assert story["events"] == story["acknowledged"] == story["events_read"] == flights.COUNT
-    assert story["sha256_written"] == story["sha256_read"]
-    assert len(story["fragments"]) == 2
-    assert story["killed_bookie"] in story["fragments"][0]["ensemble"]
-    assert story["killed_bookie"] not in story["fragments"][1]["ensemble"]
-
-
-@pytest.fixture
-def few_flights(tmp_path, monkeypatch):
-    """A demo of 3000 events, below ``tmp_path``."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    events = [b'{"flight": %d}' % number for number in range(3000)]
-    monkeypatch.setattr(flights, "path", lambda: "events")
-    monkeypatch.setattr(flights, "events", lambda _: iter(events))
-    monkeypatch.setattr(flights, "COUNT", len(events))
-
-
-@pytest.mark.usefixtures("few_flights")
-def test_a_demo_that_is_kept_goes_on_and_says_how_to_look_at_it_and_stop_it(tmp_path, capfd):
-    from quorumbook.cli.main import main
-
-    assert main(["demo", "--keep"]) == 0
-    told = capfd.readouterr().out
-    pids = [int(pid) for pid in told.partition("stop it with: kill ")[2].split()]
-    assert len(pids) == 3
-    try:
-        look = shlex.split(re.search("^  quorumbook (.*)$", told, re.MULTILINE)[1])
-        shown = _run(tmp_path, *look, "-o", "json")
-        assert json.loads(shown.stdout)["entries"] == 3000
-        read = _run(tmp_path, "ledger", "read", *look[2:])
-        assert len(read.stdout.splitlines()) == 3000
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
-    while json.loads(_run(tmp_path, "bookie", "ls", *look[-2:], "-o", "json").stdout):
-        time.sleep(0.1)
-
-
-@pytest.mark.usefixtures("few_flights")
-def test_the_demo_fails_when_something_else_came_back(monkeypatch, capfd):
-    from quorumbook.cli import demo
-    from quorumbook.cli.main import main
-
-    assert main(["demo"]) == 0
-    assert "What was read is what was written" in capfd.readouterr().out
-
-    read = demo._read_elsewhere
-
-    async def read_with_one_bit_flipped(call, story):
-        await read(call, story)
-        story.sha256_read = f"{int(story.sha256_read, 16) ^ 1:064x}"
-
-    monkeypatch.setattr(demo, "_read_elsewhere", read_with_one_bit_flipped)
-    assert main(["demo"]) == 1
-    captured = capfd.readouterr()
-    assert "What was read is what was written" not in captured.out
-    assert "3000 came back" in captured.err

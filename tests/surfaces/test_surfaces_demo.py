@@ -1,0 +1,126 @@
+"""``quorumbook demo`` as a user starts it, and what it would say of copies that are wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import signal
+import time
+
+import pytest
+
+from quorumbook.cli import flights
+from quorumbook.cli.demo_healing import NotHealedError, verify_copies
+from quorumbook.protocol import v3
+from quorumbook.protocol.digest import digester, master_key
+from quorumbook.testing import LocalCluster
+from surfaces.conftest import CommandLine
+
+#: A killed bookie is missed when its session ends.
+QUICK = ("--set", "metadata.session_timeout_s=3")
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_gets_every_event_back(tmp_path):
+    try:
+        flights.path()
+    except Exception:
+        pytest.skip("the demo's events are missing; pip install 'quorumbook[demo]'")
+    story = json.loads(CommandLine("", str(tmp_path))("demo", "-o", "json").out)
+    assert story["is_same"] is True
+    assert story["events"] == story["acknowledged"] == story["events_read"] == flights.COUNT
+    assert story["sha256_written"] == story["sha256_read"]
+    assert len(story["fragments"]) == 2
+    for fragment in story["fragments"]:
+        assert len(set(fragment["ensemble"])) == 3
+        assert story["killed_bookie"] not in fragment["ensemble"]
+    healing = story["healing"]
+    assert healing["copied"] == healing["lacking"] == story["fragments"][1]["first_entry_id"]
+    assert healing["noticed_s"] <= healing["healed_s"]
+    assert story["copies_verified"] == 3 * flights.COUNT
+
+
+@pytest.fixture
+def few_flights(tmp_path, monkeypatch):
+    """A demo of 3000 events, below ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    events = [b'{"flight": %d}' % number for number in range(3000)]
+    monkeypatch.setattr(flights, "path", lambda: "events")
+    monkeypatch.setattr(flights, "events", lambda _: iter(events))
+    monkeypatch.setattr(flights, "COUNT", len(events))
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_a_demo_that_is_kept_goes_on_and_says_how_to_look_at_it_and_stop_it(tmp_path, capfd):
+    from quorumbook.cli.main import main
+
+    assert main(["demo", "--keep", *QUICK]) == 0
+    told, quorumbook = capfd.readouterr().out, CommandLine("", str(tmp_path))
+    pids = [int(pid) for pid in told.partition("stop it with: kill ")[2].split()]
+    # Three bookies, and auto-recovery.
+    assert len(pids) == 4
+    try:
+        look = shlex.split(re.search("^  quorumbook (.*)$", told, re.MULTILINE)[1])
+        assert json.loads(quorumbook(*look, "-o", "json").out)["entries"] == 3000
+        assert len(quorumbook("ledger", "read", *look[2:]).out.splitlines()) == 3000
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+    while json.loads(quorumbook("bookie", "ls", *look[-2:], "-o", "json").out):
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_the_demo_fails_when_something_else_came_back(monkeypatch, capfd):
+    from quorumbook.cli import demo
+    from quorumbook.cli.main import main
+
+    assert main(["demo", *QUICK]) == 0
+    told = capfd.readouterr().out
+    assert "What was read is what was written" in told
+    assert re.search(r"after the kill the ledger was healed: [\d,]+ entries were copied", told)
+    assert "Every copy of every entry was read from its bookie, 9,000 in" in told
+
+    read = demo._read_elsewhere
+
+    async def read_with_one_bit_flipped(call, story):
+        await read(call, story)
+        story.sha256_read = f"{int(story.sha256_read, 16) ^ 1:064x}"
+
+    monkeypatch.setattr(demo, "_read_elsewhere", read_with_one_bit_flipped)
+    assert main(["demo", *QUICK]) == 1
+    captured = capfd.readouterr()
+    assert "What was read is what was written" not in captured.out
+    assert "3000 came back" in captured.err
+
+
+async def test_a_copy_that_is_not_what_was_written_is_noticed_on_each_bookie():
+    lines = [b"event %d" % number for number in range(20)]
+    sha256 = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
+        async with await bk.create_ledger(ensemble_size=3, write_quorum_size=3) as ledger:
+            await ledger.append_many(lines)
+        count, fragments = await verify_copies(bk, ledger.id, sha256)
+        assert (count, len(fragments)) == (60, 1)
+
+        # An entry with a digest that is right, but other bytes than the two other copies have.
+        metadata = await bk.ledger_metadata(ledger.id)
+        seal = digester(metadata.digest_type, metadata.password)
+        forged = seal.seal(ledger.id, 7, 6, 64, b"event 8")
+        last = metadata.ensemble[2]
+        await bk.context.bookies.control(last).request(
+            "a forged copy",
+            lambda txn_id: v3.encode_add(
+                txn_id, ledger.id, 7, master_key(metadata.password), forged, is_recovery=True
+            ),
+        )
+        with pytest.raises(NotHealedError, match=r"copies at position 2 .* not what was written"):
+            await verify_copies(bk, ledger.id, sha256)
+
+        await cluster.stop(metadata.ensemble[1])
+        with pytest.raises(NotHealedError, match=f"bookie {metadata.ensemble[1]} does not give"):
+            await verify_copies(bk, ledger.id, sha256)

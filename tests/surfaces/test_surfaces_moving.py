@@ -1,0 +1,298 @@
+"""``quorumbook bookie recover``, ``drain`` and their kin, as an operator uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from doubles.replicas import assert_fully_replicated
+from quorumbook.autorecovery.balance import Disk
+from quorumbook.autorecovery.moving import MoveOptions, Mover, Share
+from quorumbook.cli import moving
+from quorumbook.cli.main import main
+from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.replication_lock import ReplicationLocks
+from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.testing import LocalCluster
+
+PAYLOADS = [b"entry %d" % n for n in range(50)]
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with LocalCluster(bookies=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def run(capsys):
+    def run(cluster, *words, code=0):
+        capsys.readouterr()
+        words = ["bookie", *words, "--metadata", cluster.metadata_uri, "-o", "json"]
+        found = main([*words, "--set", "recovery.open_ledger_grace_s=0"])
+        captured = capsys.readouterr()
+        assert found == code, captured.err
+        return json.loads(captured.out) if captured.out else captured.err
+
+    return run
+
+
+def do(cluster, work):
+    """Run a coroutine function with a client of the cluster."""
+
+    async def with_client():
+        async with _connect(cluster) as client:
+            return await work(client)
+
+    return asyncio.run(with_client())
+
+
+def _connect(cluster):
+    import quorumbook
+
+    return quorumbook.connect(cluster.metadata_uri)
+
+
+def write(cluster, **shape):
+    async def work(client):
+        async with await client.create_ledger(**shape) as ledger:
+            await ledger.append_many(PAYLOADS)
+        return ledger.id
+
+    return do(cluster, work)
+
+
+def ensemble(cluster, ledger_id):
+    return do(cluster, lambda client: client.ledger_metadata(ledger_id)).ensemble
+
+
+def cookies(cluster):
+    return do(cluster, lambda client: CookieStore(client.store).list())
+
+
+def test_a_dry_run_says_what_would_be_moved_and_moves_nothing(cluster, run):
+    ledger_id = write(cluster, ensemble_size=4, write_quorum_size=2, ack_quorum_size=2)
+    lost = ensemble(cluster, ledger_id)[0]
+    size = sum(map(len, PAYLOADS))
+    cluster.stop(lost)
+    for command in ("recover", "decommission"):
+        (row,) = run(cluster, command, lost, "--dry-run")
+        assert row == {
+            "ledger_id": ledger_id, "state": "closed", "size_bytes": size // 2, "bookies": [lost],
+        }  # fmt: skip
+    assert lost in ensemble(cluster, ledger_id)
+    assert lost in cookies(cluster)
+
+
+def test_s80_a_cookie_goes_only_when_nothing_names_its_bookie_any_more(cluster, run):
+    whole = write(cluster)
+    lost = ensemble(cluster, whole)[0]
+    single = None
+    while single is None or ensemble(cluster, single) != (lost,):
+        single = write(cluster, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+    cluster.stop(lost)
+    found = run(cluster, "decommission", lost, code=4)
+    assert list(found["blocked"]) == [str(single)]
+    assert "entry 0" in found["blocked"][str(single)]
+    assert found["forgotten"] == []
+    assert lost in cookies(cluster)
+    assert lost not in ensemble(cluster, whole)
+    do(cluster, lambda client: assert_fully_replicated(client, whole, PAYLOADS))
+
+    do(cluster, lambda client: client.delete_ledger(single))
+    assert run(cluster, "decommission", lost)["forgotten"] == [lost]
+    assert lost not in cookies(cluster)
+
+
+def test_a_lost_bookies_copies_are_made_anew_and_marks_of_it_go(cluster, run):
+    ledgers = [write(cluster) for _ in range(3)]
+    lost = ensemble(cluster, ledgers[0])[0]
+    cluster.stop(lost)
+
+    async def mark(client):
+        queue = UnderreplicationQueue(client.store)
+        for ledger_id in ledgers:
+            if lost in (await client.ledger_metadata(ledger_id)).ensemble:
+                await queue.mark(ledger_id, [lost])
+
+    do(cluster, mark)
+    run(cluster, "recover", lost)
+
+    async def look(client):
+        for ledger_id in ledgers:
+            assert lost not in (await client.ledger_metadata(ledger_id)).ensemble
+            await assert_fully_replicated(client, ledger_id, PAYLOADS)
+        return [mark async for mark in UnderreplicationQueue(client.store).list()]
+
+    assert do(cluster, look) == []
+    assert lost in cookies(cluster)
+
+
+def test_who_waits_is_told_how_long_it_takes_yet(cluster, monkeypatch, capsys):
+    monkeypatch.setattr(moving, "_LINE_EVERY_S", 0.0)
+    ledgers = [write(cluster) for _ in range(4)]
+    lost = ensemble(cluster, ledgers[0])[0]
+    count = sum(lost in ensemble(cluster, ledger_id) for ledger_id in ledgers)
+    cluster.stop(lost)
+    assert main(["bookie", "recover", lost, "--metadata", cluster.metadata_uri]) == 0
+    size = sum(map(len, PAYLOADS)) * count
+    told = [line for line in capsys.readouterr().err.splitlines() if " left" in line]
+    assert len(told) == count
+    assert told[-1] == f"{count} of {count} ledgers, {size:,} of {size:,} bytes, about 0 s left"
+
+
+def test_open_ledgers_are_left_alone_or_closed(cluster, run):
+    async def leave_open(client):
+        ledger = await client.create_ledger()
+        await ledger.append_many(PAYLOADS)
+        await ledger.abort()
+        return ledger.id
+
+    ledger_id = do(cluster, leave_open)
+    lost = ensemble(cluster, ledger_id)[0]
+    cluster.stop(lost)
+    found = run(cluster, "recover", lost, "--skip-open", code=4)
+    assert found["blocked"] == {str(ledger_id): "it is being written"}
+    run(cluster, "recover", lost)
+    do(cluster, lambda client: assert_fully_replicated(client, ledger_id, PAYLOADS))
+
+
+@pytest.mark.parametrize(("command", "hint"), [("recover", "drain"), ("drain", "recover")])
+def test_a_command_for_the_other_case_says_so(cluster, run, command, hint):
+    bookie = cluster.bookie_ids[0]
+    if command == "drain":
+        cluster.stop(bookie)
+    assert f"bookie {hint}" in run(cluster, command, bookie, code=2)
+
+
+def test_can_stop_names_what_would_be_endangered(cluster, run):
+    safe = write(cluster)
+    first, second = ensemble(cluster, safe)[:2]
+    thin = None
+    while thin is None or set(ensemble(cluster, thin)) != {first, second}:
+        thin = write(cluster, ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+    assert run(cluster, "can-stop", first) == []
+    rows = run(cluster, "can-stop", first, "--copies", "2", code=5)
+    assert thin in {row["ledger_id"] for row in rows}
+    assert safe not in {row["ledger_id"] for row in rows}
+    cluster.stop(second)
+    rows = run(cluster, "can-stop", first, code=5)
+    assert {row["ledger_id"]: row["copies_left"] for row in rows}[thin] == 0
+    assert safe not in {row["ledger_id"] for row in rows}
+
+
+def test_what_making_a_bookie_read_only_means_for_writers_is_said_before(cluster, run):
+    bookie = cluster.bookie_ids[0]
+    write(cluster)
+    foreseen = run(cluster, "readonly", "on", bookie, "--dry-run")
+    assert foreseen == {
+        "bookie_id": bookie, "was_writable": True, "writable_bookies": 3,
+        "ledgers_written_here": 0, "largest_ensemble": 0,
+    }  # fmt: skip
+
+    async def leave_open(client):
+        ledger = await client.create_ledger(ensemble_size=4)
+        await ledger.append(b"open")
+        await ledger.abort()
+
+    do(cluster, leave_open)
+    foreseen = run(cluster, "readonly", "on", bookie, "--dry-run", code=5)
+    assert (foreseen["ledgers_written_here"], foreseen["largest_ensemble"]) == (1, 4)
+    assert "nothing is known" in run(cluster, "readonly", "on", "10.0.0.7:1", "--dry-run", code=2)
+
+
+@pytest.mark.parametrize("command", ["recover", "decommission", "can-stop"])
+def test_an_id_that_nothing_knows_is_taken_for_a_mistake(cluster, run, command):
+    whole = write(cluster)
+    known = ensemble(cluster, whole)[0]
+    assert "nothing is known of a bookie 10.0.0.7:1" in run(cluster, command, "10.0.0.7:1", code=2)
+    cluster.stop(known)
+    run(cluster, command, known)
+
+
+def test_r28_what_somebody_is_at_is_moved_when_the_lock_is_free(cluster, monkeypatch):
+    ledger_id = write(cluster)
+    lost = ensemble(cluster, ledger_id)[0]
+    cluster.stop(lost)
+    monkeypatch.setattr("quorumbook.autorecovery.moving._LOCKED_PAUSE_S", 0.001)
+    attempts = 0
+    take_this = UnderreplicationQueue.take_this
+
+    async def count(queue, wanted):
+        nonlocal attempts
+        attempts += 1
+        return await take_this(queue, wanted)
+
+    monkeypatch.setattr(UnderreplicationQueue, "take_this", count)
+
+    async def move(client):
+        async with _connect(cluster) as other:
+            locks = ReplicationLocks(other.store, "somebody")
+            assert await locks.take(ledger_id)
+            mover = Mover(client, [lost], MoveOptions(name="we"))
+            moving = asyncio.create_task(mover.run([Share(ledger_id, "closed", 1, (lost,))]))
+            while attempts < 5:
+                await asyncio.sleep(0.001)
+            assert lost in (await client.ledger_metadata(ledger_id)).ensemble
+            await locks.release_all()
+            assert (await moving).ledgers == 1
+
+    do(cluster, move)
+    assert lost not in ensemble(cluster, ledger_id)
+
+
+def test_full_disks_give_to_empty_ones(cluster, run, monkeypatch):
+    ledgers = [
+        write(cluster, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) for _ in range(8)
+    ]
+    held = {ledger_id: ensemble(cluster, ledger_id)[0] for ledger_id in ledgers}
+    full = held[ledgers[0]]
+    empty = next(b for b in cluster.bookie_ids if b != full)
+    total = 100 * sum(map(len, PAYLOADS))
+
+    async def disks(_client):
+        yield full, Disk(total, total // 2)
+        yield empty, Disk(total, total - total // 4)
+
+    monkeypatch.setattr(moving, "_disks", disks)
+    rows = run(cluster, "balance", "--dry-run")
+    assert rows
+    assert {(row["source"], row["target"]) for row in rows} == {(full, empty)}
+    assert {i: ensemble(cluster, i)[0] for i in ledgers} == held
+    assert run(cluster, "balance")["ledgers"] == len(rows)
+    for row in rows:
+        assert ensemble(cluster, row["ledger_id"]) == (empty,)
+        do(cluster, lambda client, i=row["ledger_id"]: assert_fully_replicated(client, i, PAYLOADS))
+
+
+@pytest.mark.faults
+def test_a_bookie_is_drained_decommissioned_and_forgotten(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    with LocalCluster(bookies=4, processes=True) as cluster:
+        ledgers = [write(cluster) for _ in range(4)]
+        bookie = ensemble(cluster, ledgers[0])[0]
+        run(cluster, "drain", bookie)
+        for ledger_id in ledgers:
+            assert bookie not in ensemble(cluster, ledger_id)
+            do(cluster, lambda client, i=ledger_id: assert_fully_replicated(client, i, PAYLOADS))
+        state = run(cluster, "readonly", "status", bookie)
+        assert (state["readOnly"], state["reasons"]) == (True, ["operator: drained"])
+        cluster.restart(bookie)
+        assert run(cluster, "readonly", "status", bookie)["readOnly"]
+        assert run(cluster, "readonly", "off", bookie, "--dry-run")["writable_bookies"] == 4
+        assert run(cluster, "readonly", "status", bookie)["readOnly"]
+        assert not run(cluster, "readonly", "off", bookie)["readOnly"]
+        state = run(cluster, "readonly", "on", bookie, "--reason", "new disks & more")
+        assert state["reasons"] == ["operator: new disks & more"]
+        listed = {row["bookie_id"]: row for row in run(cluster, "ls")}
+        assert listed[bookie]["reasons"] == state["reasons"]
+        assert all("reasons" not in row for i, row in listed.items() if i != bookie)
+
+        run(cluster, "decommission", bookie, code=4)
+        assert bookie in cookies(cluster)
+        cluster.stop(bookie)
+        assert run(cluster, "decommission", bookie)["forgotten"] == [bookie]
+        assert bookie not in cookies(cluster)

@@ -1,0 +1,235 @@
+"""`quorumbook stream`: a stream's whole life from the command line."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+from quorumbook.sync.streams import Namespace, PartitionedStream
+
+
+def test_a_stream_lives_from_the_command_line(quorumbook):
+    assert quorumbook("stream", "ls", code=3).err.count("Namespace.bind") == 1
+    policy = ("--policy", "compression=lz4", "--policy", "roll_entries=1")
+    assert quorumbook("stream", "create", "eu/orders", *policy).text == "eu/orders\n"
+    assert "exists already" in quorumbook("stream", "create", "eu/orders", code=5).err
+    assert quorumbook("stream", "ls").text == "eu/orders\n"
+
+    written = quorumbook("stream", "write", "eu/orders", "-o", "json", stdin=b"a\nb\n\xff\n")
+    assert json.loads(written.text) == {"name": "eu/orders", "first_sequence": 0, "records": 3}
+    more = ("stream", "write", "eu/orders", "--expect")
+    assert "gets sequence id 3" in quorumbook(*more, 2, stdin=b"c\n", code=5).err
+    quorumbook(*more, 3, stdin=b"c\n")
+
+    assert quorumbook("stream", "read", "eu/orders").out == b"a\nb\n\xff\nc\n"
+    assert quorumbook("stream", "read", "eu/orders", "--from", "seq:1", "--count", 1).out == b"b\n"
+    assert quorumbook("stream", "read", "eu/orders", "--from", "2020-01-01").out.startswith(b"a")
+    rows = json.loads(quorumbook("stream", "read", "eu/orders", "-o", "json").text)
+    assert [row["sequence_id"] for row in rows] == [0, 1, 2, 3]
+    assert rows[2]["base64"] == "/w=="
+    assert rows[3]["position"].startswith("2:")
+    end = ("--end", rows[2]["position"])
+    assert quorumbook("stream", "read", "eu/orders", *end).out == b"a\nb\n"
+
+    segments = json.loads(quorumbook("stream", "segments", "eu/orders", "-o", "json").text)
+    assert [(row["records"], row["first_sequence"]) for row in segments] == [(3, 0), (1, 3)]
+    cut = ("stream", "truncate", "eu/orders", "--before", "seq:1")
+    assert "1:0:2" in quorumbook(*cut, "--dry-run").text
+    quorumbook(*cut)
+    assert quorumbook("stream", "read", "eu/orders").out == b"b\n\xff\nc\n"
+    gone = ("stream", "read", "eu/orders", "--from", "seq:0")
+    assert "truncated away" in quorumbook(*gone, code=3).err
+    assert quorumbook(*gone, "--skip-truncated").out == b"b\n\xff\nc\n"
+
+    sealed = json.loads(quorumbook("stream", "seal", "eu/orders", "-o", "json").text)
+    assert sealed["records"] == 4
+    assert quorumbook("stream", "tail", "eu/orders", "--from", "seq:3").out == b"c\n"
+    assert "sealed" in quorumbook("stream", "write", "eu/orders", stdin=b"d\n", code=5).err
+    shown = json.loads(quorumbook("stream", "show", "eu/orders", "-o", "json").text)
+    assert (shown["sealed"], shown["policy"]["compression"]) == (True, "lz4")
+
+    assert "--yes" in quorumbook("stream", "delete", "eu/orders", code=2).err
+    quorumbook("stream", "delete", "eu/orders", "--yes")
+    assert quorumbook("stream", "ls").text == ""
+    assert "no stream eu/orders" in quorumbook("stream", "read", "eu/orders", code=3).err
+
+
+def test_policies_and_orphans_from_the_command_line(quorumbook):
+    policy = ("stream", "policy", "-o", "json", "--namespace", "/ruled")
+    rows = json.loads(
+        quorumbook(*policy, "--policy", "roll_bytes=5", "--policy", "compression=lz4").text
+    )
+    assert {row["policy"]: row["from"] for row in rows}["roll_bytes"] == "namespace"
+    quorumbook("stream", "create", "s", "--namespace", "/ruled")
+    rows = json.loads(quorumbook(*policy, "s", "--policy", "roll_bytes=6").text)
+    found = {row["policy"]: (row["value"], row["from"]) for row in rows}
+    assert found["roll_bytes"] == (6, "stream")
+    assert found["compression"] == ("lz4", "namespace")
+    assert found["txid"] == ("monotonic", "default")
+    rows = json.loads(quorumbook(*policy, "s", "--inherit", "roll_bytes").text)
+    assert {row["policy"]: row["value"] for row in rows}["roll_bytes"] == 5
+    assert "did you mean" in quorumbook(*policy, "--policy", "rol_bytes=1", code=2).err
+    assert "every ledger" in quorumbook("stream", "orphans", "--namespace", "/ruled").err
+
+
+def test_what_is_written_is_seen_at_once_by_who_follows(quorumbook):
+    quorumbook("stream", "create", "live", "--namespace", "/followed")
+    where = ("live", "--namespace", "/followed")
+    with (
+        quorumbook.running("stream", "tail", *where, "--from", "earliest", "--count", 3) as tail,
+        quorumbook.running("stream", "write", *where) as writer,
+    ):
+        for line in b"one\n", b"two\n", b"three\n":
+            writer.stdin.write(line)
+            writer.stdin.flush()
+            assert tail.stdout.readline() == line
+        assert tail.wait(60) == 0
+        busy = quorumbook("stream", "write", *where, stdin=b"x\n", code=5)
+        assert "has the lock" in busy.err
+        writer.stdin.close()
+        assert writer.wait(60) == 0
+
+
+def test_mistakes_are_said_in_one_line(quorumbook):
+    assert (
+        "did you mean" in quorumbook("stream", "create", "x", "--policy", "rol_bytes=1", code=2).err
+    )
+    assert "reserved" in quorumbook("stream", "create", ".x", code=2).err
+    assert "NAME=VALUE" in quorumbook("stream", "create", "x", "--policy", "y", code=2).err
+
+
+def test_cursors_and_retention_from_the_command_line(quorumbook):
+    policy = ("--policy", "retain_records=1", "--policy", "roll_entries=1")
+    quorumbook("stream", "create", "s", *policy)
+    assert "--reset" in quorumbook("stream", "cursors", "s").err
+    for line in b"aa\n", b"bb\n", b"cc\n":
+        quorumbook("stream", "write", "s", stdin=line)
+    cursors = ("stream", "cursors", "s", "-o", "json")
+    rows = json.loads(quorumbook(*cursors, "--reset", "c", "seq:1").text)
+    assert [(row["cursor"], row["records"], row["overrun"]) for row in rows] == [("c", 2, False)]
+    assert rows[0]["bytes"] > 4
+    assert not rows[0]["holds_retention"]
+    assert json.loads(quorumbook(*cursors, "--hold", "c").text)[0]["holds_retention"]
+    retention = ("stream", "retention", "-o", "json")
+    would = json.loads(quorumbook(*retention, "--dry-run").text)
+    assert [(row["name"], row["segment"], row["reason"]) for row in would] == [("s", 1, "records")]
+    assert json.loads(quorumbook(*retention, "s").text) == would
+    quorumbook(*cursors, "--release", "c")
+    assert [row["segment"] for row in json.loads(quorumbook(*retention).text)] == [2]
+    assert json.loads(quorumbook(*cursors, "--reset", "c", "earliest").text)[0]["records"] == 1
+    assert json.loads(quorumbook(*cursors, "--delete", "c").text) == []
+    assert "no cursor c" in quorumbook("stream", "cursors", "s", "--delete", "c", code=2).err
+    assert json.loads(quorumbook(*retention).text) == []
+
+
+def test_keys_and_headers_go_in_and_come_out(quorumbook):
+    quorumbook("stream", "create", "keyed")
+    lines = ("stream", "write", "keyed", "--key-separator", ":", "--header", "from=shop")
+    quorumbook(*lines, stdin=b'a:{"n":1}\nno key\n')
+    row = '{"key": {"base64": "/w=="}, "event_time_ms": 7, "base64": "/w==", "txid": 9}'
+    as_json = ("stream", "write", "keyed", "--input", "jsonl")
+    quorumbook(*as_json, stdin=row.encode() + b"\n")
+    read = ("stream", "read", "keyed")
+    with_keys = quorumbook(*read, "--key-separator", "=", "--decode", "hex", "--count", 2).out
+    assert with_keys == b"a=7b226e223a317d\n=6e6f206b6579\n"
+    printed = quorumbook(*read, "-o", "jsonl").out
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [row.get("key") for row in rows] == ["a", None, {"base64": "/w=="}]
+    assert [row.get("headers") for row in rows] == [{"from": "shop"}, {"from": "shop"}, None]
+    assert (rows[2]["event_time_ms"], rows[2]["txid"]) == (7, 9)
+    # What was printed is what can be written.
+    again = [{**row, "txid": 9} for row in rows]
+    quorumbook(*as_json, stdin="\n".join(map(json.dumps, again)).encode())
+    large = b"a:" + b"x" * 2_000_000
+    quorumbook(*lines, stdin=large + b"\nb:y")
+    assert quorumbook(*read, "--from", "seq:6", "--key-separator", ":").out == large + b"\nb:y\n"
+    copied = quorumbook(*read, "--from", "seq:3", "--count", 3, "-o", "json").text
+    kept = ("key", "headers", "event_time_ms", "text", "base64", "txid")
+    assert [{k: v for k, v in row.items() if k in kept} for row in json.loads(copied)] == [
+        {k: v for k, v in row.items() if k in kept} for row in again
+    ]
+
+
+def test_a_partitioned_stream_is_written_and_read_from_the_command_line(quorumbook):
+    quorumbook("stream", "create", "whole", "--partitions", 2)
+    write, read = ("stream", "write", "whole"), ("stream", "read", "whole")
+    keyed = b"".join(b"k%d:%d\n" % (n % 5, n) for n in range(20))
+    written = quorumbook(*write, "--key-separator", ":", "-o", "json", stdin=keyed)
+    assert json.loads(written.text) == {"name": "whole", "first_sequence": None, "records": 20}
+    rows = json.loads(quorumbook(*read, "-o", "json").text)
+    for key in {row["key"] for row in rows}:
+        (partition,) = {row["partition"] for row in rows if row["key"] == key}
+        assert partition == zlib.crc32(key.encode()) % 2
+        numbers = [int(row["text"]) for row in rows if row["key"] == key]
+        assert numbers == list(range(int(key[1:]), 20, 5))
+    second = quorumbook(*read, "--partition", 1, "--key-separator", ":").out
+    assert sorted(second.split()) == sorted(
+        b"%s:%s" % (row["key"].encode(), row["text"].encode())
+        for row in rows
+        if row["partition"] == 1
+    )
+    # What was read is written again, where its keys say, by partition, or in turn.
+    copied = quorumbook(*read, "-o", "jsonl", "--count", 7).text.splitlines()
+    again = "\n".join(json.dumps({**json.loads(each), "txid": 99}) for each in copied)
+    quorumbook(*write, "--input", "jsonl", stdin=again.encode())
+    count = len(quorumbook(*read, "--partition", 1).out.splitlines())
+    quorumbook(*write, "--partition", 1, "--expect", count, stdin=b"one\n")
+    quorumbook(*write, stdin=b"without a key\n")
+    assert len(quorumbook(*read).out.splitlines()) == 29
+    assert "p1" in quorumbook(*read, "-o", "table").text
+    tail = ("stream", "tail", "whole", "--count", 29)
+    assert len(quorumbook(*tail, "--from", "earliest").out.splitlines()) == 29
+    assert len(quorumbook(*tail, "--from", "2020-01-01").out.splitlines()) == 29
+    for wrong in (*read, "--from", "seq:1"), (*read, "--end", "1:0:0"), (*write, "--expect", 1):
+        assert "--partition" in quorumbook(*wrong, stdin=b"", code=2).err
+    assert "the last is 1" in quorumbook(*read, "--partition", 2, code=2).err
+    quorumbook("stream", "create", "plain")
+    assert "no partitioned stream" in quorumbook(
+        "stream", "read", "plain", "--partition", 0, code=3
+    ).err  # fmt: skip
+
+    alter = ("stream", "alter", "whole", "--partitions")
+    assert quorumbook(*alter, 4).text == "whole/p2\nwhole/p3\n"
+    assert quorumbook(*alter, 4).text == ""
+    assert "can grow" in quorumbook(*alter, 3, code=2).err
+    quorumbook(*write, "--partition", 3, stdin=b"new\n")
+    assert quorumbook(*read, "--partition", 3).out == b"new\n"
+    assert len(quorumbook(*read).out.splitlines()) == 30
+    quorumbook("stream", "delete", "whole", "--yes")
+    assert quorumbook("stream", "ls", "whole").text == ""
+
+
+def test_partitions_and_groups_from_the_command_line(quorumbook):
+    created = quorumbook("stream", "create", "parts", "--partitions", 2)
+    assert created.text == "parts/p0\nparts/p1\n"
+    assert (
+        "with 2 partitions"
+        in quorumbook("stream", "create", "parts", "--partitions", 3, "--exist-ok", code=5).err
+    )
+    assert "--partitions" in quorumbook("stream", "groups", "s-none", code=3).err
+    groups = ("stream", "groups", "parts", "-o", "json")
+    assert json.loads(quorumbook(*groups).text) == []
+    for part in "parts/p0", "parts/p1":
+        quorumbook("stream", "write", part, stdin=b"a\nb\nc\n")
+    with Namespace.open(f"{quorumbook.environment['QUORUMBOOK_METADATA']}#/streams") as ns:
+        stream = PartitionedStream.open(ns, "parts")
+        with stream.consumer("g", auto_commit_s=0) as consumer:
+            got = []
+            while len(got) < 6:
+                got += consumer.read()
+            consumer.ack(*(each for each in got if each.record.sequence_id == 2))
+            rows = json.loads(quorumbook(*groups).text)
+            assert [(row["partition"], row["records"], row["acknowledged"]) for row in rows] == [
+                (0, 2, 1), (1, 2, 1),
+            ]  # fmt: skip
+            assert {row["member"] for row in rows} == {consumer.member}
+            assert "1 members" in quorumbook(*groups, "--delete", "g", code=5).err
+            rows = json.loads(quorumbook(*groups, "--reset", "g", "seq:1").text)
+            assert [(row["records"], row["acknowledged"]) for row in rows] == [(2, 0), (2, 0)]
+    assert json.loads(quorumbook(*groups, "--group", "g").text)[1]["member"] is None
+    (row,) = json.loads(quorumbook("stream", "cursors", "parts/p1", "-o", "json").text)
+    assert row["acknowledged"] == 0
+    assert json.loads(quorumbook(*groups, "--delete", "g").text) == []
+    assert "no group g" in quorumbook(*groups, "--reset", "g", "earliest", code=3).err
+    quorumbook("stream", "delete", "parts", "--yes")
+    assert "no such stream" in quorumbook("stream", "delete", "parts", "--yes", code=3).err
