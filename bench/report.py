@@ -13,11 +13,14 @@ from pathlib import Path
 
 @dataclass
 class Goal:
-    """What a scenario is to reach: the ratio of ``of`` to ``to``, at least or at most ``bound``."""
+    """What a scenario is to reach: the ratio of ``of`` to ``to``, at least or at most ``bound``.
+
+    Without a bound the ratio is shown for comparison.
+    """
 
     of: str
     to: str
-    bound: float
+    bound: float | None
     at_most: bool = False
 
 
@@ -70,12 +73,12 @@ def _ratio(scenario: Scenario, goal: Goal) -> str:
     if not ratios:
         return f"{goal.of}/{goal.to}: not measured"
     median = statistics.median(ratios)
+    found = f"{goal.of}/{goal.to} **{median:.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+    if goal.bound is None:
+        return found
     good = median <= goal.bound if goal.at_most else median >= goal.bound
     sign = "≤" if goal.at_most else "≥"
-    return (
-        f"{goal.of}/{goal.to} **{median:.2f}** ({min(ratios):.2f} to {max(ratios):.2f}), "
-        f"goal {sign} {goal.bound:g}: {'reached' if good else '**not reached**'}"
-    )
+    return f"{found}, goal {sign} {goal.bound:g}: {'reached' if good else '**not reached**'}"
 
 
 def _cell(values: list[float] | None) -> str:
@@ -86,15 +89,11 @@ def _cell(values: list[float] | None) -> str:
     return f"{middle:,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def write(
-    scenarios: list[Scenario], figures: list[Figure], notes: list[str], rounds: int, target: Path
-) -> None:
-    """Write the table and the raw values."""
-    systems = ["own", "floor", "peer", "mixed v2", "mixed v3"]
-    lines = ["# Measurements", "", f"`make bench`, {rounds} alternating rounds.", ""]
-    lines += [f"- {line}" for line in [*machine(), *notes]]
-    lines += ["", "Medians (lowest to highest); ratios are medians of each round's own ratio.", ""]
-    lines += [
+def table(scenarios: list[Scenario], systems: list[str]) -> list[str]:
+    """Return a row for each scenario, with a column for each system and one for the goals."""
+    lines = [
+        "Medians (lowest to highest); ratios are medians of each round's own ratio.",
+        "",
         "| scenario | unit | " + " | ".join(systems) + " | ratios |",
         "|---|---|" + "---|" * (len(systems) + 1),
     ]
@@ -102,11 +101,26 @@ def write(
         cells = [_cell(scenario.values.get(system)) for system in systems]
         ratios = "<br>".join(_ratio(scenario, goal) for goal in scenario.goals)
         lines.append(f"| {scenario.title} | {scenario.unit} | {' | '.join(cells)} | {ratios} |")
-    if figures:
-        lines += ["", "| figure | measured | goal | reached |", "|---|---|---|---|"]
-        for figure in figures:
-            mark = {True: "yes", False: "**no**", None: "-"}[figure.reached]
-            lines.append(f"| {figure.title} | {figure.value} | {figure.goal} | {mark} |")
+    return lines
+
+
+def figure_table(figures: list[Figure]) -> list[str]:
+    """Return a row for each single number."""
+    lines = ["", "| figure | measured | goal | reached |", "|---|---|---|---|"] if figures else []
+    for figure in figures:
+        mark = {True: "yes", False: "**no**", None: "-"}[figure.reached]
+        lines.append(f"| {figure.title} | {figure.value} | {figure.goal} | {mark} |")
+    return lines
+
+
+def write(
+    scenarios: list[Scenario], figures: list[Figure], notes: list[str], rounds: int, target: Path
+) -> None:
+    """Write the table and the raw values."""
+    lines = ["# Measurements", "", f"`make bench`, {rounds} alternating rounds.", ""]
+    lines += [f"- {line}" for line in [*machine(), *notes]]
+    lines += ["", *table(scenarios, ["own", "floor", "peer", "mixed v2", "mixed v3"])]
+    lines += figure_table(figures)
     target.mkdir(parents=True, exist_ok=True)
     (target / "bench.md").write_text("\n".join(lines) + "\n")
     raw = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import endurance
 import report
 from scenarios import Systems, catalogue
-from systems import HERE, Floor, Java, Missing, Mixed, Own, Peer
+from systems import HERE, Floor, Java, Missing, Mixed, OnEtcd, Own, Peer
 
 
 def start(work: Path) -> tuple[Systems, list[str]]:
@@ -29,6 +29,11 @@ def start(work: Path) -> tuple[Systems, list[str]]:
     floor.start()
     systems = Systems(own, floor, None, None, None)
     try:
+        systems.etcd = OnEtcd(work / "etcd")
+        systems.etcd.start()
+    except Missing as missing:
+        notes.append(f"etcd is not measured: {missing}")
+    try:
         systems.java = Java(work / "java")
     except Missing as missing:
         notes.append(f"the peer is not measured: {missing}")
@@ -41,7 +46,7 @@ def start(work: Path) -> tuple[Systems, list[str]]:
 
 
 def stop(systems: Systems) -> None:
-    for system in (systems.mixed, systems.peer, systems.floor, systems.own):
+    for system in (systems.mixed, systems.peer, systems.etcd, systems.floor, systems.own):
         if system is not None:
             system.stop()
 
@@ -73,6 +78,10 @@ def main() -> int:
         scenarios = [scenario for scenario, _ in chosen.values()]
         if not arguments.skip_endurance:
             figures = endurance.measure(systems, work, arguments.minutes)
+    except Exception:
+        for path in sorted(work.rglob("*.out")):
+            print(f"--- {path}\n{path.read_text(errors='replace')[-2000:]}", file=sys.stderr)
+        raise
     finally:
         stop(systems)
         shutil.rmtree(work, ignore_errors=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from report import Goal, Scenario
-from systems import Floor, Java, Mixed, Own, Peer
+from systems import Floor, Java, Mixed, OnEtcd, Own, Peer
 
 IN_FLIGHT = 1000
 #: Rounds of a JVM that reads in a row; it has warmed up when the last ones are counted, which
@@ -24,6 +24,7 @@ class Systems:
     java: Java | None
     peer: Peer | None
     mixed: Mixed | None
+    etcd: OnEtcd | None = None
 
     def peer_load(self, uri: str, v2: bool, **arguments: object) -> dict[str, float]:
         assert self.java is not None
@@ -92,6 +93,20 @@ def mixed_append(systems: Systems, v2: bool) -> Callable[[Scenario], None]:
     return measure
 
 
+def tls_append(systems: Systems, v2: bool) -> Callable[[Scenario], None]:
+    """The peer's client on our bookies, over TLS and without, on the same ones."""
+    load = {"mode": "append", "size": 1024, "count": 60_000, "inflight": IN_FLIGHT}
+
+    def measure(scenario: Scenario) -> None:
+        if systems.mixed is None:
+            return
+        for column, more in (("plain", {}), (f"mixed {'v2' if v2 else 'v3'}", systems.mixed.tls)):
+            found = systems.peer_load(systems.mixed.uri, v2, **load, **more)
+            scenario.add(column, found["entries_per_s"])
+
+    return measure
+
+
 def single(systems: Systems, quorum: tuple[int, int, int]) -> Callable[[Scenario], None]:
     def measure(scenario: Scenario) -> None:
         result = systems.own.load(
@@ -141,6 +156,18 @@ def ledgers(systems: Systems, in_flight: int) -> Callable[[Scenario], None]:
     return measure
 
 
+def etcd_ledgers(systems: Systems, in_flight: int) -> Callable[[Scenario], None]:
+    """The same in etcd, which the peer has no like of."""
+
+    def measure(scenario: Scenario) -> None:
+        if systems.etcd is not None:
+            count = "500" if in_flight == 1 else "5000"
+            words = ("ledgers", "--count", count, "--in-flight", str(in_flight))
+            scenario.add("own", systems.etcd.load(*words)["ledgers_per_s"])
+
+    return measure
+
+
 def scan(systems: Systems, name: str, v2: bool) -> Callable[[Scenario], None]:
     """Sequential reads right after the writes, from the caches."""
     count = 60_000
@@ -169,6 +196,32 @@ def scan(systems: Systems, name: str, v2: bool) -> Callable[[Scenario], None]:
                     for wire in wires
                 ),
             )
+
+    return measure
+
+
+def ceiling(systems: Systems) -> Callable[[Scenario], None]:
+    """Sequential reads by the peer's client where bookies cost nothing: what it can do itself."""
+    count, size = 60_000, 1024
+
+    def measure(scenario: Scenario) -> None:
+        peer, mixed = systems.peer, systems.mixed
+        if peer is None or mixed is None:
+            return
+
+        def rate(uri: str, ledger: int) -> float:
+            words = {"mode": "scan", "rounds": WARM, "counted": COUNTED, "ledger": ledger}
+            return systems.peer_load(uri, True, **words)["entries_per_s"]
+
+        def written(uri: str) -> int:
+            words = {"mode": "append", "count": count, "size": size, "rounds": 1}
+            return int(systems.peer_load(uri, True, **words)["ledger"])
+
+        scenario.add("peer", rate(peer.uri, written(peer.uri)))
+        ledger = written(mixed.uri)
+        scenario.add("mixed v2", rate(mixed.uri, ledger))
+        with mixed.canned(ledger, count, size):
+            scenario.add("floor", rate(mixed.uri, ledger))
 
     return measure
 
@@ -273,12 +326,24 @@ def appends(systems: Systems) -> Catalogue:
             ),
             ledgers(systems, in_flight),
         )
+        rows[f"etcd-{in_flight}"] = (
+            Scenario(f"create and close ledgers in etcd, {words}", "ledgers/s"),
+            etcd_ledgers(systems, in_flight),
+        )
     for v2, wire in ((True, "v2"), (False, "v3")):
         rows[f"mixed-append-{wire}"] = (
             Scenario(
                 f"append by the peer's client, {wire}", RATE, [Goal(f"mixed {wire}", "peer", 1.0)]
             ),
             mixed_append(systems, v2),
+        )
+        rows[f"tls-append-{wire}"] = (
+            Scenario(
+                f"append by the peer's client over TLS, {wire}",
+                RATE,
+                [Goal(f"mixed {wire}", "plain", 0.5)],
+            ),
+            tls_append(systems, v2),
         )
     return rows
 
@@ -302,4 +367,12 @@ def reads(systems: Systems) -> Catalogue:
             ),
             scan(systems, "mixed", v2),
         )
+    rows["mixed-scan-ceiling"] = (
+        Scenario(
+            "the same, v2; floor: bookies that answer with bytes made beforehand",
+            RATE,
+            [Goal("floor", "peer", None), Goal("mixed v2", "floor", None)],
+        ),
+        ceiling(systems),
+    )
     return rows

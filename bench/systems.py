@@ -9,20 +9,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tests" / "interop"))
+sys.path += [str(HERE.parent / "tests" / "interop"), str(HERE.parent / "tests")]
 
-from peer_java import Missing, find_java, free_port  # noqa: E402
+from peer_java import Missing, find_jars, find_java, free_port  # noqa: E402
 
-__all__ = ["Missing", "free_port"]
+from doubles.certificates import Authority  # noqa: E402
+
+__all__ = ["Missing", "find_jars", "free_port"]
 #: As much cache as the peer's bookies are given: 256 MB of write caches, 128 MB to read ahead.
 PEER_CACHES = {
     "QUORUMBOOK_STORAGE_WRITE_CACHE_SIZE_BYTES": str(128 << 20),
@@ -99,13 +104,13 @@ class Own:
         self.uri = uri or f"sqlite:///{directory}/metadata.db"
         self.ports = [free_port() for _ in range(bookies)]
 
-    def start(self) -> None:
+    def start(self, settings: dict[str, str] = PEER_CACHES) -> None:
         subprocess.run(
             quorumbook("cluster", "init", "--metadata", self.uri),
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        self.start_bookies()
+        self.start_bookies(settings)
 
     def start_bookies(self, settings: dict[str, str] = PEER_CACHES) -> None:
         for index in range(len(self.ports)):
@@ -199,7 +204,7 @@ class Java:
     """What the peer's processes share: class path, ZooKeeper, the load generator."""
 
     def __init__(self, directory: Path) -> None:
-        self.installed = find_java([HERE / "peer" / "PeerLoad.java"])
+        self.installed = find_java(sorted((HERE / "peer").glob("*.java")))
         self.directory = directory
         self.processes = Processes(directory)
         self.zookeeper_port = free_port()
@@ -261,25 +266,55 @@ class Java:
         Returns:
             The median round, by its rate, of the last ``counted`` ones.
         """
+        results = self._run("PeerLoad", uri=uri, rounds=rounds, **arguments)[-counted:]
+        return sorted(results, key=lambda result: result["entries_per_s"])[counted // 2]
+
+    def load_streams(
+        self,
+        mode: str,
+        rounds: int,
+        cases: Sequence[tuple[int, int, int, int]],
+        **arguments: object,
+    ) -> list[float]:
+        """Write or read streams with DistributedLog.
+
+        Args:
+            mode: ``write`` or ``read``.
+            rounds: Through all cases; the last one counts.
+            cases: Bytes of an entry, records of a call, calls under way, and records.
+            arguments: Others of ``PeerStreamLoad``.
+
+        Returns:
+            Records per second of each case.
+        """
+        results = self._run(
+            "PeerStreamLoad",
+            servers=f"127.0.0.1:{self.zookeeper_port}",
+            ledgers="/ledgers",
+            mode=mode,
+            rounds=rounds,
+            cases=",".join(":".join(map(str, case)) for case in cases),
+            **arguments,
+        )
+        return [result["records_per_s"] for result in results[-len(cases) :]]
+
+    def _run(self, program: str, rounds: int, **arguments: object) -> list[dict[str, float]]:
         words = " ".join(f"{key}={value}" for key, value in arguments.items())
+        command = f"{program} rounds={rounds} {words}"
         done = subprocess.run(
-            self.java(
-                "-Xmx1g",
-                "-XX:MaxDirectMemorySize=2g",
-                f"PeerLoad uri={uri} rounds={rounds} {words}",
-            ),
+            self.java("-Xmx1g", "-XX:MaxDirectMemorySize=2g", command),
             capture_output=True,
             text=True,
             check=False,
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if len(lines) < rounds:
-            raise RuntimeError(f"peer load {words}: {done.stdout[-300:]}{done.stderr[-300:]}")
-        results: list[dict[str, float]] = [json.loads(line) for line in lines[-counted:]]
+            raise RuntimeError(f"{command}: {done.stdout[-300:]}{done.stderr[-300:]}")
+        results: list[dict[str, float]] = [json.loads(line) for line in lines]
         failed = sum(result["failed"] for result in results)
         if failed:
-            raise RuntimeError(f"peer load {words}: {failed:.0f} operations failed")
-        return sorted(results, key=lambda result: result["entries_per_s"])[counted // 2]
+            raise RuntimeError(f"{command}: {failed:.0f} operations failed: {done.stderr[-2000:]}")
+        return results
 
 
 class Peer:
@@ -327,3 +362,68 @@ class Mixed(Own):
 
     def __init__(self, java: Java, directory: Path) -> None:
         super().__init__(directory, uri=java.uri.replace("/ledgers", "/mixed"))
+
+        ca = Authority(directory)
+        self._issued = ca.issue("bookie", ips=["127.0.0.1"], dns=["localhost"])
+        #: What the peer's client is told to come over TLS, which the bookies offer.
+        self.tls = {
+            "conf.tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+            "conf.tlsTrustStoreType": "PEM",
+            "conf.tlsTrustStore": ca.ca_file,
+        }
+
+    def start_bookies(self, settings: dict[str, str] = PEER_CACHES) -> None:
+        tls = {
+            "QUORUMBOOK_TLS_ENABLED": "true",
+            "QUORUMBOOK_TLS_CERTIFICATE_FILE": self._issued.certificate_file,
+            "QUORUMBOOK_TLS_KEY_FILE": self._issued.key_file,
+        }
+        super().start_bookies({**settings, **tls})
+
+    @contextlib.contextmanager
+    def canned(self, ledger_id: int, count: int, size: int) -> Iterator[None]:
+        """Have bookies that cost next to nothing answer the reads of one ledger meanwhile."""
+        self.stop_bookies()
+        words = [str(word) for word in (ledger_id, count, size)]
+        for index, port in enumerate(self.ports):
+            command = [sys.executable, str(HERE / "floor" / "canned.py"), str(port), *words]
+            self.processes.start(f"canned{index}", command)
+            name = f"canned{index}"
+            wait_until(lambda name=name: "ready" in self.processes.output(name), name)
+        hosts, _, root = self.uri.partition("://")[2].partition("/")
+        registry = KazooClient(hosts)
+        registry.start()
+        try:
+            for port in self.ports:
+                registry.create(f"/{root}/available/127.0.0.1:{port}", b"", ephemeral=True)
+            yield
+        finally:
+            registry.stop()
+            self.stop_bookies()
+            self.start_bookies()
+
+
+class OnEtcd(Own):
+    """Quorumbook's bookies over an etcd of one member, with its own defaults."""
+
+    name = "etcd"
+
+    def __init__(self, directory: Path) -> None:
+        if shutil.which("etcd") is None:
+            raise Missing("apt-get install etcd-server")
+        self._client, self._peers = free_port(), free_port()
+        super().__init__(directory, uri=f"etcd://127.0.0.1:{self._client}/ledgers")
+
+    def start(self, settings: dict[str, str] = PEER_CACHES) -> None:
+        client, peers = (f"http://127.0.0.1:{port}" for port in (self._client, self._peers))
+        words = [
+            "--data-dir",
+            str(self.directory / "etcd"),
+            "--initial-cluster",
+            f"default={peers}",
+        ]
+        words += ["--listen-client-urls", client, "--advertise-client-urls", client]
+        words += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
+        self.processes.start("etcd", ["etcd", *words])
+        wait_until(lambda: answers(self._client), "etcd")
+        super().start(settings)

@@ -7,6 +7,7 @@ import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
@@ -47,6 +48,11 @@ public class PeerLoad {
         conf.setNumWorkerThreads(1);
         conf.setNumIOThreads(1);
         conf.setAddEntryTimeout(30);
+        load.arguments.forEach((key, value) -> {
+            if (key.startsWith("conf.")) {
+                conf.setProperty(key.substring(5), value);
+            }
+        });
         BookKeeper client = new BookKeeper(conf);
         for (int round = 0; round < load.number("rounds", 3); round++) {
             switch (load.text("mode", "append")) {
@@ -81,8 +87,8 @@ public class PeerLoad {
             final long sent = System.nanoTime();
             ledger.asyncAddEntry(payload, (rc, handle, entry, context) -> {
                 nanos[index] = System.nanoTime() - sent;
-                if (rc != 0) {
-                    failed.incrementAndGet();
+                if (rc != 0 && failed.getAndIncrement() == 0) {
+                    System.err.println("entry " + index + " failed: " + BKException.getMessage(rc));
                 }
                 window.release();
                 done.countDown();
