@@ -6,13 +6,17 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN := .venv/bin
 ROUNDS ?= 5
 ONLY ?=
+ROWS ?=
 TESTS ?= tests
 WORKERS ?= auto
-CYCLES ?= 500
+CYCLES ?= 1000
+KILLS ?= 50
+CUTS ?= 200
+CASES ?= 10000
 ENTRIES ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench torture soak interop-full clean
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture soak interop-full clean bench-spark
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -30,8 +34,11 @@ setup: .venv/.ready  ## Make .venv with the package and the development tools.
 	$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@
 
-demo: setup  ## Write 336,776 real events, kill a bookie meanwhile, read everything back.
+demo: setup  ## Write 336,776 real events, kill a bookie, heal, read every copy back.
 	$(BIN)/quorumbook demo
+
+demo-spark: setup  ## Flights through Spark, streams and tables while things die; a picture of it.
+	$(BIN)/quorumbook spark demo
 
 test: setup  ## Run all tests; TESTS=tests/unit runs some.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
@@ -49,11 +56,32 @@ format: setup  ## Format and mend what can be mended mechanically.
 
 bench: setup  ## Measure beside the peer and the floor (about an hour; ROUNDS=, ONLY=).
 	$(BIN)/python bench/run.py --rounds $(ROUNDS) --only '$(ONLY)'
+	test -n '$(ONLY)' || $(BIN)/python bench/streams.py --rounds $(ROUNDS)
 
-torture: setup  ## Kill bookies under load and account for every entry (ten minutes for CYCLES=500).
+bench-streams: ROUNDS = 3
+bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (six minutes; ROUNDS=).
+	$(BIN)/python bench/streams.py --rounds $(ROUNDS)
+
+bench-background: setup  ## Measure garbage collection, and compaction beside a writer (three minutes).
+	$(BIN)/python bench/background.py
+
+bench-spark: setup  ## Measure Spark beside the client alone (Java 17; six minutes; ROUNDS=, ROWS=).
+	$(BIN)/python bench/spark.py --rounds $(ROUNDS) --rows '$(ROWS)'
+
+torture: setup  ## Kill bookies, cut power, damage files, fail calls; account for every entry (two hours).
 	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && mkdir -p docs/reports \
 		&& $(BIN)/python tests/faults/kill_cycles.py --cycles $(CYCLES) \
-			--data-dir "$$directory" --report docs/reports/torture.md
+			--data-dir "$$directory" --report docs/reports/torture.md \
+		&& PYTHONPATH=tests TMPDIR="$$directory" $(BIN)/python tests/faults/power_cuts.py \
+			--cuts $(CUTS) --report docs/reports/power-cuts.md \
+		&& PYTHONPATH=tests TMPDIR="$$directory" $(BIN)/python tests/faults/damage.py --cases $(CASES) \
+			--report docs/reports/damage.md \
+		&& PYTHONPATH=tests TMPDIR="$$directory" $(BIN)/python tests/faults/failing_calls.py \
+			--report docs/reports/failing-calls.md
+
+spark-torture: setup  ## Kill a Spark query's workers, executors and driver KILLS=50 times; count rows.
+	PYTHONPATH=tests $(BIN)/python tests/faults/spark_kills.py --kills $(KILLS) \
+		--report docs/reports/spark-kills.md
 
 soak: setup  ## Write and read ENTRIES=1000000 over TLS 1.2 and 1.3, and compare every byte.
 	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && for v in TLSv1.2 TLSv1.3; do \
