@@ -23,7 +23,7 @@ BATCH_BYTES = 64 * 1024
 #: Calls under way, each with as many records as an entry takes.
 IN_FLIGHT = 64
 #: Of small entries: as many as a writer has on their way.
-IN_FLIGHT_MAX = 256
+IN_FLIGHT_MAX = 1000
 PER_SECOND = 1000
 NAMESPACE = "/messaging/bench"
 

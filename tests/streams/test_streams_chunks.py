@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from quorumbook.client.pending import Watcher
 from quorumbook.streams import (
     Appended,
     Namespace,
@@ -43,14 +44,16 @@ async def leave_unfinished(writer: StreamWriter, payload: bytes) -> Appended:
     """Crash a writer behind two of a record's chunks; return where a record before it is."""
     before = await writer.append(b"before")
     pump, count = writer._pump, 0
-    append = pump.segments.append
+    append_all = pump.segments.append_all
 
-    def fail_third(entry: pending.PackedEntry) -> asyncio.Future[int]:
+    def send_two(entries: list[pending.PackedEntry], watcher: Watcher) -> None:
         nonlocal count
-        count += 1
-        return append(entry) if count <= 2 else asyncio.get_running_loop().create_future()
+        sent = entries[: 2 - count]
+        count += len(sent)
+        if sent:
+            append_all(sent, watcher)
 
-    pump.segments.append = fail_third
+    pump.segments.append_all = send_two
     lost = writer.append_nowait(payload)
     while pump.state.tail.confirmed_count < 3:
         await asyncio.sleep(0.01)
@@ -151,19 +154,20 @@ async def test_a_segment_that_fails_within_a_record_does_not_split_it(
     stream = ns.stream("s")
     async with stream.writer() as writer:
         await writer.append(b"a")
-        segments, count = writer._pump.segments, 0
-        append = segments.append
+        segments, count, has_failed = writer._pump.segments, 0, False
+        append_all = segments.append_all
 
-        def fail_third(entry: pending.PackedEntry) -> asyncio.Future[int]:
-            nonlocal count
-            count += 1
-            if count != 3:
-                return append(entry)
-            failed = asyncio.get_running_loop().create_future()
-            failed.set_exception(RecordTooLargeError("this ledger takes no more"))
-            return failed
+        def fail_third(entries: list[pending.PackedEntry], watcher: Watcher) -> None:
+            nonlocal count, has_failed
+            sent = entries if has_failed else entries[: 2 - count]
+            count += len(sent)
+            if sent:
+                append_all(sent, watcher)
+            if len(sent) < len(entries):
+                has_failed = True
+                watcher.on_entries_failed(RecordTooLargeError("this ledger takes no more"))
 
-        segments.append = fail_third
+        segments.append_all = fail_third
         where = await writer.append(LARGE)
         await writer.append(b"b")
     assert len(await stream.segments()) == 2

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorumbook.client.pending import Watcher
 from quorumbook.errors import ConfigError, NotEnoughBookiesError
 from quorumbook.streams import Namespace, Position, StreamPolicy
 from quorumbook.streams.errors import AccessDeniedError, QuotaExceededError
+from quorumbook.streams.writing import pump
 from quorumbook.streams.writing.limits import RateLimit
+from quorumbook.streams.writing.pending import PackedEntry
 
 _SECOND = 1_000_000_000
 
@@ -44,6 +47,27 @@ async def test_a_writer_above_the_rate_is_held_up_and_loses_nothing(ns: Namespac
         assert (await writer.append(b"y")).sequence_id == 80
     async with stream.reader(tail=False) as reader:
         assert len([record async for record in reader]) == 81
+
+
+async def test_what_is_on_its_way_is_bounded_and_sent_in_pieces(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump, "_IN_FLIGHT_BYTES", 300_000)
+    monkeypatch.setattr(pump, "_TURN_BYTES", 60_000)
+    await ns.create_stream("s")
+    async with ns.stream("s").writer(batch_bytes=10_000) as writer:
+        segments, state = writer._pump.segments, writer._pump.state
+        append_all, sizes = segments.append_all, []
+
+        def watched(entries: list[PackedEntry], watcher: Watcher) -> None:
+            sizes.append(sum(entry.size_bytes for entry in entries))
+            assert state.in_flight_bytes < 310_100
+            append_all(entries, watcher)
+
+        segments.append_all = watched
+        await writer.append_batch([b"x" * 1000] * 1000)
+        assert max(sizes) < 70_100
+        assert sum(sizes) > 1_000_000
 
 
 async def test_a_stream_takes_no_more_than_it_may_hold(ns: Namespace, other: Namespace) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from quorumbook.client.positions import stripe_of
 from quorumbook.client.waiting import again
@@ -21,11 +22,23 @@ from quorumbook.ids import EntryId
 ENTRY_OVERHEAD_BYTES = 300
 
 
+class Watcher(Protocol):
+    """Who wants to know of a group's entries as runs of them become safe, without any future."""
+
+    def on_entries_confirmed(self, last_entry_id: EntryId) -> None:
+        """Learn that this entry and all before it are safe."""
+        ...
+
+    def on_entries_failed(self, error: QuorumbookError) -> None:
+        """Learn that nothing behind what was confirmed is known to be safe."""
+        ...
+
+
 class Group:
     """Consecutive entries that were packed together.
 
     Either every entry has a future of its own, which gets its id, or all of them share one, which
-    gets the range of ids.
+    gets the range of ids, or a watcher is told of each run of them.
     """
 
     __slots__ = (
@@ -38,6 +51,7 @@ class Group:
         "resolved",
         "sent_ns",
         "size_bytes",
+        "watcher",
     )
 
     def __init__(
@@ -45,8 +59,10 @@ class Group:
         payloads: Sequence[bytes],
         futures: list[asyncio.Future[EntryId]] | None,
         future: asyncio.Future[range] | None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.payloads = payloads
+        self.watcher = watcher
         self.futures = futures
         self.future = future
         self.count = len(payloads)
@@ -58,7 +74,7 @@ class Group:
         self.sent_ns = 0
 
     def resolve(self, last_entry_id: EntryId) -> None:
-        """Resolve the futures of the entries up to this one; it is in the group."""
+        """Tell who waits for the entries up to this one; it is in the group."""
         first = self.first_entry_id + self.resolved
         count = last_entry_id - first + 1
         futures = self.futures
@@ -71,9 +87,13 @@ class Group:
         self.resolved += count
         if self.future is not None and self.resolved == self.count and not self.future.done():
             self.future.set_result(range(self.first_entry_id, last_entry_id + 1))
+        if self.watcher is not None:
+            self.watcher.on_entries_confirmed(last_entry_id)
 
     def fail(self, error: QuorumbookError) -> None:
-        """Fail the futures of the entries that were not confirmed."""
+        """Tell who waits for the entries that were not confirmed."""
+        if self.watcher is not None:
+            self.watcher.on_entries_failed(error)
         futures: list[asyncio.Future[EntryId]] | list[asyncio.Future[range]]
         if self.futures is not None:
             futures = self.futures[self.resolved :]

@@ -72,12 +72,15 @@ def rows(form: str, size_bytes: int, count: int) -> Struct:
 
 
 def encode_user_records(
-    first_position: int, txids: Sequence[int], payloads: Sequence[bytes]
+    first_position: int, txids: Sequence[int], payloads: Sequence[bytes], size: int = -1
 ) -> list[bytes]:
-    """Return pieces which, joined, are user records with ascending positions."""
-    count, size = len(payloads), len(payloads[0])
+    """Return pieces which, joined, are user records with ascending positions.
+
+    Payloads of one size, if it is given, take less work.
+    """
+    count = len(payloads)
     metadata = first_position << 16
-    if count >= _ROWS_FROM and list(map(len, payloads)).count(size) == count:
+    if size >= 0 and count >= _ROWS_FROM:
         fields: list[Any] = [size] * (4 * count)
         fields[0::4] = range(metadata, metadata + (count << 16), 1 << 16)
         fields[1::4] = txids

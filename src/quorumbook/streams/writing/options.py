@@ -24,7 +24,7 @@ class WriterOptions:
 
     linger_s: float = 0.0
     batch_bytes: int = 64 * 1024
-    max_in_flight_entries: int = 256
+    max_in_flight_entries: int = 1000
     max_pending_records: int = 500_000
     max_pending_bytes: int = 256 * 1024 * 1024
     retention_interval_s: float = 600.0

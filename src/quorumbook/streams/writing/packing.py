@@ -30,7 +30,6 @@ from quorumbook.streams.format.records import (
     END_OF_STREAM,
     END_PAYLOAD,
     END_TXID,
-    HEADER_SIZE_BYTES,
     MAX_USER_TXID,
     RECORD_SET,
     encode_record,
@@ -128,6 +127,11 @@ class PackState:
     def in_flight(self) -> int:
         """How many entries are on their way."""
         return len(self._in_flight)
+
+    @property
+    def oldest(self) -> PackedEntry | None:
+        """The entry that is confirmed next; None if none is on its way."""
+        return self._in_flight[0] if self._in_flight else None
 
     @property
     def under_way(self) -> tuple[PackedEntry, ...]:
@@ -255,8 +259,11 @@ class PackState:
             else:
                 if count != len(payloads):
                     payloads, txids = payloads[first : first + count], txids[first : first + count]
-                pieces += encode_user_records(tail.record_count + slot, txids, payloads)
-                size += sum(map(len, payloads)) + count * HEADER_SIZE_BYTES
+                records = encode_user_records(
+                    tail.record_count + slot, txids, payloads, pending.even_size_bytes
+                )
+                pieces += records
+                size += sum(map(len, records))
             if pending.attributes is not None:
                 carried_size += sum(map(row_size, pending.attributes[first : first + count]))
             entry.parts.append((pending, first, count, slot))
@@ -320,10 +327,12 @@ class PackState:
     def _last_packed(self) -> ProducerState | None:
         """Return what the producer has in flight: it is stored if a later entry is."""
         assert self.tail is not None
+        if self._producer is None:
+            return None
         for entry in reversed(self._in_flight):
             for pending, first, count, slot in reversed(entry.parts):
                 number, numbers = pending.numbers(first, count)
-                if numbers and self._producer is not None:
+                if numbers:
                     place = Position(self.tail.number, entry.entry_id, slot + count - 1)
                     behind = 0 if pending.is_chunked else first + count - 1
                     return ProducerState(
@@ -376,17 +385,10 @@ class PackState:
         for pending, first, count, slot in entry.parts:
             placement = Placement(ledger_id, Position(number, entry_id, slot), count)
             pending.placements.append(placement)
-            first_number, numbers = pending.numbers(first, count)
-            if numbers and self._producers is not None and self._producer:
-                self._producers.on_stored(
-                    self._producer,
-                    first_number,
-                    pending.first_sequence_id + (0 if pending.is_chunked else first),
-                    pending.placements[0] if pending.is_chunked else placement,
-                    entry.packed_at_ms,
-                )
+            if self._producer is not None:
+                self._on_numbers_stored(self._producer, entry, pending, first, count)
             pending.confirmed += count
-            if pending.confirmed == len(pending.payloads):
+            if pending.confirmed == pending.count:
                 finished.append(pending)
         tail.confirmed_entry, tail.confirmed_slot = entry_id, entry.last_slot
         tail.confirmed_count += entry.record_count
@@ -396,6 +398,19 @@ class PackState:
         elif entry.is_end:
             tail.confirmed_txid = END_TXID
         return finished
+
+    def _on_numbers_stored(
+        self, producer: str, entry: PackedEntry, pending: PendingAppend, first: int, count: int
+    ) -> None:
+        first_number, numbers = pending.numbers(first, count)
+        if numbers and self._producers is not None:
+            self._producers.on_stored(
+                producer,
+                first_number,
+                pending.first_sequence_id + (0 if pending.is_chunked else first),
+                pending.placements[0 if pending.is_chunked else -1],
+                entry.packed_at_ms,
+            )
 
     def fail(self) -> list[PendingAppend]:
         """Give everything up; return what was not confirmed, in order."""

@@ -23,6 +23,7 @@ _MAX_HEAD_SIZE_BYTES = 4096
 MAX_ATOMIC_SIZE_BYTES = MAX_RECORDS_SIZE_BYTES - _MAX_HEAD_SIZE_BYTES
 #: How much of a record that fits into no entry is in one; the rest is for what it carries.
 CHUNK_SIZE_BYTES = 896 * 1024
+_NOWHERE = Position(0, 0, 0)
 
 
 def row_size(attributes: bytes) -> int:
@@ -52,6 +53,8 @@ class PendingAppend:
         "_ends",
         "attributes",
         "confirmed",
+        "count",
+        "even_size_bytes",
         "first_number",
         "first_sequence_id",
         "future",
@@ -93,23 +96,25 @@ class PendingAppend:
         self.attributes = attributes
         self.first_number = first_number
         self.payloads = payloads
+        #: How many records there are.
+        self.count = len(payloads)
         self.future = future
         self.is_atomic = is_atomic
         self.is_chunked = is_chunked
         #: Where the first one was packed to.
-        self.start = Position(0, 0, 0)
+        self.start = _NOWHERE
         self.txids: Sequence[int] = ()
         self.first_sequence_id = 0
         self.packed = 0
         self.confirmed = 0
         self.placements: list[Placement] = []
-        self.size_bytes = sum(map(len, payloads)) + sum(map(row_size, attributes or ()))
+        sizes = list(map(len, payloads))
+        #: What each record has, if all have the same; else -1.
+        self.even_size_bytes = sizes[0] if sizes.count(sizes[0]) == len(sizes) else -1
+        self.size_bytes = sum(sizes)
+        if attributes is not None:
+            self.size_bytes += sum(map(row_size, attributes))
         self._ends: list[int] | None = None
-
-    @property
-    def count(self) -> int:
-        """How many records there are."""
-        return len(self.payloads)
 
     @property
     def number_count(self) -> int:
@@ -134,6 +139,9 @@ class PendingAppend:
 
     def check_size(self, max_record_bytes: int = MAX_PAYLOAD_SIZE_BYTES) -> None:
         """Raise RecordTooLargeError if a record is too large, or what must be one entry."""
+        together = self.size_bytes + len(self.payloads) * HEADER_SIZE_BYTES
+        if together <= min(max_record_bytes, MAX_ATOMIC_SIZE_BYTES) and self.host is None:
+            return  # all of them are smaller than one may be
         sizes = map(len, self.payloads)
         if self.attributes is not None:
             sizes = map(add, sizes, map(row_size, self.attributes))
@@ -153,10 +161,9 @@ class PendingAppend:
                 f"a record set of {len(self.host)} bytes is larger than the "
                 f"{MAX_PAYLOAD_SIZE_BYTES} that a record holds"
             )
-        total = self.size_bytes + self.count * HEADER_SIZE_BYTES
-        if self.is_atomic and total > MAX_ATOMIC_SIZE_BYTES:
+        if self.is_atomic and together > MAX_ATOMIC_SIZE_BYTES:
             raise RecordTooLargeError(
-                f"{self.count} records take {total} bytes; an entry, which they must be, holds "
+                f"{self.count} records take {together} bytes; an entry, which they must be, holds "
                 f"{MAX_ATOMIC_SIZE_BYTES}"
             )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
 from quorumbook.client.waiting import again
@@ -46,6 +45,10 @@ _log = logger("streams.writer")
 #: Bookies or metadata that are missing are waited for this long.
 _PATIENCE_NS = 60_000_000_000
 _RETRY_S = 0.2
+#: Entries on their way take so many bytes at most, and those of one more.
+_IN_FLIGHT_BYTES = 32 * 1024 * 1024
+#: Bookies begin with so much while the rest is packed.
+_TURN_BYTES = 256 * 1024
 #: How often the age of a segment is looked at, as a part of what it may be.
 _ROLL_LOOKS = 8
 
@@ -141,22 +144,32 @@ class Pump:
                 self.wake()
             return
         now_ms = self._context.store.env.clock.wall_ms()
+        entries: list[PackedEntry] = []
+        room_bytes = _TURN_BYTES
         try:
-            while state.in_flight < self._options.max_in_flight_entries:
+            while (
+                state.in_flight < self._options.max_in_flight_entries
+                and state.in_flight_bytes < _IN_FLIGHT_BYTES
+            ):
+                if room_bytes <= 0:
+                    self.schedule()
+                    break
                 if self._is_too_fast():
                     break
                 entry = state.pack(now_ms)
                 if entry is None:
                     break
                 entry.appended_ns = self._appended_ns(entry)
-                future = segments.append(entry)
-                future.add_done_callback(partial(self._on_entry, entry))
+                entries.append(entry)
+                room_bytes -= entry.size_bytes
                 if self._limit is not None:
                     self._limit.take(entry.record_count, entry.size_bytes)
                 if segments.is_full(state):
                     self.is_roll_wanted = True
                     self.wake()
                     break
+            if entries:
+                segments.append_all(entries, self)
         except QuorumbookError as error:
             self._on_ledger_failed(error)
         except Exception as error:
@@ -175,9 +188,9 @@ class Pump:
                 turns.popleft()
         return turns[0][1] if turns else self._context.store.env.clock.now_ns()
 
-    def _count(self, entry: PackedEntry) -> None:
+    def _count(self, entry: PackedEntry, now_ns: int) -> None:
         if entry.record_count:
-            took_ns = self._context.store.env.clock.now_ns() - entry.appended_ns
+            took_ns = now_ns - entry.appended_ns
             self._numbers.on_stored(entry.record_count, entry.size_bytes, took_ns)
 
     def _is_too_fast(self) -> bool:
@@ -190,17 +203,16 @@ class Pump:
             self._loop.call_later(wait_s, self._send)
         return wait_s > 0
 
-    def _on_entry(self, entry: PackedEntry, future: asyncio.Future[EntryId]) -> None:
-        if self.error is not None:
+    def on_entries_confirmed(self, last_entry_id: EntryId) -> None:
+        """Resolve what is safe, and send what waited for it."""
+        if self.error is not None or self.ledger_error is not None:
             return
-        if future.cancelled() or self.ledger_error is not None:
-            return
-        error = future.exception()
-        if error is not None:
-            self._on_ledger_failed(error)
-            return
-        self._count(entry)
-        self._resolve(self.state.on_confirmed(entry))
+        now_ns = self._context.store.env.clock.now_ns()
+        finished: list[PendingAppend] = []
+        while (entry := self.state.oldest) is not None and entry.entry_id <= last_entry_id:
+            self._count(entry, now_ns)
+            finished += self.state.on_confirmed(entry)
+        self._resolve(finished)
         if self.state.queued_count:
             if not self.is_scheduled:
                 self.schedule()
@@ -301,9 +313,10 @@ class Pump:
                 f"another writer took stream {self._context.name} over"
             ) from error
         last = await self.segments.end_after_failure()
+        now_ns = self._context.store.env.clock.now_ns()
         for entry in reversed(self.state.under_way):
             if entry.entry_id <= last:
-                self._count(entry)
+                self._count(entry, now_ns)
             elif entry.parts:
                 self._numbers.records_reappended += entry.record_count
                 pending, first, *_ = entry.parts[0]
@@ -312,6 +325,11 @@ class Pump:
         await self.segments.after_failure(self.state)
         self.ledger_error = None
         self.is_roll_wanted = False
+
+    def on_entries_failed(self, error: QuorumbookError) -> None:
+        """Find out what the ledger holds, unless the writer is over."""
+        if self.error is None:
+            self._on_ledger_failed(error)
 
     def _on_ledger_failed(self, error: BaseException) -> None:
         if self.ledger_error is None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from quorumbook.client import LedgerWriter
+from quorumbook.client.pending import Group, Watcher
 from quorumbook.env import logger
 from quorumbook.errors import (
     LedgerError,
@@ -50,6 +53,9 @@ class SegmentWriter:
     ) -> None:
         self._context = context
         self._policy = policy
+        #: Where a segment begins to be so full that something follows from it.
+        self._ahead_bytes = _AHEAD * (known(policy.roll_bytes) or math.inf)
+        self._ahead_entries = _AHEAD * (known(policy.roll_entries) or math.inf)
         self._nodes = context.nodes
         self._state = tail.state
         self._next_number = tail.next_number
@@ -82,10 +88,18 @@ class SegmentWriter:
         assert self._ledger is not None
         return self._ledger.append_nowait(entry.data)
 
+    def append_all(self, entries: Sequence[PackedEntry], watcher: Watcher) -> None:
+        """Send entries together; the watcher learns when they are safe."""
+        assert self._ledger is not None
+        payloads = [entry.data for entry in entries]
+        self._ledger.append_group(Group(payloads, None, None, watcher))
+
     def is_full(self, state: PackState) -> bool:
         """Whether the segment is to be followed by the next; the next ledger is made ahead."""
         tail = state.tail
         assert tail is not None
+        if tail.size_bytes < self._ahead_bytes and tail.entries < self._ahead_entries:
+            return False
         fullness = 0.0
         for limit, used in (
             (known(self._policy.roll_bytes), tail.size_bytes),
@@ -107,8 +121,6 @@ class SegmentWriter:
         if self._ledger is not None:
             with contextlib.suppress(LedgerError, QuorumbookError):
                 await self._ledger.flush()
-            # The callbacks of what was confirmed run first.
-            await asyncio.sleep(0)
 
     async def publish(self) -> None:
         """Have readers see what is confirmed."""
