@@ -109,6 +109,8 @@ class LacPolls:
 
     What did not come along is best read where the news came from.  That bookie has it, and it
     answers: one that hangs would hold the reader up until the read goes to another one as well.
+
+    Which bookies are asked first is drawn by lot: the many readers of one ledger share them out.
     """
 
     def __init__(self, context: Context, digester: Digester) -> None:
@@ -120,7 +122,8 @@ class LacPolls:
         self._held: dict[EntryId, EntryBatch] = {}
         #: Bookies that gave no news: how often, and until when they are left alone.
         self._resting: dict[BookieId, tuple[int, int]] = {}
-        self._turn = 0
+        #: The position that is asked first, modulo the ensemble's size.
+        self._turn = context.env.random.getrandbits(16)
         #: The position whose bookie told the newest; None until one has.
         self.source: Sticky | None = None
 

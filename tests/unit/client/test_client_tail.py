@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,6 +14,7 @@ from client_harness import QUIET
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
 from quorumbook.client.reader import LedgerReader
+from quorumbook.env import Env
 from quorumbook.errors import (
     ClientClosedError,
     LedgerClosedError,
@@ -22,6 +24,22 @@ from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.requests import BatchRead, Read, ReadLAC, Request
 
 SEAL = digester(DigestType.CRC32C, b"")
+
+
+class Lot(random.Random):
+    """Draws what a test says."""
+
+    def __init__(self, drawn: int) -> None:
+        super().__init__()
+        self._drawn = drawn
+
+    def getrandbits(self, k: int, /) -> int:
+        return self._drawn
+
+
+def polling_from(position: int) -> Env:
+    """A world whose readers ask the bookies at a position and behind it first."""
+    return Env(random=Lot(position))
 
 
 @contextlib.asynccontextmanager
@@ -207,7 +225,8 @@ async def test_many_entries_at_a_time_are_read_as_far_as_they_are_proven() -> No
 async def test_r32_a_last_entry_proves_only_what_its_digest_covers(
     liars: int, is_damaged: bool
 ) -> None:
-    async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
+    env = polling_from(0)
+    async with mock_cluster() as cluster, cluster.connect(env=env, **QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"0")
         await ledger.append(b"1")
@@ -254,7 +273,8 @@ async def test_an_entry_that_came_too_early_is_not_shown_before_it_is_proven() -
 
 
 async def test_what_an_idle_writer_published_is_learnt_of_a_bookie_without_entries() -> None:
-    async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0.0) as bk:
+    env = polling_from(0)
+    async with mock_cluster() as cluster, cluster.connect(env=env, lac_delay_s=0.0) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"0")
         async with await bk.open_ledger(ledger.id, recover=False) as reader:
@@ -294,4 +314,36 @@ async def test_a_tail_reads_where_its_news_came_from_not_at_a_bookie_that_hangs(
                 await until(lambda wanted=expected: got == wanted)
             assert requests(cluster, BatchRead) > 0
             assert hanging.count(BatchRead) == 0
+        await ledger.abort()
+
+
+@pytest.mark.parametrize("position", range(4))
+async def test_a_tail_asks_the_bookies_that_it_has_drawn(position: int) -> None:
+    env = polling_from(position)
+    async with mock_cluster(4) as cluster, cluster.connect(env=env, **QUIET) as bk:
+        ledger = await bk.create_ledger(ensemble_size=4, write_quorum_size=4, ack_quorum_size=4)
+        await ledger.append(b"0")
+        async with await bk.open_ledger(ledger.id, recover=False) as reader, tailing(reader):
+            await until(lambda: requests(cluster, Read) == 2)
+            asked = [bookie.count(Read) for bookie in cluster.members(ledger)]
+            drawn = position, (position + 1) % 4
+            assert asked == [int(each in drawn) for each in range(4)]
+        await ledger.abort()
+
+
+async def test_many_tails_of_one_ledger_share_its_bookies_out() -> None:
+    count = 90
+    env = Env(random=random.Random(7))
+    async with mock_cluster() as cluster, cluster.connect(env=env, **QUIET) as bk:
+        ledger = await bk.create_ledger(ack_quorum_size=3)
+        await ledger.append(b"0")
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(count):
+                reader = await bk.open_ledger(ledger.id, recover=False)
+                await stack.enter_async_context(reader)
+                await stack.enter_async_context(tailing(reader))
+            await until(lambda: requests(cluster, Read) == 2 * count)
+            polled = [bookie.count(Read) for bookie in cluster.bookies]
+            # Two out of three each: equally many, but for the lot.
+            assert min(polled) > 0.8 * 2 * count / 3
         await ledger.abort()
