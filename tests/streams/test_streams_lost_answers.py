@@ -119,6 +119,30 @@ async def test_a_change_whose_answer_was_lost_hides_no_other_writer(
     await assert_sound(stream)
 
 
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
+async def test_two_that_take_over_at_a_time_have_two_epochs(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    await ns.create_stream("s")
+    losing = LosingStore(ns.client.store, monkeypatch, is_done=is_done)
+    others = await other.stream("s").writer()
+
+    async def take_over() -> None:
+        nonlocal others
+        await others.abort()
+        others = await other.stream("s").writer(takeover="force")
+
+    losing.left, losing.while_away = 1, take_over
+    async with ns.stream("s").writer(takeover="force") as writer:
+        # Its own change looks like the other's, which was made meanwhile.
+        assert losing.lost
+        assert writer.epoch > others.epoch
+        await writer.append(b"mine")
+        with pytest.raises(WriterFencedError):
+            await others.append(b"late")
+    await others.abort()
+
+
 async def test_who_waits_for_the_lock_queues_up_again_in_another_session(
     ns: Namespace, other: Namespace
 ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import zlib
 from collections import defaultdict
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -15,13 +17,15 @@ from quorumbook.errors import BackpressureError, ConfigError, LocalProtocolError
 from quorumbook.streams import Namespace, PartitionedStream, Position, StreamCut, StreamPolicy
 from quorumbook.streams.errors import (
     CorruptRecordsError,
+    PartlySealedError,
     StreamExistsError,
     StreamNotFoundError,
     UnsupportedFormatError,
     WriterBusyError,
+    WriterFencedError,
 )
+from quorumbook.streams.partitions.partition_node import partitioned_names
 from quorumbook.streams.partitions.partitioning import partition_of
-from quorumbook.streams.partitions.stream import partitioned_names
 from quorumbook.testing import LocalCluster
 
 
@@ -140,6 +144,58 @@ async def test_writers_share_the_partitions_out(ns: Namespace, other: Namespace)
         await writer.seal()
     async with theirs.reader() as reader:
         assert len([each async for each in reader]) == 7
+
+
+async def test_all_partitions_are_sealed_or_those_that_are_not_are_named(
+    ns: Namespace, other: Namespace
+) -> None:
+    mine = await PartitionedStream.create(ns, "s", partitions=3)
+    theirs = await PartitionedStream.open(other, "s")
+
+    async def sealed() -> list[bool]:
+        return [(await part.info()).is_sealed for part in theirs.partitions]
+
+    await mine.grow(4)
+    async with mine.partitions[3].writer() as busy:
+        await busy.append(b"x")
+        # Nothing is sealed while one of them is written, of those added meanwhile, too.
+        with pytest.raises(WriterBusyError):
+            await theirs.seal()
+        assert await sealed() == [False] * 4
+    writer = await mine.writer()
+    async with theirs.partitions[1].writer(takeover="force"):
+        with pytest.raises(PartlySealedError, match=r"1 of 4 partitions .* p1: another") as caught:
+            await writer.seal()
+    assert isinstance(caught.value.failed[1], WriterFencedError)
+    assert await sealed() == [True, False, True, True]
+    for _ in range(2):
+        await theirs.seal()
+        assert await sealed() == [True] * 4
+    async with theirs.reader() as reader:
+        assert [record.payload async for _, record in reader] == [b"x"]
+
+
+async def test_all_partitions_are_cut_at_a_time(ns: Namespace) -> None:
+    stream = await PartitionedStream.create(ns, "s", partitions=3)
+    async with stream.writer() as writer:
+        for number in range(2):
+            await writer.append(b"old", partition=number)
+        await writer.flush()
+        found = [await part.last() for part in stream.partitions[:2]]
+        last_ms = max(each.appended_at_ms or 0 for each in found if each is not None)
+        between = datetime.fromtimestamp((last_ms + 1) / 1000, UTC)
+        while time.time() < between.timestamp():
+            await asyncio.sleep(0.001)
+        for number in range(3):
+            await writer.append(b"new", partition=number)
+        await writer.flush()
+        would = await stream.truncate(between, dry_run=True)
+        assert {number: len(changed) for number, changed in would.items()} == {0: 1, 1: 1, 2: 0}
+        assert [await part.count() for part in stream.partitions] == [2, 2, 1]
+        assert await stream.truncate(between) == would
+        assert await stream.truncate(between) == {0: [], 1: [], 2: []}
+    async with stream.reader(tail=False) as reader:
+        assert [record.payload async for _, record in reader] == [b"new"] * 3
 
 
 async def test_an_error_of_one_partition_reaches_the_reader_of_all(ns: Namespace) -> None:

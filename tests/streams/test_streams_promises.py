@@ -25,6 +25,7 @@ from quorumbook.streams.errors import (
     DataLossError,
     PositionTruncatedError,
     ReaderIdleError,
+    WriterFencedError,
 )
 from quorumbook.testing import LocalCluster
 from streams.soundness import assert_sound, unnamed_ledgers
@@ -201,6 +202,43 @@ async def test_x1_an_ensemble_that_fails_with_any_number_of_adds_in_flight(
         assert [record.position for record in records] == [each.position for each in found]
         await assert_sound(other.stream("s"))
         assert await unnamed_ledgers(other.stream("s")) == set()
+
+
+async def test_a_writer_may_end_with_the_segment_that_fails(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s")
+    writer = await ns.stream("s").writer(batch_bytes=1, on_segment_error="fail")
+    await writer.append(b"safe")
+    # Answers are lost, and bookies store what they were sent.
+    futures = [writer.append_nowait(b"%d" % n) for n in range(3)]
+    writer._pump._on_ledger_failed(NotEnoughBookiesError("answers are lost"))
+    with pytest.raises(NotEnoughBookiesError, match="answers are lost"):
+        await asyncio.gather(*futures)
+    assert all(future.exception() for future in futures)
+    with pytest.raises(NotEnoughBookiesError):
+        await writer.append(b"late")
+    with pytest.raises(NotEnoughBookiesError):
+        await writer.close()
+    async with other.stream("s").writer() as following:
+        stored = following.next_sequence_id - 1
+        await following.append(b"next")
+    # It appended nothing to another segment: there is what was stored, in order.
+    payloads = [b"safe", *[b"%d" % n for n in range(stored)], b"next"]
+    assert await read_all(other.stream("s")) == payloads
+    assert len(await other.stream("s").segments()) == 2
+
+
+async def test_a_writer_that_ends_with_its_segment_says_that_it_was_pushed_out(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s")
+    old = await ns.stream("s").writer(on_segment_error="fail")
+    await old.append(b"old")
+    async with other.stream("s").writer(takeover="force"):
+        with pytest.raises(WriterFencedError):
+            await old.append(b"late")
+    await old.abort()
 
 
 async def is_open(stream: Stream, number: int) -> bool:

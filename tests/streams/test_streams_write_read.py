@@ -99,6 +99,30 @@ async def test_f1_a_writer_that_was_pushed_out_appends_nothing_more(
     assert await read_all(other.stream("s")) == [b"old", b"new"]
 
 
+async def test_an_epoch_grows_with_every_takeover_and_with_nothing_else(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
+    epochs: list[int] = []
+    for _ in range(3):
+        async with ns.stream("s").writer() as writer:
+            epochs.append(writer.epoch)
+            for _ in range(len(epochs) - 1):  # the first one writes nothing, the others do
+                await writer.append_batch([b"x"] * 3)
+            assert writer.epoch == epochs[-1]
+    crashed = await ns.stream("s").writer()
+    await crashed.append(b"old")
+    await crashed.abort()
+    silent = await ns.stream("s").writer()
+    async with other.stream("s").writer(takeover="force") as new:
+        epochs += crashed.epoch, silent.epoch, new.epoch
+        # Whoever kept the greatest epoch it has seen knows the old one by its own.
+        assert epochs == sorted(set(epochs))
+        with pytest.raises(WriterFencedError):
+            await silent.append(b"too late")
+    await silent.abort()
+
+
 async def test_what_a_crashed_writer_left_is_completed(ns: Namespace, other: Namespace) -> None:
     await ns.create_stream("s")
     stream = ns.stream("s")

@@ -199,6 +199,57 @@ def test_a_partitioned_stream_is_written_and_read_from_the_command_line(quorumbo
     assert quorumbook("stream", "ls", "whole").text == ""
 
 
+def test_a_partitioned_stream_is_shown_cut_and_sealed_as_a_whole(quorumbook):
+    quorumbook("stream", "create", "three", "--partitions", 3, "--policy", "roll_entries=1")
+    for number, lines in enumerate((b"a\nb\n", b"c\n", b"")):
+        quorumbook("stream", "write", "three", "--partition", number, stdin=lines)
+
+    shown = json.loads(quorumbook("stream", "show", "three", "-o", "json").text)
+    assert [part["name"] for part in shown["partitions"]] == [f"three/p{n}" for n in range(3)]
+    assert [part["records_completed"] for part in shown["partitions"]] == [2, 1, 0]
+    assert (shown["segments"], shown["records_completed"], shown["sealed"]) == (2, 3, False)
+    assert shown["policy"]["roll_entries"] == 1
+    table = quorumbook("stream", "show", "three", "-o", "table").text
+    assert "records_completed  3" in table
+    assert "three/p2" in table
+    one = json.loads(quorumbook("stream", "show", "three", "--partition", 1, "-o", "json").text)
+    assert (one["name"], one["records_completed"]) == ("three/p1", 1)
+    rows = json.loads(quorumbook("stream", "segments", "three", "-o", "json").text)
+    assert [(row["partition"], row["records"]) for row in rows] == [(0, 2), (1, 1)]
+
+    cut = ("stream", "truncate", "three", "--before")
+    for where in "1:0:1", "seq:1", "txid:1":
+        assert "say --partition" in quorumbook(*cut, where, code=2).err
+    quorumbook(*cut, "seq:1", "--partition", 0)
+    assert quorumbook("stream", "read", "three", "--partition", 0).out == b"b\n"
+    assert "nothing is before" in quorumbook(*cut, "2020-01-01").err
+    would = quorumbook(*cut, "2999-01-01", "--dry-run", "-o", "json").text
+    assert {row["partition"] for row in json.loads(would)} == {0, 1}
+    quorumbook(*cut, "2999-01-01")
+    assert quorumbook("stream", "read", "three", "--skip-truncated").out == b""
+    assert quorumbook("stream", "truncate", "three/p2", "--before", "2020-01-01").text == ""
+
+    seal = ("stream", "seal", "three", "-o", "json")
+    with quorumbook.running("stream", "write", "three", "--partition", 1) as writer:
+        writer.stdin.write(b"d\n")
+        writer.stdin.flush()
+        tail = ("stream", "tail", "three", "--partition", 1, "--from", "seq:1", "--count", 1)
+        assert quorumbook(*tail).out == b"d\n"
+        busy = quorumbook(*seal, code=5)
+        assert "has the lock" in busy.err
+        assert {row["state"] for row in json.loads(busy.out)} == {"not sealed"}
+        writer.stdin.close()
+        assert writer.wait(60) == 0
+    quorumbook("stream", "seal", "three", "--partition", 0)
+    for _ in range(2):
+        rows = json.loads(quorumbook(*seal).text)
+        assert [(row["name"], row["state"], row["records"]) for row in rows] == [
+            ("three/p0", "sealed", 2), ("three/p1", "sealed", 2), ("three/p2", "sealed", 0),
+        ]  # fmt: skip
+    shown = json.loads(quorumbook("stream", "show", "three", "-o", "json").text)
+    assert shown["sealed"]
+
+
 def test_partitions_and_groups_from_the_command_line(quorumbook):
     created = quorumbook("stream", "create", "parts", "--partitions", 2)
     assert created.text == "parts/p0\nparts/p1\n"

@@ -25,11 +25,14 @@ from quorumbook.cli.stream_options import (
     opened,
     parse_start,
     partition_option,
+    takeover_option,
+    wait_option,
     whole_or_part,
 )
 from quorumbook.cli.stream_output import DECODERS, RecordPrinter
 from quorumbook.cli.stream_policies import alter, orphans, policy_values
 from quorumbook.cli.stream_policies import policy as policy_command
+from quorumbook.cli.stream_state import seal, segments, show, truncate
 
 if TYPE_CHECKING:
     from quorumbook.streams import (
@@ -51,10 +54,6 @@ def stream() -> None:
     """
 
 
-takeover_option = click.option(
-    "--takeover", type=click.Choice(["never", "if-expired", "force"]), default="if-expired",
-    show_default=True, help="What to do about a segment that another writer left.",
-)  # fmt: skip
 decode_option = click.option(
     "--decode", type=click.Choice(DECODERS), default="auto", show_default=True,
     help="How payloads are shown.",
@@ -62,10 +61,6 @@ decode_option = click.option(
 key_separator_option = click.option(
     "--key-separator", metavar="TEXT", help="Print keys before payloads, and this between them."
 )
-wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(min=0), default=0, metavar="SECONDS",
-    help="Wait so long for another writer to end.",
-)  # fmt: skip
 
 
 @stream.command(cls=Command, form=RAW)
@@ -115,61 +110,6 @@ def create(
             call.output.rows([{"name": part.name} for part in made.partitions], ["name"])
 
     call.run(run())
-
-
-@stream.command(cls=Command)
-@name_argument
-@namespace_option
-@click.pass_obj
-def show(call: Call, name: str, path: str) -> None:
-    """Show what the metadata say of a stream: its policy, its size, who writes it."""
-
-    async def run() -> dict[str, object]:
-        async with opened(call, path) as namespace:
-            info = await namespace.stream(name).info()
-            first = next((s for s in info.segments if s.metadata.status & 3 < 2), None)
-            return {
-                "name": info.name,
-                "segments": len(info.segments),
-                "records_completed": info.record_count,
-                "first_active": str(first.metadata.first_active) if first else None,
-                "max_txid": None if info.is_sealed else info.max_txid,
-                "sealed": info.is_sealed,
-                "writer": info.writer or None,
-                "policy": info.policy.given(),
-            }
-
-    call.output.record(call.run(run()))
-
-
-@stream.command(cls=Command)
-@name_argument
-@namespace_option
-@click.pass_obj
-def segments(call: Call, name: str, path: str) -> None:
-    """List a stream's segments, each of which is a ledger."""
-
-    async def run() -> list[dict[str, object]]:
-        async with opened(call, path) as namespace:
-            return [
-                {
-                    "segment": segment.metadata.number,
-                    "ledger_id": segment.metadata.ledger_id,
-                    "state": "in progress" if segment.metadata.is_in_progress else "completed",
-                    "truncated": segment.metadata.truncation.name.lower().replace("_", " "),
-                    "first_sequence": max(segment.start_sequence_id, -1),
-                    "records": segment.metadata.record_count,
-                    "first_txid": segment.metadata.first_txid,
-                    "last_txid": segment.metadata.last_txid,
-                    "first_active": str(segment.metadata.first_active),
-                }
-                for segment in await namespace.stream(name).segments()
-            ]
-
-    rows = call.run(run())
-    columns = ["segment", "ledger_id", "state", "truncated", "first_sequence", "records",
-               "first_txid", "last_txid", "first_active"]  # fmt: skip
-    call.output.rows(rows, columns, empty="nothing was written yet")
 
 
 @stream.command(cls=Command)
@@ -323,50 +263,6 @@ async def _print_partitions(
 
 
 @stream.command(cls=Command)
-@name_argument
-@click.option("--before", "where", required=True, metavar="WHERE",
-              help="The first record that stays: a position, or seq:N.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
-@namespace_option
-@click.pass_obj
-def truncate(call: Call, name: str, where: str, dry_run: bool, path: str) -> None:
-    """Cut off what lies before a record."""
-    before = parse_start(where)
-
-    async def run() -> list[dict[str, object]]:
-        async with opened(call, path) as namespace:
-            found = await namespace.stream(name).truncate(cast("Any", before), dry_run=dry_run)
-            return [
-                {"segment": each.number, "first_active": str(each.first_active or "none")}
-                for each in found
-            ]
-
-    if isinstance(before, str):
-        raise click.UsageError("--before is a position, or seq:N")
-    call.output.rows(call.run(run()), ["segment", "first_active"], empty="nothing is before that")
-
-
-@stream.command(cls=Command)
-@name_argument
-@takeover_option
-@wait_option
-@namespace_option
-@click.pass_obj
-def seal(call: Call, name: str, takeover: str, wait_s: float, path: str) -> None:
-    """End a stream for ever: nobody appends to it again."""
-
-    async def run() -> dict[str, object]:
-        async with opened(call, path) as namespace:
-            options: Any = {"takeover": takeover.replace("-", "_"), "wait_for_lock_s": wait_s}
-            async with namespace.stream(name).writer(**options) as writer:
-                records = writer.next_sequence_id
-                await writer.seal()
-            return {"name": name, "state": "sealed", "records": records}
-
-    call.output.record(call.run(run()))
-
-
-@stream.command(cls=Command)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @namespace_option
@@ -406,6 +302,10 @@ async def _delete(namespace: Namespace, name: str) -> None:
         await whole.delete()
 
 
+stream.add_command(show)
+stream.add_command(segments)
+stream.add_command(truncate)
+stream.add_command(seal)
 stream.add_command(cursors)
 stream.add_command(groups)
 stream.add_command(retention)

@@ -25,6 +25,14 @@ name_argument = click.argument("name", metavar="NAME")
 partition_option = click.option(
     "--partition", type=click.IntRange(min=0), metavar="N", help="This one of its partitions.",
 )  # fmt: skip
+takeover_option = click.option(
+    "--takeover", type=click.Choice(["never", "if-expired", "force"]), default="if-expired",
+    show_default=True, help="What to do about a segment that another writer left.",
+)  # fmt: skip
+wait_option = click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=0, metavar="SECONDS",
+    help="Wait so long for another writer to end.",
+)  # fmt: skip
 
 
 @contextlib.asynccontextmanager

@@ -20,8 +20,8 @@ from quorumbook.spark.views import Extent, Sizes, View
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.partitions.partition_node import partition_count, partitioned_among
 from quorumbook.streams.partitions.partitioning import bare_name, partition_name
-from quorumbook.streams.partitions.stream import partition_count, partitioned_among
 from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.reading.segment_reader import open_segment
 from quorumbook.streams.segments import start_sequence_ids, without_truncated

@@ -31,7 +31,7 @@ from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.small_segments import merge_where_many
 from quorumbook.spark.write_columns import check_columns, rows_of, streams_in
 from quorumbook.spark.write_options import WriteOptions
-from quorumbook.streams.partitions.stream import check_stream_exists, partition_count
+from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
 from quorumbook.streams.transactions import (
     Application,
     Attempt,

@@ -9,7 +9,7 @@
     ├── RecordTooLargeError  TxidOutOfOrderError  SequenceConflictError
     ├── PositionTruncatedError  DataLossError  CorruptRecordsError  UnsupportedFormatError
     ├── ReaderIdleError  CursorConflictError  CursorBusyError  AckLimitError
-    ├── PartitionLostError  GroupInUseError
+    ├── PartitionLostError  GroupInUseError  PartlySealedError
     ├── FilesUnavailableError  PolicyConflictError
     └── TransactionError
         └── CheckpointChangedError  TransactionLostError  TransactionTooLargeError
@@ -221,3 +221,14 @@ class GroupInUseError(StreamError):
     """A consumer group has members."""
 
     code = 504
+
+
+class PartlySealedError(StreamError):
+    """Some partitions were not sealed; ``failed`` says which and why.  Sealing again goes on."""
+
+    code = 600
+    retriable = True
+
+    def __init__(self, message: str, *, failed: dict[int, QuorumbookError] | None = None) -> None:
+        super().__init__(message)
+        self.failed = failed or {}

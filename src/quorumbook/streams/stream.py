@@ -31,6 +31,7 @@ from quorumbook.streams.reading.seek import (
     SequenceId,
     Start,
     Time,
+    TxId,
     end_position,
     find_sequence_id,
     find_time,
@@ -354,20 +355,20 @@ class Stream:
         return await measure_lag(self.context, position)
 
     async def truncate(
-        self, before: Position | SequenceId, *, dry_run: bool = False
+        self, before: Position | SequenceId | TxId | Time, *, dry_run: bool = False
     ) -> list[TruncatedSegment]:
         """Cut off what lies before a record: readers get nothing of it any more (T1).
 
         Args:
-            before: The first record that stays.
+            before: The first record that stays, or where ``find`` finds it.
             dry_run: Say what would be done, and do nothing.
 
         Returns:
             The segments that changed.
         """
-        if isinstance(before, SequenceId):
-            before = await find_sequence_id(self.context, before)
-        return await truncate(self.context, before, dry_run=dry_run)
+        position = await start_position(self.context, before)
+        assert position is not None
+        return await truncate(self.context, position, dry_run=dry_run)
 
     async def snapshot(self) -> StreamSnapshot:
         """Return what the stream holds now, for readers that share the work.

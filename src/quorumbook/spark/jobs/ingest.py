@@ -17,7 +17,7 @@ from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.jobs.queries import connected_to, paced
 from quorumbook.spark.pool import connected
-from quorumbook.streams.partitions.stream import check_stream_exists
+from quorumbook.streams.partitions.partition_node import check_stream_exists
 from quorumbook.streams.transactions import Application, Identity, Place
 
 FORMATS = ("csv", "json", "parquet", "orc", "text", "jdbc")

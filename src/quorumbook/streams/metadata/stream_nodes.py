@@ -1,16 +1,16 @@
-"""A stream's nodes in the metadata store: reading them, and every change of them in one place.
+"""A stream's nodes in the metadata store: every change of them in one place.
 
-``format.names`` says where they lie.  The node ``ledgers`` is the arbiter among writers: whoever
-starts or completes a segment sets it by version, in the same step.  Truncation changes segments
-only: a completed one is deleted and created again, as the peer does, so that watches on the list
-fire; one in progress is set by version, so that its writer notices when it completes it.
+``format.names`` says where they lie, ``segment_nodes`` reads those of segments.  The node
+``ledgers`` is the arbiter among writers: whoever starts or completes a segment sets it by version,
+in the same step.  Truncation changes segments only: a completed one is deleted and created again,
+as the peer does, so that watches on the list fire; one in progress is set by version, so that its
+writer notices when it completes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,24 +28,14 @@ from quorumbook.metadata.nodes import (
     delete_tree,
     with_living_session,
 )
-from quorumbook.metadata.store import Create, Delete, MetadataStore, Operation, Set, Watch
-from quorumbook.streams.errors import CorruptRecordsError, StreamExistsError, StreamNotFoundError
-from quorumbook.streams.format.names import (
-    LAYOUT_VERSION_DATA,
-    StreamPaths,
-    is_segment_name,
-    names_for_writer,
-    segment_number,
-)
+from quorumbook.metadata.store import Create, Delete, Operation, Set
+from quorumbook.streams.errors import CorruptRecordsError, StreamExistsError
+from quorumbook.streams.format.names import LAYOUT_VERSION_DATA
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
-from quorumbook.streams.segments import check_no_gap, ordered
+from quorumbook.streams.metadata.segment_nodes import LIST_ATTEMPTS, SegmentNodes, decoded_segment
 
-#: How many segments' nodes are read at a time.
-_READ_BATCH = 64
 #: Versions of a segment's node that truncation tells apart.
 _VERSIONS = 4
-#: A list that changes under a reader is read again; nobody is that unlucky so often.
-_LIST_ATTEMPTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +52,8 @@ class StreamState:
     allocation_version: int
 
 
-class StreamNodes:
+class StreamNodes(SegmentNodes):
     """The nodes of one stream."""
-
-    def __init__(self, store: MetadataStore, paths: StreamPaths) -> None:
-        self.store = store
-        self.paths = paths
 
     # The stream itself ---------------------------------------------------------------------
 
@@ -121,7 +107,7 @@ class StreamNodes:
         async def was_deleted() -> bool:
             return await store.exists(paths.root) is None
 
-        for _ in range(_LIST_ATTEMPTS):
+        for _ in range(LIST_ATTEMPTS):
             for name in await store.children(paths.root):
                 path = f"{paths.root}/{name}"
                 await delete_tree(store, path, keeps_top=path in last)
@@ -184,136 +170,6 @@ class StreamNodes:
             raise self.not_found() from error
         return _number(node.data, self.paths.max_txid)
 
-    def not_found(self) -> StreamNotFoundError:
-        """Return the error that says that there is no such stream."""
-        return StreamNotFoundError(
-            f"there is no stream {self.paths.name} in {self.paths.namespace}; "
-            "`quorumbook stream create` makes one"
-        )
-
-    # Segments ------------------------------------------------------------------------------
-
-    async def segments(
-        self,
-        *,
-        first: int = 0,
-        limit: int | None = None,
-        watch: Watch | None = None,
-        for_writer: bool = False,
-    ) -> list[SegmentMetadata]:
-        """Return the segments in order, without a gap.
-
-        Args:
-            first: Leave out those of lower numbers; one more is kept if it is needed to derive
-                sequence ids.
-            limit: Read no more numbers from ``first`` on.
-            watch: Runs when the list changes, truncation included.
-            for_writer: Only those that a writer has to know.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-            DataLossError: a number is missing.
-        """
-        for attempt in range(_LIST_ATTEMPTS):
-            try:
-                names = await self.store.children(self.paths.segments, watch)
-            except NoSuchNodeError as error:
-                raise self.not_found() from error
-            names = [name for name in names if is_segment_name(name)]
-            if for_writer:
-                names = names_for_writer(names)
-            numbers = {name: segment_number(name) for name in names}
-            below = max((n for n in numbers.values() if n is not None and n < first), default=first)
-            last = sorted({n for n in numbers.values() if n is not None and n >= first})[:limit][
-                -1:
-            ]
-            top = last[0] if last else first
-            names = [name for name, n in numbers.items() if n is None or below <= n <= top]
-            found = await self._read_all(names)
-            complete = None not in found
-            segments = ordered(segment for segment in found if segment is not None)
-            numbers_found = {segment.number for segment in segments}
-            if complete and len(numbers_found) == len(segments):
-                with_gap = [s for s in segments if s.number >= below]
-                if attempt < _LIST_ATTEMPTS // 2:
-                    if _has_no_gap(with_gap):
-                        return segments
-                else:
-                    check_no_gap(with_gap)
-                    return segments
-            # Somebody rolled, truncated or deleted between the list and the nodes.
-            if watch is not None:
-                self.store.unwatch(watch)
-        raise self._changes_too_fast()
-
-    async def first_number(self, is_before: Callable[[SegmentMetadata], bool]) -> int:
-        """Return the number of the first segment that is not before what is looked for.
-
-        The segments must be in the order of what is looked for: few of their nodes are read.
-
-        Returns:
-            The number behind the last one if all are before it.
-        """
-        for _ in range(_LIST_ATTEMPTS):
-            try:
-                names = filter(is_segment_name, await self.store.children(self.paths.segments))
-            except NoSuchNodeError as error:
-                raise self.not_found() from error
-            # One in progress comes before a completed one of the same number, and is kept.
-            by_number = {segment_number(name): name for name in sorted(names, reverse=True)}
-            if None in by_number:
-                return 0  # old writers left the number out: all have to be looked at
-            numbers = sorted(number for number in by_number if number is not None)
-            low, high = 0, len(numbers)
-            while low < high:
-                middle = (low + high) // 2
-                found = await self._read_segment(by_number[numbers[middle]])
-                if found is None:
-                    break  # it changed since it was listed
-                low, high = (middle + 1, high) if is_before(found) else (low, middle)
-            else:
-                return [*numbers, numbers[-1] + 1 if numbers else 0][low]
-        raise self._changes_too_fast()
-
-    def _changes_too_fast(self) -> MetadataUnavailableError:
-        return MetadataUnavailableError(
-            f"the segments of stream {self.paths.name} change faster than they can be read"
-        )
-
-    async def segment_count(self) -> int:
-        """Return how many segments there are, truncated ones that are not deleted yet included."""
-        try:
-            names = await self.store.children(self.paths.segments)
-        except NoSuchNodeError as error:
-            raise self.not_found() from error
-        return sum(map(is_segment_name, names))
-
-    async def segment(
-        self, number: int, *, is_in_progress: bool, watch: Watch | None = None
-    ) -> tuple[SegmentMetadata, int] | None:
-        """Return one segment and its node's version; None if there is none."""
-        path = self.paths.segment(number, is_in_progress=is_in_progress)
-        try:
-            node = await self.store.get(path, watch)
-        except NoSuchNodeError:
-            return None
-        return _segment(node.data, path), node.version
-
-    async def _read_all(self, names: Sequence[str]) -> list[SegmentMetadata | None]:
-        found: list[SegmentMetadata | None] = []
-        for start in range(0, len(names), _READ_BATCH):
-            part = names[start : start + _READ_BATCH]
-            found += await asyncio.gather(*map(self._read_segment, part))
-        return found
-
-    async def _read_segment(self, name: str) -> SegmentMetadata | None:
-        path = f"{self.paths.segments}/{name}"
-        try:
-            node = await self.store.get(path)
-        except NoSuchNodeError:
-            return None
-        return _segment(node.data, path)
-
     # What writers change -------------------------------------------------------------------
 
     async def set_allocation(self, ledger_id: LedgerId | None, version: int) -> int:
@@ -330,17 +186,18 @@ class StreamNodes:
     async def fence_allocation(self, state: StreamState) -> StreamState:
         """Have the last writer, which may not know that it is, allocate and start no more.
 
-        It sets by version what is changed here.
+        It sets by version what is changed here.  The version that this makes is the next writer's
+        epoch: no two writers have the same, and the later one has the greater.
 
         Raises:
-            MetadataVersionConflict: it, or somebody else, was faster.
+            MetadataVersionConflict: it, or somebody else, was faster; after a lost answer it may
+                have been this very change, for nothing in the node tells who made it.
         """
         path, version = self.paths.allocation, state.allocation_version
         data = b"" if state.allocated is None else str(state.allocated).encode()
 
         async def was_set() -> bool:
-            node = await self.store.get(path)
-            return (node.data, node.version) == (data, version + 1)
+            return False
 
         await self.change([Set(path, data, version)], was_set, "shutting the last writer out")
         return replace(state, allocation_version=version + 1)
@@ -472,7 +329,7 @@ class StreamNodes:
         path = self.paths.segment(segment.number, is_in_progress=segment.is_in_progress)
         with contextlib.suppress(NoSuchNodeError, MetadataVersionConflict):
             node = await self.store.get(path)
-            if _segment(node.data, path).ledger_id == segment.ledger_id:
+            if decoded_segment(node.data, path).ledger_id == segment.ledger_id:
                 await with_living_session(self.store, lambda: self.store.delete(path, node.version))
 
     # Inside --------------------------------------------------------------------------------
@@ -487,19 +344,8 @@ class StreamNodes:
         await change_once(self.store, operations, was_done, f"stream {self.paths.name}: {what}")
 
 
-def _has_no_gap(segments: Sequence[SegmentMetadata]) -> bool:
-    return all(b.number <= a.number + 1 for a, b in itertools.pairwise(segments))
-
-
 def _number(data: bytes, path: str) -> int:
     try:
         return int(data)
     except ValueError as error:
         raise CorruptRecordsError(f"metadata node {path} holds {data!r}, no number") from error
-
-
-def _segment(data: bytes, path: str) -> SegmentMetadata:
-    try:
-        return SegmentMetadata.decode(data.decode("ascii"))
-    except UnicodeDecodeError as error:
-        raise CorruptRecordsError(f"metadata node {path} is no segment metadata") from error

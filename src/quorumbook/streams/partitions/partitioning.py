@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from quorumbook.errors import LocalProtocolError
+from quorumbook.errors import LocalProtocolError, QuorumbookError
+from quorumbook.streams.errors import PartlySealedError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.position import Position, parse_position
 from quorumbook.streams.writing.appended import Appended
@@ -114,3 +115,14 @@ def in_order(
         for index, appended in zip(indexes, stored[number], strict=True)
     ]
     return [appended for _, appended in sorted(found)]
+
+
+def check_sealed(name: str, count: int, failed: dict[int, QuorumbookError]) -> None:
+    """Raise PartlySealedError if some of so many partitions could not be sealed."""
+    if failed:
+        reasons = "; ".join(f"p{number}: {error}" for number, error in failed.items())
+        raise PartlySealedError(
+            f"{len(failed)} of {count} partitions of stream {name} were not sealed, {reasons}; "
+            "seal it again",
+            failed=failed,
+        )

@@ -1,12 +1,5 @@
-"""Partitioned streams: several streams under one name, and which of them a key's records are in.
+"""Partitioned streams: several streams under one name; ``partition_node`` says how many.
 
-    <ns>/<name>/<partitions>    JSON: {"version": 1, "partitions": 8, "hash": "crc32"}
-      …/groups                  who consumes it together, see ``group_nodes``
-    <ns>/<name>/p0, p1, …       the partitions, streams like any other
-
-``<partitions>`` is literal, and no name that a stream can have.  A key's partition is the CRC-32
-of the key modulo their number, which is what librdkafka's clients of Kafka do.  The number may
-grow, which takes keys elsewhere from then on, and never shrinks: records stay where they are.
 There is an order within a partition and none across them.
 Each partition has one writer at a time, as each stream does.
 """
@@ -16,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,28 +24,27 @@ from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch
 from quorumbook.streams.cursors.cursor import Cursor, check_cursor_name, read_cursor
 from quorumbook.streams.errors import (
-    CorruptRecordsError,
     StreamError,
     StreamExistsError,
     StreamNotFoundError,
-    UnsupportedFormatError,
+    StreamSealedError,
 )
+from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import Namespace
 from quorumbook.streams.partitions.consumer import Consumer, ConsumerOptions
 from quorumbook.streams.partitions.group_nodes import GroupNodes, delete_group_nodes, group_names
+from quorumbook.streams.partitions.partition_node import encoded, node_of, read_partition_count
 from quorumbook.streams.partitions.partitioning import StreamCut, partition_name, partition_of
 from quorumbook.streams.partitions.reader import PartitionedReader
 from quorumbook.streams.partitions.redelivery import DeadLetters
 from quorumbook.streams.partitions.writer import PartitionedWriter
 from quorumbook.streams.reading.reader import ReaderOptions
 from quorumbook.streams.reading.seek import Start, Time, end_position
+from quorumbook.streams.retention.truncation import TruncatedSegment
 from quorumbook.streams.stream import Opening, Stream
 from quorumbook.streams.writing.writer import StreamWriter
 
-_VERSION = 1
-_HASH = "crc32"
-NODE_NAME = "<partitions>"
 MAX_PARTITIONS = 10_000
 
 
@@ -111,9 +102,9 @@ class PartitionedStream:
         if await context.nodes.exists():
             raise StreamExistsError(f"stream {plain.name} exists already, without partitions")
         try:
-            await create_with_parents(context.store, _node(plain), _encoded(partitions))
+            await create_with_parents(context.store, node_of(plain), encoded(partitions))
         except NodeExistsError:
-            found, _ = await _partition_count(plain)
+            found, _ = await read_partition_count(plain)
             if not exist_ok or found != partitions:
                 raise StreamExistsError(
                     f"stream {plain.name} exists already, with {found} partitions"
@@ -131,14 +122,14 @@ class PartitionedStream:
             StreamNotFoundError: there is none of this name.
         """
         plain = namespace.stream(name)
-        return cls(namespace, plain.name, (await _partition_count(plain))[0])
+        return cls(namespace, plain.name, (await read_partition_count(plain))[0])
 
     async def refresh(self) -> tuple[Stream, ...]:
         """Notice partitions that were added, and return all."""
         return await self._find(None)
 
     async def _find(self, watch: Watch | None) -> tuple[Stream, ...]:
-        count, _ = await _partition_count(self.namespace.stream(self.name), watch)
+        count, _ = await read_partition_count(self.namespace.stream(self.name), watch)
         return self._take(count)
 
     async def grow(self, partitions: int, *, policy: StreamPolicy | None = None) -> None:
@@ -158,14 +149,14 @@ class PartitionedStream:
         plain = self.namespace.stream(self.name)
         plain.context.check_writable()
         while True:
-            count, version = await _partition_count(plain)
+            count, version = await read_partition_count(plain)
             if not count <= partitions <= MAX_PARTITIONS:
                 raise ConfigError(
                     f"stream {self.name} has {count} partitions: their number can grow up to "
                     f"{MAX_PARTITIONS}, and not become {partitions}"
                 )
             await self._make(range(count, partitions), policy)
-            data = _encoded(partitions)
+            data = encoded(partitions)
 
             async def was_set(data: bytes = data) -> bool:
                 return (await self._store.get(self.node)).data == data
@@ -213,7 +204,7 @@ class PartitionedStream:
     @property
     def node(self) -> str:
         """The metadata node that says how many partitions there are."""
-        return _node(self.namespace.stream(self.name))
+        return node_of(self.namespace.stream(self.name))
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition that a key's records are in."""
@@ -234,19 +225,41 @@ class PartitionedStream:
         """
         numbers = self._chosen(partitions)
 
-        async def open_writer() -> PartitionedWriter:
-            opened: dict[int, StreamWriter] = {}
-            try:
-                for number in numbers:
-                    opened[number] = await self.partitions[number].writer(**options)
-            except BaseException:
-                await asyncio.gather(
-                    *(each.close() for each in opened.values()), return_exceptions=True
-                )
-                raise
-            return PartitionedWriter(self.name, len(self.partitions), opened)
+        return Opening(lambda: self._open_writer(numbers, options))
 
-        return Opening(open_writer)
+    async def _open_writer(
+        self, numbers: Collection[int], options: dict[str, Any], *, skips_sealed: bool = False
+    ) -> PartitionedWriter:
+        opened: dict[int, StreamWriter] = {}
+        try:
+            for number in numbers:
+                try:
+                    opened[number] = await self.partitions[number].writer(**options)
+                except StreamSealedError:
+                    if not skips_sealed:
+                        raise
+        except BaseException:
+            await asyncio.gather(
+                *(each.close() for each in opened.values()), return_exceptions=True
+            )
+            raise
+        return PartitionedWriter(self.name, len(self.partitions), opened)
+
+    async def seal(self, **options: Any) -> None:
+        """End all partitions for ever; those that are sealed already stay so.
+
+        Nothing is sealed while somebody writes one of them.
+
+        Args:
+            options: Those of ``Stream.writer``, for each.
+
+        Raises:
+            WriterBusyError: somebody writes a partition; none was sealed now.
+            PartlySealedError: some could not be sealed; all others are.
+        """
+        numbers = range(len(await self.refresh()))
+        async with await self._open_writer(numbers, options, skips_sealed=True) as writer:
+            await writer.seal()
 
     def reader(
         self,
@@ -381,10 +394,29 @@ class PartitionedStream:
         ends = await asyncio.gather(*(end_position(part.context) for part in self.partitions))
         return StreamCut(enumerate(ends))
 
-    async def truncate(self, before: StreamCut) -> None:
-        """Cut off what lies before a cut, in the partitions that it names."""
-        for number, position in before.items():
-            await self.partitions[number].truncate(position)
+    async def truncate(
+        self, before: StreamCut | Time, *, dry_run: bool = False
+    ) -> dict[int, list[TruncatedSegment]]:
+        """Cut off what lies before a cut in the partitions that it names, or before a time in all.
+
+        Who is interrupted does it again: what is cut off already stays so.
+
+        Args:
+            before: The first record that stays of each partition, or when it was appended.
+            dry_run: Say what would be done, and do nothing.
+
+        Returns:
+            The segments that changed, by partition.
+        """
+        cuts: dict[int, Position | Time] = {}
+        if isinstance(before, StreamCut):
+            cuts.update(before)
+        else:
+            cuts = dict.fromkeys(range(len(await self.refresh())), before)
+        return {
+            number: await self.partitions[number].truncate(cut, dry_run=dry_run)
+            for number, cut in cuts.items()
+        }
 
     def _chosen(self, partitions: Iterable[int] | None) -> Collection[int]:
         numbers = range(len(self.partitions)) if partitions is None else sorted(set(partitions))
@@ -398,63 +430,3 @@ class PartitionedStream:
 
     def __repr__(self) -> str:
         return f"<PartitionedStream {self.name}, {len(self.partitions)} partitions>"
-
-
-async def partition_count(namespace: Namespace, name: str) -> int | None:
-    """Return how many partitions a name has; None: it is no partitioned stream's."""
-    plain = namespace.stream(name)
-    return (await _partition_count(plain))[0] if await _exists(plain) else None
-
-
-async def check_stream_exists(namespace: Namespace, name: str) -> None:
-    """Raise StreamNotFoundError unless there is such a stream, with partitions or without."""
-    if not await _exists(namespace.stream(name)):
-        await namespace.stream(name).context.nodes.read_state()
-
-
-async def partitioned_names(namespace: Namespace) -> list[str]:
-    """Return the names of a namespace's partitioned streams."""
-    return await partitioned_among(namespace, [name async for name in namespace.streams()])
-
-
-async def partitioned_among(namespace: Namespace, names: Iterable[str]) -> list[str]:
-    """Return the names of partitioned streams whose partitions are among some streams."""
-    parts = (name.rpartition("/") for name in names)
-    above = sorted({above for above, slash, part in parts if slash and part == "p0"})
-    return [name for name in above if await _exists(namespace.stream(name))]
-
-
-def _node(plain: Stream) -> str:
-    return f"{plain.context.nodes.paths.stream}/{NODE_NAME}"
-
-
-async def _exists(plain: Stream) -> bool:
-    return await plain.context.store.exists(_node(plain)) is not None
-
-
-def _encoded(partition_count: int) -> bytes:
-    found = {"version": _VERSION, "partitions": partition_count, "hash": _HASH}
-    return json.dumps(found).encode()
-
-
-async def _partition_count(plain: Stream, watch: Watch | None = None) -> tuple[int, int]:
-    """Return how many partitions there are, and the version of the node that says so."""
-    path = _node(plain)
-    try:
-        node = await plain.context.store.get(path, watch)
-    except NoSuchNodeError as error:
-        raise StreamNotFoundError(
-            f"there is no partitioned stream {plain.name}; "
-            "`quorumbook stream create --partitions` makes one"
-        ) from error
-    try:
-        found = json.loads(node.data)
-        version, hashed, count = found["version"], found["hash"], found["partitions"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRecordsError(f"metadata node {path} holds {node.data!r}") from error
-    if (version, hashed) != (_VERSION, _HASH):
-        raise UnsupportedFormatError(
-            f"stream {plain.name} is partitioned by {hashed}, version {version}, which this "
-            f"release does not know"
-        )
-    return int(count), node.version

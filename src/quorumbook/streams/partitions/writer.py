@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quorumbook.client.closing import ClosingQuietly
+from quorumbook.errors import QuorumbookError
+from quorumbook.streams.errors import StreamSealedError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.partitions.partitioning import (
     PartitionAppended,
     Partitioner,
+    check_sealed,
     chosen,
     in_order,
     keyed,
@@ -24,6 +28,7 @@ class PartitionedWriter(ClosingQuietly):
 
     def __init__(self, name: str, partition_count: int, writers: dict[int, StreamWriter]) -> None:
         """Take the partitions' writers, opened."""
+        self._name = name
         self._writers = writers
         self._partitioner = Partitioner(name, partition_count, writers)
 
@@ -127,9 +132,19 @@ class PartitionedWriter(ClosingQuietly):
         await asyncio.gather(*(writer.flush() for writer in self._writers.values()))
 
     async def seal(self) -> None:
-        """End the partitions for ever; a stream whose partitions are all sealed has an end."""
-        for writer in self._writers.values():
-            await writer.seal()
+        """End the partitions for ever; a stream whose partitions are all sealed has an end.
+
+        Raises:
+            PartlySealedError: some could not be sealed; all others are.
+        """
+        failed: dict[int, QuorumbookError] = {}
+        for number, writer in self._writers.items():
+            try:
+                with contextlib.suppress(StreamSealedError):
+                    await writer.seal()
+            except QuorumbookError as error:
+                failed[number] = error
+        check_sealed(self._name, len(self._writers), failed)
 
     async def close(self) -> None:
         """Wait for what is pending and let go of all partitions.

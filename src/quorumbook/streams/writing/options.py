@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,9 @@ class WriterOptions:
             producer has used is not stored again.
         retention_interval_s: How often it looks what of the stream need not be kept; 0: never.
         visibility_delay_s: When an idle writer tells readers that its last record is there.
+        on_segment_error: What to do when a segment's ledger fails.  ``resume``: find out what it
+            holds, and append the rest to the next segment.  ``fail``: end with that error; what
+            was pending may or may not be stored, and the next writer finds out.
     """
 
     linger_s: float = 0.0
@@ -30,3 +34,4 @@ class WriterOptions:
     retention_interval_s: float = 600.0
     visibility_delay_s: float = 0.002
     producer: str | None = None
+    on_segment_error: Literal["resume", "fail"] = "resume"

@@ -307,11 +307,14 @@ class Pump:
         """Find out what a failed ledger holds, and go on with the next one."""
         if isinstance(error, ClientClosedError) or not isinstance(error, QuorumbookError):
             raise error
-        _log.warning("stream %s: %s; going on in another segment", self._context.name, error)
         if isinstance(error, LedgerFencedError) and not await self._holds_lock():
             raise WriterFencedError(
                 f"another writer took stream {self._context.name} over"
             ) from error
+        if self._options.on_segment_error == "fail":
+            self.fail(error)
+            return
+        _log.warning("stream %s: %s; going on in another segment", self._context.name, error)
         last = await self.segments.end_after_failure()
         now_ns = self._context.store.env.clock.now_ns()
         for entry in reversed(self.state.under_way):

@@ -41,6 +41,8 @@ class StreamTail:
     last_txid: int
     #: When the last segment was completed; 0 if there is none.
     completed_at_ms: int
+    #: Greater than that of every takeover before.
+    epoch: int
 
 
 async def take_over(context: StreamContext) -> StreamTail:
@@ -98,6 +100,7 @@ async def _take_over(context: StreamContext) -> StreamTail:
         next_sequence_id=next_sequence_id,
         last_txid=floor if done or state.max_txid else -1,
         completed_at_ms=done[-1].completed_at_ms if done else 0,
+        epoch=state.allocation_version,
     )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ class StreamWriter(ClosingQuietly):
         self._lock = lock
         self._loop = asyncio.get_running_loop()
         self._pump: Pump
+        self._epoch = 0
         self._policy: StreamPolicy
         self._numbering: Numbering | None = None
         self._quota: Quota | None = None
@@ -90,6 +91,7 @@ class StreamWriter(ClosingQuietly):
             if takeover == "never":
                 await self._check_nothing_in_progress()
             tail = await take_over(context)
+            self._epoch = tail.epoch
             producers = await load_producers(context, tail.next_number)
             producer = self._options.producer
             self._numbering = None if producer is None else Numbering(producer, producers)
@@ -177,6 +179,11 @@ class StreamWriter(ClosingQuietly):
     def next_sequence_id(self) -> int:
         """The sequence id that the next record gets."""
         return self._pump.state.next_sequence_id
+
+    @property
+    def epoch(self) -> int:
+        """Greater than that of every writer before: a fencing token for other systems."""
+        return self._epoch
 
     @property
     def last_txid(self) -> int:

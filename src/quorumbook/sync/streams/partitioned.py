@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quorumbook.errors import BackpressureError
+from quorumbook.errors import BackpressureError, QuorumbookError
+from quorumbook.streams.errors import StreamSealedError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.partitions import stream as aio
@@ -17,6 +18,7 @@ from quorumbook.streams.partitions.partitioning import (
     PartitionAppended,
     Partitioner,
     StreamCut,
+    check_sealed,
     chosen,
     in_order,
     keyed,
@@ -25,6 +27,7 @@ from quorumbook.streams.partitions.reader import PartitionedReader as AioReader
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.writer import PartitionedWriter as AioWriter
 from quorumbook.streams.reading.seek import Time
+from quorumbook.streams.retention.truncation import TruncatedSegment
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.loop import Closing, ClosingQuietly, Owned, run_once
@@ -186,9 +189,15 @@ class PartitionedStream(Owned):
         """Return where each partition ends now, as far as readers see it."""
         return self.run(self._aio.end)
 
-    def truncate(self, before: StreamCut) -> None:
-        """Cut off what lies before a cut, in the partitions that it names."""
-        self.run(lambda: self._aio.truncate(before))
+    def seal(self, **options: Any) -> None:
+        """End all partitions for ever; those that are sealed already stay so."""
+        self.run(lambda: self._aio.seal(**options))
+
+    def truncate(
+        self, before: StreamCut | Time, *, dry_run: bool = False
+    ) -> dict[int, list[TruncatedSegment]]:
+        """Cut off what lies before a cut in the partitions that it names, or before a time."""
+        return self.run(lambda: self._aio.truncate(before, dry_run=dry_run))
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"
@@ -202,6 +211,7 @@ class PartitionedWriter(ClosingQuietly):
     ) -> None:
         """Wrap a writer that was opened on the loop thread."""
         super().__init__()
+        self._name = name
         self._writers = {
             number: StreamWriter(each, options) for number, each in writer.writers.items()
         }
@@ -275,8 +285,15 @@ class PartitionedWriter(ClosingQuietly):
         self._each(StreamWriter.flush)
 
     def seal(self) -> None:
-        """End the partitions for ever."""
-        self._each(StreamWriter.seal)
+        """End the partitions for ever; see the asyncio twin."""
+        failed: dict[int, QuorumbookError] = {}
+        for number, writer in self._writers.items():
+            try:
+                with contextlib.suppress(StreamSealedError):
+                    writer.seal()
+            except QuorumbookError as error:
+                failed[number] = error
+        check_sealed(self._name, len(self._writers), failed)
 
     def close(self) -> None:
         """Wait for what is pending and let go of all partitions."""

@@ -11,7 +11,7 @@ from quorumbook.streams.cursors.lag import Lag
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
-from quorumbook.streams.reading.seek import SequenceId, Start, Time
+from quorumbook.streams.reading.seek import SequenceId, Start, Time, TxId
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
 from quorumbook.streams.retention.retention import RetentionReport
 from quorumbook.streams.retention.truncation import TruncatedSegment
@@ -176,7 +176,7 @@ class Stream(Owned):
         return self.run(lambda: self._aio.lag(position))
 
     def truncate(
-        self, before: Position | SequenceId, *, dry_run: bool = False
+        self, before: Position | SequenceId | TxId | Time, *, dry_run: bool = False
     ) -> list[TruncatedSegment]:
         """Cut off what lies before a record: readers get nothing of it any more."""
         return self.run(lambda: self._aio.truncate(before, dry_run=dry_run))

@@ -38,6 +38,11 @@ class StreamWriter(ClosingQuietly):
         return self._after_calls(self._next_sequence_id)
 
     @property
+    def epoch(self) -> int:
+        """Greater than that of every writer before: a fencing token for other systems."""
+        return self._aio.epoch
+
+    @property
     def last_txid(self) -> int:
         """The largest transaction id so far; -1 if there is none."""
         return self._after_calls(self._last_txid)
