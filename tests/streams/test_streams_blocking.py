@@ -16,7 +16,7 @@ import pytest
 import quorumbook.streams
 import quorumbook.sync.streams
 from quorumbook.errors import BackpressureError, LedgerClosedError, LocalProtocolError
-from quorumbook.streams import Command, Position, SequenceId, StreamPolicy
+from quorumbook.streams import Command, Gap, Position, SequenceId, StreamPolicy
 from quorumbook.streams.errors import (
     CursorBusyError,
     CursorConflictError,
@@ -86,7 +86,7 @@ def test_the_blocking_twin_has_every_class_that_does_something() -> None:
         name
         for name in quorumbook.streams.__all__
         if inspect.isclass(kind := getattr(quorumbook.streams, name))
-        and any(map(inspect.iscoroutinefunction, vars(kind).values()))
+        and any(inspect.iscoroutinefunction(value) for value in public(kind, set()).values())
     }
     assert doing == set(quorumbook.sync.streams.__all__)
 
@@ -156,6 +156,33 @@ def test_records_are_handed_out_once_however_they_are_asked_for(ns: Namespace) -
             assert [int(record.payload) for record in got] == list(range(30))
             assert reader.read(wait_s=0.01) == []
             assert reader.caught_up
+
+
+def test_gaps_and_control_records_without_an_event_loop(ns: Namespace) -> None:
+    ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
+    stream = ns.stream("s")
+    with stream.writer() as writer:
+        for number in range(3):
+            writer.append_batch([b"%d" % number] * 2)
+    ns.client.delete_ledger(stream.segments()[1].metadata.ledger_id)
+    for read in (
+        list,
+        lambda reader: [each for batch in reader.batches() for each in batch],
+        lambda reader: [*reader.read(3, wait_s=None), *reader.read(wait_s=None)],
+        lambda reader: [next(reader), next(reader), next(reader), *reader.read(wait_s=None)],
+    ):
+        with stream.reader(tail=False, on_gap="report") as reader:
+            found = read(reader)
+        assert [getattr(each, "payload", None) for each in found] == [
+            b"0", b"0", None, b"2", b"2",
+        ]  # fmt: skip
+        assert found[2] == Gap(
+            Position(2, 0, 0), Position(3, 0, 0), 2, 4, found[2].reason, found[2].ledger_id
+        )
+    with stream.reader(tail=False, on_gap="report", include_control=True) as reader:
+        kinds = [type(each).__name__ for each in reader]
+    whole = ["ControlRecord", "Record", "Record"]
+    assert kinds == [*whole, "Gap", *whole]
 
 
 def test_a_reader_follows_a_writer_on_other_threads(ns: Namespace) -> None:

@@ -19,6 +19,7 @@ from quorumbook.streams.cursors.cursor import Cursor
 from quorumbook.streams.cursors.lag import Lag
 from quorumbook.streams.cursors.reader import CursorReader
 from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position, parse_position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.metrics import STREAM_METRICS
@@ -32,7 +33,9 @@ from quorumbook.streams.partitions.reader import PartitionedReader, PartitionRec
 from quorumbook.streams.partitions.stream import GroupInfo, PartitionedStream
 from quorumbook.streams.partitions.writer import PartitionedWriter
 from quorumbook.streams.reading.batches import Record, RecordBatch
-from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.notices import ControlRecord, Notice
+from quorumbook.streams.reading.options import ReaderOptions
+from quorumbook.streams.reading.reader import ReportingReader, StreamItem, StreamReader
 from quorumbook.streams.reading.seek import SequenceId, TxId
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
 from quorumbook.streams.retention.orphans import Orphan, OrphanState
@@ -52,13 +55,16 @@ __all__ = [
     "Command",
     "Consumer",
     "ConsumerOptions",
+    "ControlRecord",
     "Cursor",
     "CursorReader",
     "Delivery",
+    "Gap",
     "GroupInfo",
     "Lag",
     "Namespace",
     "NamespaceEvent",
+    "Notice",
     "Orphan",
     "OrphanState",
     "PartitionAppended",
@@ -70,6 +76,7 @@ __all__ = [
     "ReaderOptions",
     "Record",
     "RecordBatch",
+    "ReportingReader",
     "RetentionReport",
     "Segment",
     "SequenceId",
@@ -79,6 +86,7 @@ __all__ = [
     "Stream",
     "StreamCut",
     "StreamInfo",
+    "StreamItem",
     "StreamPolicy",
     "StreamReader",
     "StreamSnapshot",

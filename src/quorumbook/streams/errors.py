@@ -17,6 +17,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorumbook.errors import QuorumbookError
 
 
@@ -114,15 +116,29 @@ class SequenceConflictError(StreamError):
 
 
 class PositionTruncatedError(StreamError):
-    """Records asked for were truncated away; the message names the first that is left."""
+    """Records asked for were truncated away; the message names the first that is left.
+
+    ``first`` is its position, or a position before it, where a reader found that out.
+    """
 
     code = 527
 
+    def __init__(self, message: str, *, first: Any = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.first = first
+
 
 class DataLossError(StreamError):
-    """Records are missing between two that are there; the message names the range."""
+    """Records are missing between two that are there; the message names the range.
+
+    ``gap`` is a ``Gap`` that says it for programs, where a reader found it.
+    """
 
     code = 1001
+
+    def __init__(self, message: str, *, gap: Any = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.gap = gap
 
 
 class CorruptRecordsError(StreamError):

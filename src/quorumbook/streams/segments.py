@@ -6,10 +6,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.format.gap import Gap
+from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 
 #: Start sequence ids that cannot be known are far below any real one, as the peer has it.
 _UNKNOWN_BASE = -(2**63)
+#: From this version on segments say the sequence id that they begin with.
+_COUNTED = 5
 
 
 def ordered(segments: Iterable[SegmentMetadata]) -> list[SegmentMetadata]:
@@ -50,10 +54,28 @@ def check_no_gap(segments: Sequence[SegmentMetadata]) -> None:
     """Raise DataLossError if a number is missing between two segments, in order."""
     for before, after in itertools.pairwise(segments):
         if after.number > before.number + 1:
-            raise DataLossError(
-                f"segments {before.number + 1} to {after.number - 1} are missing: the stream goes "
-                f"from segment {before.number} to {after.number}"
-            )
+            gap = gap_between(before, after)
+            raise DataLossError(gap.reason, gap=gap)
+
+
+def gap_between(before: SegmentMetadata, after: SegmentMetadata) -> Gap:
+    """Return what is missing where segments are missing between two."""
+    first = next_sequence_id(before)
+    return Gap(
+        start=Position(before.number + 1, 0, 0),
+        end=Position(after.number, 0, 0),
+        first_sequence_id=-1 if first is None else first,
+        next_sequence_id=max(after.start_sequence_id, -1),
+        reason=f"segments {before.number + 1} to {after.number - 1} are missing: the stream goes "
+        f"from segment {before.number} to {after.number}",
+    )
+
+
+def next_sequence_id(segment: SegmentMetadata) -> int | None:
+    """Return the sequence id behind a segment's last record; None if it is not known."""
+    if segment.is_in_progress or segment.version < _COUNTED or segment.start_sequence_id < 0:
+        return None
+    return segment.start_sequence_id + segment.record_count
 
 
 def is_truncated(segment: SegmentMetadata) -> bool:

@@ -26,7 +26,8 @@ from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
-from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.options import ReaderOptions
+from quorumbook.streams.reading.reader import ReportingReader, StreamReader
 from quorumbook.streams.reading.seek import (
     SequenceId,
     Start,
@@ -182,29 +183,28 @@ class Stream:
 
     @overload
     def reader(
-        self,
-        start: Start | Cursor = ...,
-        *,
-        end: Position | None = ...,
-        tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ...,
-        cursor: None = ...,
-        **options: Any,
-    ) -> Opening[StreamReader]: ...
+        self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
+        on_gap: Literal["raise"] = ..., include_control: Literal[False] = ..., **options: Any,
+    ) -> Opening[StreamReader]: ...  # fmt: skip
     @overload
     def reader(
-        self,
-        start: Start = ...,
-        *,
-        end: Position | None = ...,
-        tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ...,
-        cursor: str,
-        exclusive: bool = ...,
-        wait_for_lock_s: float | None = ...,
-        auto_commit_s: float = ...,
-        **options: Any,
-    ) -> Opening[CursorReader]: ...
+        self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
+        on_gap: Literal["report"], include_control: bool = ..., **options: Any,
+    ) -> Opening[ReportingReader]: ...  # fmt: skip
+    @overload
+    def reader(
+        self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
+        on_gap: Literal["raise"] = ..., include_control: Literal[True], **options: Any,
+    ) -> Opening[ReportingReader]: ...  # fmt: skip
+    @overload
+    def reader(
+        self, start: Start = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: str, exclusive: bool = ...,
+        wait_for_lock_s: float | None = ..., auto_commit_s: float = ..., **options: Any,
+    ) -> Opening[CursorReader]: ...  # fmt: skip
     def reader(
         self,
         start: Start | Cursor = "earliest",
@@ -212,12 +212,14 @@ class Stream:
         end: Position | None = None,
         tail: bool = True,
         on_truncated: Literal["raise", "skip"] = "raise",
+        on_gap: Literal["raise", "report"] = "raise",
+        include_control: bool = False,
         cursor: str | None = None,
         exclusive: bool = False,
         wait_for_lock_s: float | None = 0,
         auto_commit_s: float = 0,
         **options: Any,
-    ) -> Opening[StreamReader] | Opening[CursorReader]:
+    ) -> Opening[StreamReader] | Opening[ReportingReader] | Opening[CursorReader]:
         """Read: ``async with stream.reader() as reader``, or await it.
 
         Args:
@@ -226,6 +228,9 @@ class Stream:
             end: The position before which to stop.
             tail: Wait for more at the end, instead of stopping there.
             on_truncated: Whether to raise or to go on where records due were truncated away.
+            on_gap: Whether to raise where records are missing, or to hand out a ``Gap`` there that
+                says which, and to go on behind them; not for readers by a cursor.
+            include_control: Hand out control records, too; not for readers by a cursor.
             cursor: Begin where the cursor of this name is, and leave out what was acknowledged one
                 by one; ``start`` is where a new one is.
             exclusive: Be the only one that reads by the cursor so.
@@ -238,21 +243,29 @@ class Stream:
             StreamNotFoundError: there is no such stream.
             PositionTruncatedError: what it should start with was truncated away.
             CursorBusyError: somebody else reads by the cursor alone.
+            DataLossError: reading comes to where records are missing; its ``gap`` says which.
         """
-        reader_options = ReaderOptions(end=end, tail=tail, on_truncated=on_truncated, **options)
+        reader_options = ReaderOptions(
+            end=end, tail=tail, on_truncated=on_truncated, on_gap=on_gap,
+            include_control=include_control, **options,
+        )  # fmt: skip
         context = self.context
 
-        async def open_reader() -> StreamReader:
+        async def begin() -> Position | None:
             await context.nodes.max_txid()  # says so if there is no such stream
             if isinstance(start, Cursor):
-                first: Position | None = await resume_position(context, start)
-            else:
-                first = await start_position(context, start)
-            return StreamReader(context, first, reader_options)
+                return await resume_position(context, start)
+            return await start_position(context, start)
+
+        async def open_reader() -> StreamReader:
+            return StreamReader(context, await begin(), reader_options)
+
+        async def open_reporting() -> ReportingReader:
+            return ReportingReader(context, await begin(), reader_options)
 
         async def open_by_cursor(name: str) -> CursorReader:
-            begin = start.position if isinstance(start, Cursor) else start
-            await self.cursor(name, start=begin)
+            place = start.position if isinstance(start, Cursor) else start
+            await self.cursor(name, start=place)
             lock = await lock_cursor(context, name, wait_for_lock_s) if exclusive else None
             found = await self.cursor(name)  # as whoever had the lock left it
             first = await resume_position(context, found)
@@ -260,7 +273,10 @@ class Stream:
             return CursorReader(reader, found, lock, auto_commit_s)
 
         if cursor is not None:
+            reader_options.check_plain("a reader by a cursor")
             return Opening(lambda: open_by_cursor(cursor))
+        if reader_options.has_notices:
+            return Opening(open_reporting)
         return Opening(open_reader)
 
     async def find(

@@ -31,7 +31,8 @@ from quorumbook.streams.partitions.merging import Merged
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
 from quorumbook.streams.reading.batches import RecordBatch
-from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.options import ReaderOptions
+from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.seek import Time
 from quorumbook.streams.stream import Stream
 

@@ -39,13 +39,14 @@ from quorumbook.streams.partitions.partitioning import StreamCut, partition_name
 from quorumbook.streams.partitions.reader import PartitionedReader
 from quorumbook.streams.partitions.redelivery import DeadLetters
 from quorumbook.streams.partitions.writer import PartitionedWriter
-from quorumbook.streams.reading.reader import ReaderOptions
+from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.seek import Start, Time, end_position
 from quorumbook.streams.retention.truncation import TruncatedSegment
 from quorumbook.streams.stream import Opening, Stream
 from quorumbook.streams.writing.writer import StreamWriter
 
 MAX_PARTITIONS = 10_000
+_STREAM_ONLY = ("on_gap", "include_control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +282,8 @@ class PartitionedStream:
             options: Others of ``Stream.reader``, for each.
         """
         numbers = self._chosen(partitions)
+        own = {name: options[name] for name in _STREAM_ONLY if name in options}
+        ReaderOptions(**own).check_plain("a reader of partitions")
 
         async def open_reader() -> PartitionedReader:
             opened = PartitionedReader()
@@ -321,6 +324,7 @@ class PartitionedStream:
         names = {field.name for field in dataclasses.fields(ConsumerOptions)}
         own = ConsumerOptions(**{name: options.pop(name) for name in names & options.keys()})
         reader_options, dead = ReaderOptions(**options), own.dead_letter
+        reader_options.check_plain("a consumer")
         if dead is not None and own.max_deliveries < 1:
             raise ConfigError("dead_letter says where records go, and max_deliveries not when")
 

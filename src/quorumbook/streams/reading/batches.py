@@ -109,17 +109,23 @@ class RecordBatch:
         segment, entry, slot = self.first_position
         return Position(segment, entry, slot + len(self.payloads))
 
+    def place(self, index: int) -> Position:
+        """Return where the record is that has so many of them before it."""
+        segment, entry, slot = self.first_position
+        return Position(segment, entry, slot + index)
+
     @property
     def last_sequence_id(self) -> int:
         """The sequence id of the last one; below 0 where it cannot be known."""
-        return self._sequence_id(len(self.payloads) - 1)
+        return self.sequence_id(len(self.payloads) - 1)
 
     @property
     def next_sequence_id(self) -> int:
         """The sequence id of the record behind them; below 0 where it cannot be known."""
-        return self._sequence_id(len(self.payloads) + self.further_chunks)
+        return self.sequence_id(len(self.payloads) + self.further_chunks)
 
-    def _sequence_id(self, index: int) -> int:
+    def sequence_id(self, index: int) -> int:
+        """Return the sequence id of the record that has so many of them before it."""
         first = self.first_sequence_id
         return first + index if first >= 0 else -1
 
@@ -153,7 +159,7 @@ class RecordBatch:
         segment, entry, slot = self.first_position
         return RecordBatch(
             Position(segment, entry, slot + start),
-            self._sequence_id(start),
+            self.sequence_id(start),
             self.txids[start:stop],
             self.payloads[start:stop],
             self.appended_at_ms,

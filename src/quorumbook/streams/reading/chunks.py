@@ -19,6 +19,11 @@ class Chunks:
         self._parts: list[RecordBatch] = []
 
     @property
+    def first(self) -> RecordBatch | None:
+        """The first chunk of the record that is not complete yet; None if there is none."""
+        return self._parts[0] if self._parts else None
+
+    @property
     def start(self) -> Position | None:
         """Where the record is that is not complete yet; None if there is none."""
         return self._parts[0].first_position if self._parts else None

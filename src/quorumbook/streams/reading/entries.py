@@ -104,6 +104,16 @@ def entry_time_ms(entry: bytes, *, is_enveloped: bool) -> int | None:
     return None
 
 
+def control_records(entry: bytes, *, is_enveloped: bool) -> list[tuple[int, LogRecord]]:
+    """Return the control records of an entry, with their slots."""
+    found, slot = [], 0
+    for record in decode_records(decode_entry(entry) if is_enveloped else entry):
+        if record.flags & CONTROL:
+            found.append((slot, record))
+        slot += len(decode_record_set(record.payload)) if record.flags & RECORD_SET else 1
+    return found
+
+
 def decode_user_records(entry: bytes, *, is_enveloped: bool, count_before: int) -> DecodedEntry:
     """Take an entry apart.
 

@@ -113,7 +113,8 @@ async def find_sequence_id(context: StreamContext, sequence_id: int) -> Position
         if segment.number == first and 0 <= sequence_id < start:
             raise PositionTruncatedError(
                 f"sequence id {sequence_id} of stream {context.name} was truncated away; the "
-                f"first that is left is {start}"
+                f"first that is left is {start}",
+                first=segment.first_active,
             )
 
     async def is_before(opened: SegmentReader, entry_id: EntryId) -> bool:

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
+from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
-from quorumbook.streams.segments import start_sequence_ids
+from quorumbook.streams.segments import gap_between, start_sequence_ids
 from quorumbook.streams.stream_context import StreamContext
 
 #: So many segments are listed at a time: a stream may have many thousands.
@@ -27,9 +29,11 @@ class Listed(NamedTuple):
 class SegmentList:
     """What a reader knows of its stream's segments; metadata is read by ``refresh`` alone."""
 
-    def __init__(self, context: StreamContext) -> None:
-        """Know nothing yet."""
+    def __init__(self, context: StreamContext, *, allows_gap: bool = False) -> None:
+        """Know nothing yet; segments may be missing in between if the reader says what is."""
         self._context = context
+        self._allows_gap = allows_gap
+        self._holes: dict[int, Gap] = {}
         self._listed: deque[Listed] = deque()
         self._changed = asyncio.Event()
         self._on_change = self._changed.set  # one object, by which the watch can be forgotten
@@ -56,14 +60,26 @@ class SegmentList:
             self.forget()
             self._changed.clear()
             segments = await self._context.nodes.segments(
-                first=first, limit=_WINDOW, watch=self._on_change
+                first=first,
+                limit=_WINDOW,
+                watch=self._on_change,
+                allows_gap=self._allows_gap,
             )
             is_all = len(segments) < _WINDOW
             if is_all or any(each.truncation is not Truncation.TRUNCATED for each in segments):
                 break
             first = segments[-1].number + 1
+        self._holes = {
+            after.number: gap_between(before, after)
+            for before, after in pairwise(segments)
+            if after.number > before.number + 1
+        }
         starts = start_sequence_ids(segments)
         self._listed = deque(map(Listed, segments, starts))
+
+    def hole_before(self, number: int) -> Gap | None:
+        """Return what is missing where the segments right before one are."""
+        return self._holes.get(number)
 
     def drop_before(self, number: int) -> None:
         """Have done with the segments of lower numbers."""

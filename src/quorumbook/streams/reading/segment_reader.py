@@ -10,10 +10,17 @@ from quorumbook.client import EntryBatch, LedgerReader
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerInMetadataError
 from quorumbook.ids import EntryId
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
+from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.batches import RecordBatch
-from quorumbook.streams.reading.entries import decode_user_records, records_before
+from quorumbook.streams.reading.entries import (
+    DecodedEntry,
+    control_records,
+    decode_user_records,
+    records_before,
+)
+from quorumbook.streams.reading.notices import ControlRecord, Notice
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.tier.manifest import is_restoring
 from quorumbook.streams.tier.nodes import TierNodes
@@ -41,6 +48,10 @@ class SegmentReader:
         #: Whether the end of the stream was read.
         self.is_end_of_stream = False
         self.next_entry: EntryId = 0
+        #: Whether control records are wanted, too.
+        self.with_control = False
+        #: Whether the reader notices by sequence ids that records are missing, and goes on.
+        self.is_lenient = False
         #: Everything from the first active entry on, where it was read ahead.
         self._whole: deque[EntryBatch] | None = None
 
@@ -114,20 +125,29 @@ class SegmentReader:
                     for batch in self._decode(number, ledger_id, entry_id, payload):
                         yield batch
         except NoSuchEntryError as error:
-            raise DataLossError(
-                f"entry {error.entry_id} of segment {number} of stream {self._context.name} is "
-                f"missing on every bookie: {error}",
-                ledger_id=ledger_id,
-                entry_id=error.entry_id,
-            ) from error
+            raise self._loss_of(error) from error
+
+    def _loss_of(self, error: NoSuchEntryError) -> DataLossError:
+        """Return what it means that no bookie has an entry."""
+        number, ledger_id = self.segment.number, self.segment.ledger_id
+        entry_id = self.next_entry if error.entry_id is None else error.entry_id
+        first = self.next_sequence_id
+        gap = Gap(
+            start=Position(number, entry_id, 0),
+            end=Position(number, entry_id + 1, 0),
+            first_sequence_id=-1 if first is None else first,
+            next_sequence_id=-1,
+            reason=f"entry {entry_id} of segment {number} of stream {self._context.name} is "
+            f"missing on every bookie: {error}",
+            ledger_id=ledger_id,
+        )
+        return DataLossError(gap.reason, gap=gap, ledger_id=ledger_id, entry_id=entry_id)
 
     def _decode(
         self, number: int, ledger_id: int, entry_id: EntryId, payload: bytes
     ) -> list[RecordBatch]:
         try:
-            found = decode_user_records(
-                payload, is_enveloped=self.segment.is_enveloped, count_before=self.count
-            )
+            found = self._decoded(payload)
             attributes, chunk = found.attributes, found.chunk
         except CorruptRecordsError as error:
             raise CorruptRecordsError(
@@ -140,7 +160,7 @@ class SegmentReader:
         self.is_end_of_stream = self.is_end_of_stream or found.is_end_of_stream
         time_ms = found.notes[0].appended_at_ms if found.notes else None
         start = self.start_sequence_id
-        return [
+        batches = [
             RecordBatch(
                 Position(number, entry_id, run.first_slot),
                 start + run.first_position - 1 if start >= 0 else -1,
@@ -153,17 +173,40 @@ class SegmentReader:
             )
             for run in found.runs
         ]
+        if self.with_control:
+            for slot, record in control_records(payload, is_enveloped=self.segment.is_enveloped):
+                position = Position(number, entry_id, slot)
+                control = ControlRecord(position, record.txid, record.payload, ledger_id)
+                following = start + record.position if start >= 0 else -1
+                batches.append(Notice.of_control(control, following))
+            batches.sort(key=lambda batch: batch.first_position)
+        return batches
 
-    def check_complete(self, completed: SegmentMetadata) -> None:
-        """Raise DataLossError if the segment ends before the record it is said to end with."""
-        if self.count >= 0 and self.count < completed.record_count:
-            start = max(completed.start_sequence_id, 0)
-            raise DataLossError(
-                f"segment {completed.number} of stream {self._context.name} ends after "
-                f"{self.count} records of {completed.record_count}: sequence ids "
-                f"{start + self.count} to {start + completed.record_count - 1} are missing",
-                ledger_id=completed.ledger_id,
-            )
+    def _decoded(self, payload: bytes) -> DecodedEntry:
+        is_enveloped = self.segment.is_enveloped
+        try:
+            return decode_user_records(payload, is_enveloped=is_enveloped, count_before=self.count)
+        except CorruptRecordsError:
+            if not self.is_lenient or self.count < 0 or self.start_sequence_id < 0:
+                raise
+            return decode_user_records(payload, is_enveloped=is_enveloped, count_before=-1)
+
+    def missing(self, completed: SegmentMetadata) -> Gap | None:
+        """Return what is missing if the segment ends before the record it is said to end with."""
+        if not 0 <= self.count < completed.record_count:
+            return None
+        start = max(completed.start_sequence_id, 0)
+        first, behind = start + self.count, start + completed.record_count
+        return Gap(
+            start=Position(completed.number, self.next_entry, 0),
+            end=Position(completed.number + 1, 0, 0),
+            first_sequence_id=first,
+            next_sequence_id=behind,
+            reason=f"segment {completed.number} of stream {self._context.name} ends after "
+            f"{self.count} records of {completed.record_count}: sequence ids {first} to "
+            f"{behind - 1} are missing",
+            ledger_id=completed.ledger_id,
+        )
 
 
 async def open_segment(

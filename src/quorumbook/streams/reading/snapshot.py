@@ -18,7 +18,8 @@ from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.chunks import Chunks
-from quorumbook.streams.reading.reader import ReaderOptions, StreamReader
+from quorumbook.streams.reading.options import ReaderOptions
+from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.segment_reader import before_unfinished, open_segment
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext

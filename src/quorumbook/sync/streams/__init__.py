@@ -28,7 +28,7 @@ from quorumbook.sync.streams.partitioned import (
     PartitionedStream,
     PartitionedWriter,
 )
-from quorumbook.sync.streams.reader import StreamReader
+from quorumbook.sync.streams.reader import ReportingReader, StreamReader
 from quorumbook.sync.streams.state_machine import StateMachine
 from quorumbook.sync.streams.stream import Stream
 from quorumbook.sync.streams.table_view import TableView
@@ -43,6 +43,7 @@ __all__ = [
     "PartitionedReader",
     "PartitionedStream",
     "PartitionedWriter",
+    "ReportingReader",
     "StateMachine",
     "Stream",
     "StreamReader",

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading import reader as aio
 from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.reader import StreamItem
+from quorumbook.streams.reading.seek import Start
 from quorumbook.sync.loop import Closing
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
-class StreamReader(Closing):
-    """The blocking twin of ``quorumbook.streams.StreamReader``."""
+class BaseReader(Closing, Generic[R]):
+    """What all blocking readers of a stream do."""
 
-    def __init__(self, reader: aio.StreamReader) -> None:
+    def __init__(self, reader: aio.BaseReader[R]) -> None:
         """Wrap a reader that was opened on the loop thread."""
         super().__init__()
         self._aio = reader
         #: What was fetched and is being handed out record by record.
         self._batch: RecordBatch | None = None
         self._handed_out = 0
-        self._records: Iterator[Record] = iter(())
+        self._records: Iterator[R] = iter(())
         #: Where to go on if a fetch was interrupted and what it brought is lost.
         self._interrupted_at: Position | None = None
 
@@ -64,10 +67,10 @@ class StreamReader(Closing):
             return left.first_sequence_id
         return self._aio.next_sequence_id
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[R]:
         return self
 
-    def __next__(self) -> Record:
+    def __next__(self) -> R:
         while True:
             for record in self._records:
                 self._handed_out += 1
@@ -87,14 +90,14 @@ class StreamReader(Closing):
 
     def read(
         self, max_records: int = 1000, max_bytes: int = 1 << 20, *, wait_s: float | None = 0.5
-    ) -> list[Record]:
+    ) -> list[R]:
         """Return the next records; see ``quorumbook.streams.StreamReader``."""
-        found: list[Record] = []
+        found: list[R] = []
         size = 0
         left = self._left()
         if left is not None:
-            for record in left:
-                size += len(record.payload)
+            for record, payload in zip(cast("Iterator[R]", iter(left)), left.payloads, strict=True):
+                size += len(payload)
                 if found and (len(found) == max_records or size > max_bytes):
                     self._keep(left.part(len(found), len(left)))
                     return found
@@ -107,11 +110,11 @@ class StreamReader(Closing):
             found += self._fetch(lambda: self._aio.read(max_records, max_bytes, wait_s=wait_s))
         return found
 
-    def seek(self, position: Position) -> None:
-        """Go on from another position."""
+    def seek(self, start: Start) -> None:
+        """Go on from another place: a Position, SequenceId, TxId, datetime, or an end."""
+        self.run(lambda: self._aio.seek(start))
         self._keep(None)
         self._interrupted_at = None
-        self.run(lambda: self._aio.seek(position))
 
     def close(self) -> None:
         """Let go of everything."""
@@ -143,4 +146,12 @@ class StreamReader(Closing):
 
     def _keep(self, batch: RecordBatch | None) -> None:
         self._batch, self._handed_out = batch, 0
-        self._records = iter(batch or ())
+        self._records = cast("Iterator[R]", iter(batch or ()))
+
+
+class StreamReader(BaseReader[Record]):
+    """The blocking twin of ``quorumbook.streams.StreamReader``."""
+
+
+class ReportingReader(BaseReader[StreamItem]):
+    """The blocking twin of ``quorumbook.streams.ReportingReader``."""

@@ -11,6 +11,7 @@ from quorumbook.streams.cursors.lag import Lag
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.reader import ReportingReader as AioReportingReader
 from quorumbook.streams.reading.seek import SequenceId, Start, Time, TxId
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
 from quorumbook.streams.retention.retention import RetentionReport
@@ -21,7 +22,7 @@ from quorumbook.sync.loop import Owned
 from quorumbook.sync.streams.cursor import Cursor
 from quorumbook.sync.streams.cursor import unwrapped as unwrapped_cursor
 from quorumbook.sync.streams.cursor_reader import CursorReader
-from quorumbook.sync.streams.reader import StreamReader
+from quorumbook.sync.streams.reader import ReportingReader, StreamReader
 from quorumbook.sync.streams.writer import StreamWriter
 
 
@@ -80,29 +81,28 @@ class Stream(Owned):
 
     @overload
     def reader(
-        self,
-        start: Start | Cursor = ...,
-        *,
-        end: Position | None = ...,
-        tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ...,
-        cursor: None = ...,
-        **options: Any,
-    ) -> StreamReader: ...
+        self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
+        on_gap: Literal["raise"] = ..., include_control: Literal[False] = ..., **options: Any,
+    ) -> StreamReader: ...  # fmt: skip
     @overload
     def reader(
-        self,
-        start: Start = ...,
-        *,
-        end: Position | None = ...,
-        tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ...,
-        cursor: str,
-        exclusive: bool = ...,
-        wait_for_lock_s: float | None = ...,
-        auto_commit_s: float = ...,
-        **options: Any,
-    ) -> CursorReader: ...
+        self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
+        on_gap: Literal["report"], include_control: bool = ..., **options: Any,
+    ) -> ReportingReader: ...  # fmt: skip
+    @overload
+    def reader(
+        self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
+        on_gap: Literal["raise"] = ..., include_control: Literal[True], **options: Any,
+    ) -> ReportingReader: ...  # fmt: skip
+    @overload
+    def reader(
+        self, start: Start = ..., *, end: Position | None = ..., tail: bool = ...,
+        on_truncated: Literal["raise", "skip"] = ..., cursor: str, exclusive: bool = ...,
+        wait_for_lock_s: float | None = ..., auto_commit_s: float = ..., **options: Any,
+    ) -> CursorReader: ...  # fmt: skip
     def reader(
         self,
         start: Start | Cursor = "earliest",
@@ -110,18 +110,26 @@ class Stream(Owned):
         end: Position | None = None,
         tail: bool = True,
         on_truncated: Literal["raise", "skip"] = "raise",
+        on_gap: Literal["raise", "report"] = "raise",
+        include_control: bool = False,
         cursor: str | None = None,
         exclusive: bool = False,
         wait_for_lock_s: float | None = 0,
         auto_commit_s: float = 0,
         **options: Any,
-    ) -> StreamReader | CursorReader:
+    ) -> StreamReader | ReportingReader | CursorReader:
         """Read: ``with stream.reader() as reader``; see the asyncio twin."""
         begin_at: Any = unwrapped_cursor(start) if isinstance(start, Cursor) else start
-        common: dict[str, Any] = {"end": end, "tail": tail, "on_truncated": on_truncated, **options}
+        common: dict[str, Any] = {
+            "end": end, "tail": tail, "on_truncated": on_truncated, "on_gap": on_gap,
+            "include_control": include_control, **options,
+        }  # fmt: skip
 
-        async def begin() -> StreamReader:
-            return StreamReader(await self._aio.reader(begin_at, **common))
+        async def begin() -> StreamReader | ReportingReader:
+            reader = await self._aio.reader(begin_at, **common)
+            if isinstance(reader, AioReportingReader):
+                return ReportingReader(reader)
+            return StreamReader(reader)
 
         async def begin_by_cursor(name: str) -> CursorReader:
             return CursorReader(
