@@ -199,6 +199,21 @@ def test_a_partitioned_stream_is_written_and_read_from_the_command_line(quorumbo
     assert quorumbook("stream", "ls", "whole").text == ""
 
 
+def test_what_is_missing_is_said_and_the_rest_is_read(quorumbook):
+    quorumbook("stream", "create", "holed", "--policy", "roll_entries=1")
+    for line in b"a\n", b"b\n", b"c\n":
+        quorumbook("stream", "write", "holed", stdin=line)
+    rows = json.loads(quorumbook("stream", "segments", "holed", "-o", "json").text)
+    quorumbook("ledger", "delete", rows[1]["ledger_id"], "--yes")
+    read = ("stream", "read", "holed")
+    ended = quorumbook(*read, code=1)
+    assert (ended.out, f"ledger {rows[1]['ledger_id']}" in ended.err) == (b"a\n", True)
+    whole = quorumbook(*read, "--skip-missing", code=1)
+    assert whole.out == b"a\nc\n"
+    assert "missing: 1 record between 2:0:0 and 3:0:" in whole.err
+    assert quorumbook(*read, "--from", "seq:2", "--skip-missing").out == b"c\n"
+
+
 def test_a_partitioned_stream_is_shown_cut_and_sealed_as_a_whole(quorumbook):
     quorumbook("stream", "create", "three", "--partitions", 3, "--policy", "roll_entries=1")
     for number, lines in enumerate((b"a\nb\n", b"c\n", b"")):

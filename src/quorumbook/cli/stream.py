@@ -29,7 +29,7 @@ from quorumbook.cli.stream_options import (
     wait_option,
     whole_or_part,
 )
-from quorumbook.cli.stream_output import DECODERS, RecordPrinter
+from quorumbook.cli.stream_output import DECODERS, RecordPrinter, gap_line
 from quorumbook.cli.stream_policies import alter, orphans, policy_values
 from quorumbook.cli.stream_policies import policy as policy_command
 from quorumbook.cli.stream_state import seal, segments, show, truncate
@@ -183,17 +183,24 @@ def _next_sequence_ids(writer: StreamWriter | PartitionedWriter) -> int:
 @click.option("--end", metavar="POSITION", help="Stop before this position.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("--skip-truncated", is_flag=True, help="Begin with what is left.")
+@click.option("--skip-missing", is_flag=True,
+              help="Go on behind records that are missing, and say which they are.")  # fmt: skip
 @partition_option
 @namespace_option
 @click.pass_obj
 def read(
     call: Call, name: str, start: str, decode: str, key_separator: str | None, end: str | None,
-    count: int | None, skip_truncated: bool, partition: int | None, path: str,
-) -> None:  # fmt: skip
+    count: int | None, skip_truncated: bool, skip_missing: bool, partition: int | None,
+    path: str,
+) -> int:  # fmt: skip
     """Print a stream's records, one in a line, up to the last that is there now."""
     printer = RecordPrinter(call.output.form, decode, key_separator)
-    options = {"tail": False, "on_truncated": "skip" if skip_truncated else "raise"}
-    call.run(_print(call, path, name, partition, start, end, count, printer, options))
+    options = {
+        "tail": False,
+        "on_truncated": "skip" if skip_truncated else "raise",
+        "on_gap": "report" if skip_missing else "raise",
+    }
+    return call.run(_print(call, path, name, partition, start, end, count, printer, options))
 
 
 @stream.command(cls=Command, form=RAW)
@@ -217,31 +224,45 @@ def tail(
 async def _print(
     call: Call, path: str, name: str, partition: int | None, start: str, end: str | None,
     count: int | None, printer: RecordPrinter, options: dict[str, Any],
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
+    """Print records, and return the exit code."""
     from quorumbook.streams import PartitionedStream, parse_position
 
     begin: Any = parse_start(start)
+    gaps = 0
     async with opened(call, path) as namespace:
         found = await whole_or_part(namespace, name, partition)
         if isinstance(found, PartitionedStream):
             if end is not None or not isinstance(begin, str | datetime):
                 raise click.UsageError("positions are those of one partition: say --partition, too")
+            if options.get("on_gap") == "report":
+                raise click.UsageError(
+                    "--skip-missing is about one partition: say --partition, too"
+                )
             start_time = cast("Time", begin)
             async with found.reader(start_time, **options) as together:
                 await _print_partitions(together, count, printer)
         else:
             stop = None if end is None else parse_position(end)
             async with found.reader(begin, end=stop, **options) as reader:
-                await _print_batches(reader, count, printer, flushes=options["tail"])
+                gaps = await _print_batches(call, reader, count, printer, flushes=options["tail"])
     printer.finish()
+    return FAILED if gaps else 0
 
 
 async def _print_batches(
-    reader: StreamReader, count: int | None, printer: RecordPrinter, *, flushes: bool
-) -> None:
-    left = count
+    call: Call, reader: StreamReader, count: int | None, printer: RecordPrinter, *, flushes: bool
+) -> int:
+    """Print batches, and return how many gaps were among them."""
+    from quorumbook.streams import Notice
+
+    left, gaps = count, 0
     async with contextlib.aclosing(reader.batches()) as batches:
         async for batch in batches:
+            if isinstance(batch, Notice):
+                gaps += 1
+                call.note(gap_line(batch))
+                continue
             printer.show(batch if left is None else batch.part(0, left))
             if flushes:
                 sys.stdout.flush()
@@ -249,6 +270,7 @@ async def _print_batches(
                 left -= len(batch)
                 if left <= 0:
                     break
+    return gaps
 
 
 async def _print_partitions(

@@ -12,7 +12,7 @@ import click
 from quorumbook.cli.output import JSON, RAW, TABLE
 
 if TYPE_CHECKING:
-    from quorumbook.streams import Record, RecordBatch
+    from quorumbook.streams import Notice, Record, RecordBatch
 
 #: How payloads are shown; ``auto`` is text where they are, and base64.
 DECODERS = ("auto", "text", "base64", "hex", "json")
@@ -89,6 +89,14 @@ class RecordPrinter:
             **_carried(record),
             **_decoded(record, self._decode),
         }
+
+
+def gap_line(notice: Notice) -> str:
+    """Return a line that says what is missing."""
+    gap: Any = notice.item
+    found = gap.record_count
+    count = "records" if found is None else f"{found} record{'' if found == 1 else 's'}"
+    return f"missing: {count} between {gap.start} and {gap.end}: {gap.reason}"
 
 
 def shown(data: bytes) -> str | dict[str, str]:
