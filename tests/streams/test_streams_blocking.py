@@ -177,7 +177,7 @@ def test_gaps_and_control_records_without_an_event_loop(ns: Namespace) -> None:
             b"0", b"0", None, b"2", b"2",
         ]  # fmt: skip
         assert found[2] == Gap(
-            Position(2, 0, 0), Position(3, 0, 0), 2, 4, found[2].reason, found[2].ledger_id
+            Position(2, 0, 0), Position(3, 0, 1), 2, 4, found[2].reason, found[2].ledger_id
         )
     with stream.reader(tail=False, on_gap="report", include_control=True) as reader:
         kinds = [type(each).__name__ for each in reader]

@@ -93,12 +93,12 @@ async def test_g1_missing_segments_are_reported_as_one_gap(ns: Namespace) -> Non
         await nodes.replace_segment(segment, later)
     segments = [segment.metadata for segment in await stream.segments()]
     tail = [b"6", b"6"]
-    first = [b"0", b"0", b"1", b"1", (Position(2, 1, 0), Position(3, 0, 0), 4, 7)]
+    first = [b"0", b"0", b"1", b"1", (Position(2, 1, 0), Position(3, 0, 1), 4, 7)]
     whole = [*first, b"2", b"2", b"3", b"3", b"4", b"4", b"5", b"5", *tail]
     assert shape(await reported(stream)) == whole
     # A ledger is gone, then the segment behind it, then the ledger of the one behind that.
     await ns.client.delete_ledger(segments[2].ledger_id)
-    lost = (Position(3, 0, 0), Position(4, 0, 0), 7, 9)
+    lost = (Position(3, 0, 0), Position(4, 0, 1), 7, 9)
     items = await reported(stream, start=Position(3, 0, 0))
     assert shape(items)[0] == lost
     assert isinstance(items[0], Gap)
@@ -108,10 +108,10 @@ async def test_g1_missing_segments_are_reported_as_one_gap(ns: Namespace) -> Non
     await ns.client.delete_ledger(segments[4].ledger_id)
     # What lies side by side is one gap; it begins where the second segment ends too early.
     found = shape(await reported(stream))
-    assert found == [*first[:4], (Position(2, 1, 0), Position(6, 0, 0), 4, 13), b"5", b"5", *tail]
+    assert found == [*first[:4], (Position(2, 1, 0), Position(6, 0, 1), 4, 13), b"5", b"5", *tail]
     # Also for who begins in the middle of it, and does not know what came before.
     assert shape(await reported(stream, start=Position(4, 0, 7))) == [
-        (Position(4, 0, 7), Position(6, 0, 0), -1, 13), b"5", b"5", *tail,
+        (Position(4, 0, 7), Position(6, 0, 1), -1, 13), b"5", b"5", *tail,
     ]  # fmt: skip
     # At the end of the stream nothing follows it.
     await ns.client.delete_ledger(segments[6].ledger_id)
@@ -119,7 +119,7 @@ async def test_g1_missing_segments_are_reported_as_one_gap(ns: Namespace) -> Non
 
 
 async def test_g1_a_jump_of_sequence_ids_is_reported(ns: Namespace) -> None:
-    await ns.create_stream("s", policy=StreamPolicy(roll_entries=2))
+    await ns.create_stream("s")
     stream = ns.stream("s")
     async with stream.writer() as writer:
         await writer.append_batch([b"a", b"b"])
@@ -130,7 +130,12 @@ async def test_g1_a_jump_of_sequence_ids_is_reported(ns: Namespace) -> None:
         await writer.append(b"d")
     items = await reported(stream)
     assert shape(items) == [b"a", b"b", (Position(1, 0, 3), Position(1, 1, 1), 2, 5), b"c", b"d"]
-    # Backwards it is no gap.
+
+
+async def test_sequence_ids_that_go_back_are_no_gap(ns: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
+    stream = ns.stream("s")
+    await segments_of_two(stream, 2)
     (_, last) = [segment.metadata for segment in await stream.segments()]
     await stream.context.nodes.replace_segment(last, replace(last, start_sequence_id=1))
     with pytest.raises(DataLossError):
