@@ -121,11 +121,13 @@ async def test_a_writer_killed_between_any_two_steps_loses_and_doubles_nothing(
         if not mortal.died.is_set():
             break
     assert dies_before > 40
+    # Where not every step is died at, it may be that none was left.
+    assert leaked or stride_of(cluster) > 1
     # They are found, and nothing else: marked first, and deleted then.
     for state in OrphanState.MARKED, OrphanState.DELETED:
         orphans = await ns.orphans(delete=True, grace_s=0)
         assert {each.ledger_id for each in orphans} == leaked
-        assert {each.state for each in orphans} == {state}
+        assert {each.state for each in orphans} == ({state} if leaked else set())
     assert await ns.orphans() == []
     async for name in ns.streams():
         assert await read_payloads(ns.stream(name)) == [*before, *PAYLOADS]
