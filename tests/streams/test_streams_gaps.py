@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from doubles.mock_bookie import mock_cluster
 from quorumbook.client import EntryBatch, LedgerReader
-from quorumbook.errors import LocalProtocolError, NoSuchEntryError
+from quorumbook.errors import LocalProtocolError, NoSuchEntryError, ReadFailedError
+from quorumbook.protocol.requests import BatchRead, Read
+from quorumbook.protocol.status import Status
 from quorumbook.streams import (
     ControlRecord,
     Gap,
@@ -173,6 +176,38 @@ async def test_g1_missing_entries_are_reported_as_one_gap(
             await reader.seek(Position(1, 5, 0))
             assert (await anext(reader)).payload == b"5"
     assert await reported(stream) == [record async for record in all_records(stream)]
+
+
+async def test_g1_entries_that_no_bookie_has_are_reported_and_others_are_not() -> None:
+    async with mock_cluster() as bookies:
+        address = f"{bookies.metadata_uri}#/holes"
+        async with await Namespace.open(address, bind=True) as ns:
+            await ns.create_stream("s")
+            stream = ns.stream("s")
+            async with stream.writer() as writer:
+                for number in range(40):
+                    await writer.append(b"%d" % number)
+            (segment,) = await stream.segments()
+            for number, bookie in enumerate(bookies.bookies):
+                entries = bookie.ledgers[segment.metadata.ledger_id].entries
+                for lost in (5, 20, 21, 39, 10 + number):  # the last one is on the others
+                    entries.pop(lost, None)
+            items = await reported(stream)
+            ranges = [
+                (item.first_sequence_id, item.next_sequence_id)
+                for item in items
+                if isinstance(item, Gap)
+            ]
+            assert ranges == [(5, 6), (20, 22), (39, 40)]
+            records = [item.sequence_id for item in items if isinstance(item, Record)]
+            assert records == [n for n in range(40) if n not in (5, 20, 21, 39)]
+            # Who does not know what it has says nothing about what is missing.
+            for bookie in bookies.bookies[:1]:
+                bookie.on_request = lambda request: (
+                    Status.UNKNOWN_LEDGER_STATE if isinstance(request, BatchRead | Read) else None
+                )
+            with pytest.raises(ReadFailedError):
+                await reported(stream)
 
 
 async def all_records(stream: Stream) -> AsyncIterator[Record]:

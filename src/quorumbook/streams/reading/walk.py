@@ -52,6 +52,8 @@ class Walk:
         self._chunks = Chunks()
         #: What is missing right before the next record, if that is to be handed out.
         self._gap: Gap | None = None
+        #: The same, when it is known where it ends.
+        self._ended: Notice | None = None
         #: The sequence id that the next record must have, once one was read.
         self.expected = options.next_sequence_id
         #: Set while everything that is visible was read.
@@ -82,7 +84,7 @@ class Walk:
         """Go on from another position."""
         self._next = position
         self._chunks.forget()
-        self._gap = None
+        self._gap = self._ended = None
         self._is_from_earliest = position == Position(0, 0, 0)
         self.expected = None
 
@@ -112,7 +114,11 @@ class Walk:
             try:
                 async with contextlib.aclosing(self._read_segment(opened)) as batches:
                     async for batch in batches:
-                        for due in self._due(batch, is_compacted=segment.is_compacted):
+                        due = self._due(batch, is_compacted=segment.is_compacted)
+                        if self._ended is not None:
+                            ended, self._ended = self._ended, None
+                            yield ended
+                        if due is not None:
                             yield due
                         if self._is_at_end or self._is_beyond(batch.first_position):
                             return
@@ -333,48 +339,45 @@ class Walk:
 
     # What is missing -------------------------------------------------------------------------
 
-    def _due(self, batch: RecordBatch, *, is_compacted: bool) -> Iterator[RecordBatch]:
-        """Yield what is complete with what was read, behind what is missing before it."""
+    def _due(self, batch: RecordBatch, *, is_compacted: bool) -> RecordBatch | None:
+        """Return what is complete with what was read; None: nothing is."""
+        is_notice = isinstance(batch, Notice)
         if isinstance(batch, Notice) and isinstance(batch.item, Gap):
-            yield batch
-            return
+            return batch
         before = self._next
         due = batch.between(before, self._end)
         if due is None:
-            return
-        expected, found = self.expected, due.first_sequence_id
-        if is_compacted and expected is not None and found >= 0:
+            return None
+        expected = self.expected
+        if is_compacted and expected is not None and due.first_sequence_id >= 0:
             # What is known by an old position lies at a later one: what comes before it was read.
-            had = min(max(expected - found, 0), len(due))
+            had = min(max(expected - due.first_sequence_id, 0), len(due))
             self._next = due.next_position
             if had == len(due):
-                return
+                return None
             due = due.part(had, len(due))
-        if not isinstance(due, Notice):
+        if not is_notice:
             self._check_dense(due, before)
         if self._gap is not None:
             if due.chunk is not None and due.chunk.number:
                 # The rest of a record whose beginning is missing.
                 self._next = due.next_position
-                return
-            yield self._end_gap(due.first_position, due.first_sequence_id)
+                return None
+            self._ended = self._end_gap(due.first_position, due.first_sequence_id)
         self._next = due.next_position
-        if isinstance(due, Notice):
-            yield due
-            return
+        if is_notice:
+            return due
         self.expected = due.last_sequence_id + 1 if due.first_sequence_id >= 0 else None
         self._is_from_earliest = False
         self._numbers.records_read += len(due)
         self._numbers.batches_read += 1
         self.appended_at_ms = due.appended_at_ms
         whole = self._chunks.feed(due)
-        whole = whole and whole.between(Position(0, 0, 0), self._options.end)
-        if whole is not None:
-            yield whole
+        return whole and whole.between(Position(0, 0, 0), self._options.end)
 
     def _check_dense(self, batch: RecordBatch, before: Position) -> None:
         expected, found = self.expected, batch.first_sequence_id
-        if self._gap is not None or expected is None or found < 0 or found == expected:
+        if found == expected or expected is None or found < 0 or self._gap is not None:
             return
         reason = (
             f"sequence ids {expected} to {found - 1} of stream {self._context.name} are "
