@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -19,6 +21,7 @@ from quorumbook.streams import (
     Stream,
     StreamPolicy,
     StreamReader,
+    TxId,
 )
 from quorumbook.streams.errors import (
     CorruptRecordsError,
@@ -261,8 +264,9 @@ async def test_t1_truncation_is_exact_to_the_record(ns: Namespace, other: Namesp
             assert await stream.truncate(SequenceId(first))
             assert await read_all(other.stream("s")) == everything[first:]
             assert (await other.stream("s").get(SequenceId(first))).sequence_id == first
-            with pytest.raises(PositionTruncatedError):
+            with pytest.raises(PositionTruncatedError) as caught:
                 await read_all(stream, where[first - 1].position)
+            assert await read_all(stream, caught.value.first) == everything[first:]
             with pytest.raises(PositionTruncatedError):
                 await stream.get(SequenceId(0))
             skipping = await read_all(stream, where[0].position, on_truncated="skip")
@@ -273,6 +277,30 @@ async def test_t1_truncation_is_exact_to_the_record(ns: Namespace, other: Namesp
     # The segment that was in progress kept it when it was completed.
     assert await read_all(stream) == [*everything[25:], b"more"]
     assert (await stream.get(SequenceId(27))).payload == b"more"
+
+
+async def test_a_stream_is_cut_at_every_kind_of_place(ns: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=2))
+    stream = ns.stream("s")
+    async with stream.writer() as writer:
+        for number in range(8):
+            await writer.append(b"%d" % number, txid=10 * number)
+            # The next one is appended at another time.
+            await asyncio.sleep(0.002)
+        await writer.flush()
+        (third, *_, last) = [record async for record in records_from(stream, 3)]
+        for cut, left in (
+            (SequenceId(1), 7), (TxId(11), 6), (third.position, 5),
+            (datetime.fromtimestamp((last.appended_at_ms or 0) / 1000, UTC), 1),
+        ):  # fmt: skip
+            assert await writer.truncate(cut)
+            assert await read_all(stream) == [b"%d" % n for n in range(8 - left, 8)]
+
+
+async def records_from(stream: Stream, first: int) -> AsyncIterator[Record]:
+    async with stream.reader(SequenceId(first), tail=False) as reader:
+        async for record in reader:
+            yield record
 
 
 async def test_g1_a_hole_is_an_error_that_names_it(ns: Namespace) -> None:

@@ -186,6 +186,10 @@ async def test_a_reader_begins_where_it_is_told(ns: Namespace) -> None:
             await stream.get(SequenceId(60))
         assert await read_all(stream, datetime(2020, 1, 1, tzinfo=UTC)) == everything
         assert await read_all(stream, datetime(2200, 1, 1, tzinfo=UTC)) == []
+        async with stream.reader(tail=False) as reader:
+            for place, first in (SequenceId(35), 35), (TxId(120), 36), ("earliest", 0):
+                await reader.seek(place)
+                assert [record.payload async for record in reader] == everything[first:]
         # Who has read nothing yet says so by its position, from which it goes on all the same.
         async with stream.reader() as reader:
             unread = reader.position

@@ -32,7 +32,6 @@ from quorumbook.streams.reading.seek import (
     SequenceId,
     Start,
     Time,
-    TxId,
     end_position,
     find_sequence_id,
     find_time,
@@ -41,7 +40,7 @@ from quorumbook.streams.reading.seek import (
 )
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot, read_split, take_snapshot
 from quorumbook.streams.retention.retention import Retention, RetentionReport
-from quorumbook.streams.retention.truncation import TruncatedSegment, truncate
+from quorumbook.streams.retention.truncation import Cut, TruncatedSegment, truncate
 from quorumbook.streams.segments import start_sequence_ids
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.options import WriterOptions
@@ -370,21 +369,17 @@ class Stream:
         """Return what is between a position, a reader's say, and the last record."""
         return await measure_lag(self.context, position)
 
-    async def truncate(
-        self, before: Position | SequenceId | TxId | Time, *, dry_run: bool = False
-    ) -> list[TruncatedSegment]:
+    async def truncate(self, before: Cut, *, dry_run: bool = False) -> list[TruncatedSegment]:
         """Cut off what lies before a record: readers get nothing of it any more (T1).
 
         Args:
-            before: The first record that stays, or where ``find`` finds it.
+            before: The first record that stays: a Position, SequenceId, TxId or datetime.
             dry_run: Say what would be done, and do nothing.
 
         Returns:
             The segments that changed.
         """
-        position = await start_position(self.context, before)
-        assert position is not None
-        return await truncate(self.context, position, dry_run=dry_run)
+        return await truncate(self.context, before, dry_run=dry_run)
 
     async def snapshot(self) -> StreamSnapshot:
         """Return what the stream holds now, for readers that share the work.

@@ -29,7 +29,6 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
     StreamSealedError,
 )
-from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import Namespace
 from quorumbook.streams.partitions.consumer import Consumer, ConsumerOptions
@@ -41,7 +40,7 @@ from quorumbook.streams.partitions.redelivery import DeadLetters
 from quorumbook.streams.partitions.writer import PartitionedWriter
 from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.seek import Start, Time, end_position
-from quorumbook.streams.retention.truncation import TruncatedSegment
+from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
 from quorumbook.streams.stream import Opening, Stream
 from quorumbook.streams.writing.writer import StreamWriter
 
@@ -412,7 +411,7 @@ class PartitionedStream:
         Returns:
             The segments that changed, by partition.
         """
-        cuts: dict[int, Position | Time] = {}
+        cuts: dict[int, Cut] = {}
         if isinstance(before, StreamCut):
             cuts.update(before)
         else:

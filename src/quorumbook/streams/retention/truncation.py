@@ -7,15 +7,18 @@ has it gets it as its first active position.  Ledgers are deleted later, by rete
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quorumbook.errors import MetadataVersionConflict
 from quorumbook.streams.errors import AccessDeniedError
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.reading.seek import SequenceId, Time, TxId, start_position
 from quorumbook.streams.segments import is_truncated
 from quorumbook.streams.stream_context import StreamContext
 
+#: Where a stream is cut off: the first record that stays.
+Cut: TypeAlias = Position | SequenceId | TxId | Time
 #: Segments may be completed or truncated by others meanwhile; nobody is that unlucky so often.
 _ATTEMPTS = 32
 
@@ -46,12 +49,14 @@ def planned(
 
 
 async def truncate(
-    context: StreamContext, before: Position, *, dry_run: bool = False
+    context: StreamContext, place: Cut, *, dry_run: bool = False
 ) -> list[TruncatedSegment]:
-    """Have readers get no record below a position any more; see ``Stream.truncate``."""
+    """Have readers get no record before a place any more; see ``Stream.truncate``."""
     context.check_writable()
     if (await context.access()).denies_truncate:
         raise AccessDeniedError(f"nobody may truncate stream {context.name}")
+    before = await start_position(context, place)
+    assert before is not None
     done: dict[int, TruncatedSegment] = {}
     for _ in range(_ATTEMPTS):
         is_complete = True

@@ -36,7 +36,7 @@ from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.metadata.policy import StreamPolicy, known
 from quorumbook.streams.retention.retention import Retention
-from quorumbook.streams.retention.truncation import TruncatedSegment, truncate
+from quorumbook.streams.retention.truncation import Cut, TruncatedSegment, truncate
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.limits import Quota, quota_of
@@ -439,7 +439,7 @@ class StreamWriter(ClosingQuietly):
         self._pump.wake()
         await self._pump.settled()
 
-    async def truncate(self, before: Position) -> list[TruncatedSegment]:
+    async def truncate(self, before: Cut) -> list[TruncatedSegment]:
         """Cut off what lies before a record; see ``Stream.truncate``."""
         return await truncate(self._context, before)
 

@@ -12,10 +12,10 @@ from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
 from quorumbook.streams.reading.reader import ReportingReader as AioReportingReader
-from quorumbook.streams.reading.seek import SequenceId, Start, Time, TxId
+from quorumbook.streams.reading.seek import SequenceId, Start, Time
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
 from quorumbook.streams.retention.retention import RetentionReport
-from quorumbook.streams.retention.truncation import TruncatedSegment
+from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
 from quorumbook.streams.stream import Segment, StreamInfo
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.loop import Owned
@@ -183,9 +183,7 @@ class Stream(Owned):
         """Return what is between a position, a reader's say, and the last record."""
         return self.run(lambda: self._aio.lag(position))
 
-    def truncate(
-        self, before: Position | SequenceId | TxId | Time, *, dry_run: bool = False
-    ) -> list[TruncatedSegment]:
+    def truncate(self, before: Cut, *, dry_run: bool = False) -> list[TruncatedSegment]:
         """Cut off what lies before a record: readers get nothing of it any more."""
         return self.run(lambda: self._aio.truncate(before, dry_run=dry_run))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from quorumbook.client.writer import frozen
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.retention.truncation import TruncatedSegment
+from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
 from quorumbook.streams.writing import writer as aio
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
@@ -148,7 +148,7 @@ class StreamWriter(ClosingQuietly):
         """Complete the present segment; the next record begins another one."""
         self._after_calls(self._aio.roll)
 
-    def truncate(self, before: Position) -> list[TruncatedSegment]:
+    def truncate(self, before: Cut) -> list[TruncatedSegment]:
         """Cut off what lies before a record; see ``Stream.truncate``."""
         return self.run(lambda: self._aio.truncate(before))
 
