@@ -56,20 +56,58 @@ def metadata(spark: SparkSession, uri: str, name: str) -> dict[str, Any]:
     }
 
 
+class Jobs:
+    """Jobs of the command, whose Spark is the server."""
+
+    def __init__(self, remote: str, uri: str, directory: str) -> None:
+        self._words = ["--metadata", uri, "--master", remote, "--state-dir", directory]
+        self._report = Path(directory, "report.json")
+
+    def run(self, job: str, *words: str) -> dict[str, Any]:
+        """Run one; return its report."""
+        self._report.unlink(missing_ok=True)
+        options = [*self._words, "--json-report", str(self._report)]
+        code = main(["spark", job, *options, *words])
+        return {"code": code, **json.loads(self._report.read_text() if code != 1 else "{}")}
+
+
+def write_by_jobs(jobs: Jobs, name: str, directory: str) -> dict[str, Any]:
+    """Have jobs of each kind write: a batch, a streaming query, units, batches of units."""
+    lines = Path(directory, "lines.txt")
+    lines.write_text("".join(f"line {number}\n" for number in range(20)))
+    source = f"stream:{name}/lines"
+    follow = ["--from", source, "--max-bookie-inflight", "2"]
+    return {
+        "ingest": jobs.run(
+            "ingest", "--format", "text", "--src", str(lines), "--to", source, "--create-stream",
+            "--txn", name,
+        ),
+        "again": jobs.run(
+            "ingest", "--format", "text", "--src", str(lines), "--to", source, "--create-stream",
+            "--txn", name,
+        ),
+        "transform": jobs.run(
+            "transform", "--from", source, "--to", f"stream:{name}/upper", "--create-stream",
+            "--sql", "SELECT upper(cast(value AS string)) AS value FROM records",
+        ),
+        "export": jobs.run("export", *follow, "--out", f"{directory}/exported"),
+        "lake-sink": jobs.run("lake-sink", *follow, "--table", f"{directory}/table"),
+    }  # fmt: skip
+
+
 def run(remote: str, uri: str, name: str, directory: str) -> dict[str, Any]:
+    jobs = Jobs(remote, uri, directory)
     spark = SparkSession.builder.remote(remote).getOrCreate()
     try:
         told = write_and_read(spark, uri, name, f"{directory}/checkpoint")
         told |= metadata(spark, uri, name)
+        told |= write_by_jobs(jobs, name, directory)
     finally:
         spark.stop()
-    report = Path(directory, "report.json")
-    told["code"] = main(
-        ["spark", "audit", "--metadata", uri, "--master", remote, "--max-bookie-inflight", "2",
-         "--json-report", str(report), "--state-dir", directory,
-         "--ledgers", ",".join(map(str, told["ledgers"]))]
-    )  # fmt: skip
-    return told | {"report": json.loads(report.read_text())}
+    # Without a session that is there already.
+    ledgers = ",".join(map(str, told["ledgers"]))
+    told["audit"] = jobs.run("audit", "--max-bookie-inflight", "2", "--ledgers", ledgers)
+    return told
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ import sys
 import pytest
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.jobs.batches import Due, check_dense, run_batches, stream_names
+from quorumbook.spark.jobs import batches
+from quorumbook.spark.jobs.batches import Due, check_dense, run_batches
 from quorumbook.spark.jobs.engine import Limits
+from quorumbook.spark.jobs.frame import Plan, Report, Unit
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.streams import is_stream, some_or_all, stream_name, stream_names
 from quorumbook.spark.lake.delta import DeltaTable
 from quorumbook.spark.lake.iceberg import IcebergTable
 from quorumbook.spark.lake.rows import schema_of
 from quorumbook.spark.lake.table import LakeFormatError, LakeState
-from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.errors import DataLossError, TransactionLostError
 
 
 class Idle:
@@ -59,6 +62,50 @@ def test_a_journal_forgets_what_the_target_knows(tmp_path):
     assert resumed.done == {"2/s": {"rows": 2}}
 
 
+class Once:
+    """A job of one batch, whose target takes it in, or does not."""
+
+    job = "once"
+
+    def __init__(self, error=None):
+        self.plans = [Plan("once", [Unit("1/s", 1, {})], None), None]
+        self.error = error
+        self.taken = []
+
+    def plan(self):
+        return self.plans.pop(0)
+
+    def commit(self, results):
+        if self.error is not None:
+            raise self.error
+        self.taken.append(dict(results))
+        return True
+
+
+def test_what_the_target_has_taken_in_is_forgotten_and_nothing_before(tmp_path, monkeypatch):
+    def done(spark, connection, plan, journal, limits, on_progress):
+        journal.add({unit.key: {"rows": 1} for unit in plan.units})
+        return Report(plan.job, journal.job_id, results=dict(journal.done))
+
+    monkeypatch.setattr(batches, "run_plan", done)
+    journal = JobJournal.begin(str(tmp_path), "once", {})
+
+    def run(work):
+        run_batches(None, None, work, journal, Limits(), every_s=None)
+
+    with pytest.raises(OSError, match="not there"):
+        run(Once(OSError("not there")))
+    assert journal.done == {"1/s": {"rows": 1}}
+    # What was cleaned up is of no use to whoever goes on.
+    with pytest.raises(TransactionLostError):
+        run(Once(TransactionLostError("cleaned up")))
+    assert journal.done == {}
+    work = Once()
+    run(work)
+    assert work.taken == [{"1/s": {"rows": 1}}]
+    assert JobJournal.resume(str(tmp_path), journal.job_id, "once", {}).done == {}
+
+
 def part(rows, first, behind):
     return {"rows": rows, "first": first, "behind": behind}
 
@@ -73,15 +120,25 @@ def test_what_was_read_must_go_on_where_it_ended():
             check_dense(due, parts)
 
 
-@pytest.mark.parametrize("source", ["ledger:1", "stream:", "stream", "orders"])
-def test_what_is_no_stream_is_said(source):
-    with pytest.raises(ConfigError, match="stream:NAME"):
-        stream_names(source)
+@pytest.mark.parametrize("text", ["ledger:1", "stream:", "stream: ,", "stream", "orders", ""])
+def test_what_is_no_stream_is_said(text):
+    for read in (stream_name, stream_names, some_or_all):
+        with pytest.raises(ConfigError, match=f"--to {text}: stream:NAME"):
+            read("--to", text)
+    with pytest.raises(ConfigError, match="stream:NAME, or ledger"):
+        stream_name("--to", text, "stream:NAME, or ledger")
 
 
 def test_names_and_states_are_read():
-    assert stream_names("stream:*") is None
-    assert stream_names("stream:a, b/c") == ["a", "b/c"]
+    assert stream_name("--to", "stream:b/c") == "b/c"
+    with pytest.raises(ConfigError, match=r"stream:a,b: stream:NAME$"):
+        stream_name("--to", "stream:a,b")
+    assert stream_names("--from", "stream:a, b/c") == ["a", "b/c"]
+    assert list(some_or_all("--from", "stream:a, b/c")) == ["a", "b/c"]
+    assert list(some_or_all("--from", "stream:*")) == []
+    assert [is_stream(text) for text in ("stream:a", "stream", "ledger", "/a/b")] == [
+        True, False, False, False,
+    ]  # fmt: skip
     state = LakeState(batch=3, cluster="c", streams={})
     assert LakeState.from_json(state.to_json()) == state
     for wrong in ({}, {"version": 2, "batch": 1}, [], None):

@@ -8,7 +8,6 @@ from quorumbook.cli.common import Call
 from quorumbook.cli.spark_run import (
     JobCommand,
     JobRun,
-    check_spark,
     connection_of,
     job_options,
     limits_of,
@@ -21,7 +20,6 @@ from quorumbook.cli.spark_run import (
     write_report,
 )
 from quorumbook.cli.stream_options import namespace_option
-from quorumbook.errors import ConfigError
 
 
 @click.command(cls=JobCommand)
@@ -51,7 +49,6 @@ def compact_segments(
     path: str,
 ) -> int:
     """Merge small completed segments of streams into large ones."""
-    check_spark()
     from quorumbook.spark.jobs import compact_segments as job
 
     rules = {"target_bytes": target_bytes, "older_than_s": older_than_s, "keep_s": keep_s}
@@ -97,19 +94,16 @@ def compact_keys(
     path: str,
 ) -> int:
     """Write the latest record of each key of a stream into another one, in place of what it had."""
-    check_spark()
     from quorumbook.spark.jobs import compact_keys as job
     from quorumbook.spark.jobs.frame import Report
+    from quorumbook.spark.jobs.streams import stream_name
     from quorumbook.spark.pool import connected
 
-    names = []
-    for option, text in (("--from", source), ("--to", target)):
-        kind, _, name = text.partition(":")
-        if kind != "stream" or not name:
-            raise ConfigError(f"{option} {text}: stream:NAME")
-        names.append(name)
     options = job.KeyOptions(
-        source=names[0], target=names[1], creates_stream=create_stream, retain_s=retain_s
+        source=stream_name("--from", source),
+        target=stream_name("--to", target),
+        creates_stream=create_stream,
+        retain_s=retain_s,
     )
     connection = connection_of(call, path)
     if run.is_dry_run:

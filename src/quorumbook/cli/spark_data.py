@@ -70,6 +70,7 @@ def export(
 ) -> int:
     """Write ledgers or streams into Parquet, JSON or CSV files."""
     from quorumbook.spark.jobs import export as job
+    from quorumbook.spark.jobs.streams import some_or_all
     from quorumbook.spark.selection import parse_ledger_ids
 
     first, last = parse_span(span)
@@ -78,14 +79,14 @@ def export(
         since_ms=to_ms(since), until_ms=to_ms(until),
     )  # fmt: skip
     kind, _, rest = source.partition(":")
-    if not rest or kind not in ("stream", "ledger"):
-        raise ConfigError(f"--from {source}: stream:NAME, stream:* or ledger:ID,FIRST-LAST")
-    if kind == "ledger" and (since or until):
+    is_ledgers = kind == "ledger" and bool(rest)
+    if is_ledgers and (since or until):
         raise ConfigError("--since and --until are for streams: entries have no time")
-    names = [] if rest == "*" else [name.strip() for name in rest.split(",")]
+    how = "stream:NAME,NAME, stream:* or ledger:ID,FIRST-LAST"
+    names = () if is_ledgers else some_or_all("--from", source, how)
 
     async def planned(client: BookKeeper) -> Plan:
-        if kind == "ledger":
+        if is_ledgers:
             return await job.plan_ledgers(client, parse_ledger_ids(rest), options)
         plan = of_namespace(call, path, lambda ns: job.plan_streams(ns, names, options))
         return await plan(client)

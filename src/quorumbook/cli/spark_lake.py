@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +10,9 @@ from quorumbook.cli.common import Call
 from quorumbook.cli.spark_run import (
     JobCommand,
     JobRun,
-    check_spark,
     connection_of,
     dry_report,
+    follow_options,
     job_options,
     run_following,
     show,
@@ -26,31 +25,7 @@ from quorumbook.errors import ConfigError
 if TYPE_CHECKING:
     from quorumbook.spark.lake.table import LakeTable
 
-R = TypeVar("R")
 _KINDS = ("parquet", "iceberg", "delta")
-
-
-_FOLLOW_OPTIONS = (
-    click.option(
-        "--batch-bytes", type=click.IntRange(1), default=1 << 30, show_default=True,
-        help="Bytes of records that become visible in one step, about.",
-    ),
-    click.option(
-        "--follow", "follows", is_flag=True, help="Go on with what comes, until interrupted."
-    ),
-    click.option(
-        "--every", "every_s", metavar="SECONDS", type=click.FloatRange(0), default=10.0,
-        show_default=True, help="With --follow: look so often for what came.",
-    ),
-)  # fmt: skip
-
-
-def follow_options(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the options of jobs that follow streams in batches."""
-    command = function
-    for option in reversed(_FOLLOW_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command(cls=JobCommand)
@@ -96,13 +71,12 @@ def lake_sink(
     path: str,
 ) -> int:
     """Write streams into a table of Parquet, Iceberg or Delta Lake, each record once."""
-    check_spark()
     from quorumbook.spark.jobs import lake_sink as job
-    from quorumbook.spark.jobs.batches import stream_names
+    from quorumbook.spark.jobs.streams import some_or_all
     from quorumbook.spark.lake.rows import schema_of
     from quorumbook.spark.pool import connected
 
-    names = stream_names(source)
+    names = some_or_all("--from", source)
     schema_of(decode)  # says what is wrong with it
     connection = connection_of(call, path)
     arguments = {"from": source, "table": table, "format": form, "decode": decode}

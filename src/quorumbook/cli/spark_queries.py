@@ -62,7 +62,7 @@ def run_queries(
 
     connection = connection_of(call, path)
     target = values["target"]
-    values["target"] = target if target.startswith("stream:") else absolute(target)
+    values["target"] = target if queries.target_stream(target) else absolute(target)
     if run.is_dry_run:
         options = queries.QueryOptions(**values, checkpoint="")
         with open_session(call, run) as session:
@@ -127,11 +127,10 @@ def transform(
     path: str,
 ) -> int:
     """Write the records of streams, as they are or through SQL or Python, to another stream."""
-    from quorumbook.errors import ConfigError
     from quorumbook.spark.jobs import transform as job
+    from quorumbook.spark.jobs.streams import stream_name
 
-    if not target.startswith("stream:"):
-        raise ConfigError(f"--to {target}: stream:NAME")
+    stream_name("--to", target)  # says whether it is one
     first, last = parse_span(span)
     own: dict[str, Any] = {
         "sql": sql, "function_file": absolute(function_file) if function_file else "",
@@ -185,15 +184,15 @@ def analytics(
 ) -> int:
     """Compute measures over windows of event time, and write each window's once it is complete."""
     from quorumbook.spark.jobs import analytics as job
+    from quorumbook.spark.jobs.streams import is_stream
 
     options = job.WindowOptions(**window)
     values = {
         "source": source, "target": target, "creates_stream": create_stream, "since_ms": None,
         "follows": follows, "every_s": every_s,
     }  # fmt: skip
-    as_json = target.startswith("stream:")
     arguments = {name: list(v) if isinstance(v, tuple) else v for name, v in window.items()}
     return run_queries(
         call, run, "analytics", arguments, values,
-        lambda session, records: job.frame_of(records, options, as_json=as_json), path,
+        lambda session, records: job.frame_of(records, options, as_json=is_stream(target)), path,
     )  # fmt: skip

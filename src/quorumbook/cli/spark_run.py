@@ -86,6 +86,29 @@ def job_options(function: Callable[..., R]) -> Callable[..., R]:
     return command
 
 
+_FOLLOW_OPTIONS = (
+    click.option(
+        "--batch-bytes", type=click.IntRange(1), default=1 << 30, show_default=True,
+        help="Bytes of records that become visible in one step, about.",
+    ),
+    click.option(
+        "--follow", "follows", is_flag=True, help="Go on with what comes, until interrupted."
+    ),
+    click.option(
+        "--every", "every_s", metavar="SECONDS", type=click.FloatRange(0), default=10.0,
+        show_default=True, help="With --follow: look so often for what came.",
+    ),
+)  # fmt: skip
+
+
+def follow_options(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options of jobs that follow streams in batches."""
+    command = function
+    for option in reversed(_FOLLOW_OPTIONS):
+        command = option(command)
+    return command
+
+
 streams_option = click.option(
     "--stream", "streams", metavar="NAME", multiple=True, help="Only this one; may be repeated."
 )

@@ -7,12 +7,11 @@ from dataclasses import replace
 import click
 
 from quorumbook.cli.common import Call
-from quorumbook.cli.spark_lake import follow_options
 from quorumbook.cli.spark_run import (
     JobCommand,
     JobRun,
-    check_spark,
     connection_of,
+    follow_options,
     job_options,
     run_following,
     run_planned,
@@ -59,13 +58,12 @@ def xcluster(
     path: str,
 ) -> int:
     """Copy streams to another cluster, each record once, or compare the copies."""
-    check_spark()
     from quorumbook.spark.jobs import xcluster as job
-    from quorumbook.spark.jobs.batches import stream_names
     from quorumbook.spark.jobs.frame import Report
+    from quorumbook.spark.jobs.streams import some_or_all
     from quorumbook.spark.pool import connected
 
-    names = stream_names(source)
+    names = some_or_all("--from", source)
     if verifies and follows:
         raise ConfigError("--verify and --follow: one of them")
     connection = connection_of(call, path)

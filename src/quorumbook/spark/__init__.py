@@ -10,6 +10,7 @@ kinds         what streams and ledgers do differently
 views         what there is;  stream_views, ledger_views: looks at it;  starts, where: both ends
 meta          ``meta:``;  meta_tables, meta_ledgers: its rows;  functions: table functions
 planning      cuts that into tasks;  task: what one is told;  offsets: how far a query is
+together      asks the same about many things
 stream_rows   records as rows;  ledger_rows: entries as rows
 
 Only these modules know PySpark, and nothing outside but the command line knows them.

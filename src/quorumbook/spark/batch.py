@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -21,6 +21,7 @@ from quorumbook.spark.schema import arrow_schema, check_schema
 from quorumbook.spark.selection import Source
 from quorumbook.spark.starts import after_truncation, resolve
 from quorumbook.spark.task import Task
+from quorumbook.spark.together import of_each
 from quorumbook.spark.views import View, Views, pieces_of
 from quorumbook.spark.where import Where, check_names
 from quorumbook.streams.errors import (
@@ -30,8 +31,6 @@ from quorumbook.streams.errors import (
 )
 
 _log = logger("spark")
-#: So many streams or ledgers are looked at at a time.
-_AT_ONCE = 64
 
 
 class BatchReader(DataSourceReader):
@@ -93,13 +92,8 @@ async def _pieces(cluster: Cluster, options: ReadOptions) -> list[Piece]:
     names = await views.names()
     for where in (options.starting, options.ending):
         check_names(where, {name: views.title(name) for name in names})
-    found: list[Piece] = []
-    for first in range(0, len(names), _AT_ONCE):
-        for pieces in await asyncio.gather(
-            *(_of_one(views, options, name) for name in names[first : first + _AT_ONCE])
-        ):
-            found += pieces
-    return found
+    pieces = await of_each(lambda name: _of_one(views, options, name), names)
+    return list(chain.from_iterable(pieces))
 
 
 async def _of_one(views: Views, options: ReadOptions, name: str) -> list[Piece]:

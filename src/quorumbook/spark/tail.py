@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -37,13 +38,13 @@ from quorumbook.spark.schema import check_schema
 from quorumbook.spark.selection import Source
 from quorumbook.spark.starts import after_truncation, resolve
 from quorumbook.spark.task import Task
+from quorumbook.spark.together import of_each
 from quorumbook.spark.views import View, Views
 from quorumbook.spark.where import check_names
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError
 
 T = TypeVar("T")
 _log = logger("spark")
-_AT_ONCE = 64
 #: A planner that is new may be told less than the one before it knew; for so long it asks again.
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.1
@@ -160,10 +161,7 @@ class _Planner:
     # Looking -------------------------------------------------------------------------------
 
     async def _look(self, names: Sequence[str]) -> dict[str, View]:
-        found: list[View | None] = []
-        for first in range(0, len(names), _AT_ONCE):
-            part = names[first : first + _AT_ONCE]
-            found += await asyncio.gather(*map(self._views.view, part))
+        found = await of_each(self._views.view, names)
         return {view.name: view for view in found if view is not None}
 
     async def first(self) -> Offsets:
@@ -327,14 +325,8 @@ class _Planner:
         begins = start.ledgers if self._is_ledgers else start.streams
         ends = end.ledgers if self._is_ledgers else end.streams
         names = [name for name in ends if name in begins and ends[name] != begins[name]]
-        found: list[Piece] = []
-        for first in range(0, len(names), _AT_ONCE):
-            part = names[first : first + _AT_ONCE]
-            for pieces in await asyncio.gather(
-                *(self._pieces_of(name, begins[name], ends[name]) for name in part)
-            ):
-                found += pieces
-        return found
+        found = await of_each(lambda name: self._pieces_of(name, begins[name], ends[name]), names)
+        return list(chain.from_iterable(found))
 
     async def _pieces_of(self, name: str, begin: Offset, end: Offset) -> list[Piece]:
         options = self._options

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.frame import Plan, Report, Values
 from quorumbook.spark.jobs.journal import JobJournal
-from quorumbook.spark.jobs.streams import chosen_streams
+from quorumbook.spark.together import AT_ONCE, of_each
 from quorumbook.streams import Namespace, SequenceId, Split
-from quorumbook.streams.errors import DataLossError, PositionTruncatedError
+from quorumbook.streams.errors import DataLossError, PositionTruncatedError, TransactionLostError
 from quorumbook.streams.reading.snapshot import take_snapshot
 
 #: What one task reads, about.
@@ -106,7 +105,7 @@ def run_batches(
                 total.size_bytes += report.size_bytes
                 total.errors = report.errors
                 # There may be nothing but what writers note for themselves.
-                is_over = not report.errors and not work.commit(report.results)
+                is_over = not report.errors and not _take_in(work, report.results, journal)
                 total.results |= {key: {} for key in report.results}
                 if not report.errors:
                     journal.forget()
@@ -121,28 +120,24 @@ def run_batches(
     return total
 
 
+def _take_in(work: Batches, results: Mapping[str, Values], journal: JobJournal) -> bool:
+    try:
+        return work.commit(results)
+    except TransactionLostError:
+        # What units wrote was cleaned up, or another run was first: --resume does them anew.
+        journal.forget()
+        raise
+
+
 def _sleep(seconds: float) -> None:
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0:
         time.sleep(min(left_s, _LOOK_S))
 
 
-def stream_names(source: str) -> Sequence[str] | None:
-    """Read ``stream:NAME,NAME`` or ``stream:*``, which is None.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    kind, _, rest = source.partition(":")
-    names = [name.strip() for name in rest.split(",") if name.strip()]
-    if kind != "stream" or not names:
-        raise ConfigError(f"--from {source}: stream:NAME,NAME or stream:*")
-    return None if names == ["*"] else names
-
-
 async def what_is_due(
     namespace: Namespace,
-    names: Sequence[str] | None,
+    names: Sequence[str],
     reached: Mapping[str, Reached],
     *,
     max_bytes: int,
@@ -153,7 +148,7 @@ async def what_is_due(
 
     Args:
         namespace: Of the streams.
-        names: Which; None: all.
+        names: Which.
         reached: How far they were read.
         max_bytes: Of one batch; one split at least.
         allows_loss: Whether to go on behind what was truncated, and with a stream made again …
@@ -163,20 +158,24 @@ async def what_is_due(
         DataLossError: something that is due is gone.
         StreamNotFoundError: one that is named is not there.
     """
+
+    async def look(name: str) -> Due:
+        return await _due_of(namespace, name, reached.get(name), None if allows_loss else remedy)
+
     found = []
     left = max_bytes
-    async for name in chosen_streams(namespace, names or ()):
+    for first in range(0, len(names), AT_ONCE):
+        for due in await of_each(look, names[first : first + AT_ONCE]):
+            splits = []
+            for split in due.splits:
+                if left <= 0:
+                    break
+                left -= split.size_bytes
+                splits.append(split)
+            if splits:
+                found.append(replace(due, splits=splits))
         if left <= 0:
             break
-        due = await _due_of(namespace, name, reached.get(name), None if allows_loss else remedy)
-        splits = []
-        for split in due.splits:
-            if left <= 0:
-                break
-            left -= split.size_bytes
-            splits.append(split)
-        if splits:
-            found.append(Due(name, due.birth, due.sequence_id, splits))
     return found
 
 

@@ -37,7 +37,7 @@ async def plan(
     """
     units = []
     arguments = {"target_bytes": target_bytes, "older_than_s": older_than_s, "keep_s": keep_s}
-    async for name in chosen_streams(namespace, streams):
+    for name in await chosen_streams(namespace, streams):
         work = _compaction(namespace, name, keep_s)
         rules = await work.rules(target_bytes=target_bytes, older_than_s=older_than_s)
         merge = await work.plan(rules)

@@ -73,7 +73,7 @@ async def plan_streams(
 ) -> Plan:
     """Return the parts of streams, as they are now."""
     units = []
-    async for name in chosen_streams(namespace, streams):
+    for name in await chosen_streams(namespace, streams):
         snapshot = await namespace.stream(name).snapshot()
         for split in snapshot.splits(_UNIT_BYTES):
             key = f"{name}#{split.segment}:{split.first_entry}-{split.last_entry}"

@@ -16,6 +16,7 @@ from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.jobs.queries import connected_to, paced
+from quorumbook.spark.jobs.streams import stream_name
 from quorumbook.spark.pool import connected
 from quorumbook.streams.partitions.partition_node import check_stream_exists
 from quorumbook.streams.transactions import Application, Identity, Place
@@ -49,12 +50,11 @@ class IngestOptions:
     @property
     def stream(self) -> str:
         """The stream's name; empty: ledgers of rows."""
-        kind, _, name = self.target.partition(":")
-        if (kind, bool(name)) not in (("stream", True), ("ledger", False)):
-            raise ConfigError(f"--to {self.target}: stream:NAME, or ledger")
-        if self.key and not name:
+        if self.target != "ledger":
+            return stream_name("--to", self.target, "stream:NAME, or ledger")
+        if self.key:
             raise ConfigError("--key is for records of a stream; rows in ledgers have none")
-        return name
+        return ""
 
     def arguments(self) -> dict[str, Any]:
         """Return what the job depends on."""
@@ -84,8 +84,8 @@ def frame_of(spark: Any, options: IngestOptions) -> Any:
         frame = frame.select(value.alias("value"), *key)
     except AnalysisException as error:
         raise ConfigError(f"{options.source or options.format}: {error}") from error
-    others = [n for n, kind in frame.dtypes if kind not in ("string", "binary")]
-    return frame.withColumns({name: f.col(name).cast("string") for name in others})
+    texts = {n: f.col(n).cast("string") for n, kind in frame.dtypes if kind != "binary"}
+    return frame.select(*(texts.get(name, f.col(name)).alias(name) for name in frame.columns))
 
 
 def run(

@@ -19,6 +19,7 @@ from quorumbook.errors import ConfigError
 from quorumbook.spark.jobs.batches import Due, Reached, check_dense, what_is_due
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
+from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.lake.rows import Rows
 from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
 from quorumbook.spark.pool import Cluster
@@ -39,7 +40,7 @@ class LakeSink:
         self,
         cluster: Cluster,
         table: LakeTable,
-        names: Sequence[str] | None,
+        names: Sequence[str],
         *,
         job_id: str,
         decode: str,
@@ -51,7 +52,7 @@ class LakeSink:
         Args:
             cluster: Of the streams.
             table: The table.
-            names: Which streams; None: all.
+            names: Which streams; none: all.
             job_id: Directories of files are named after it.
             decode: Fields of the records' JSON, as ``rows.schema_of`` takes them.
             max_bytes: Of one batch.
@@ -77,13 +78,7 @@ class LakeSink:
         """
         cluster = self._cluster
         namespace = cluster.namespace()
-        names = self._names
-        if names is None:
-
-            async def all_names() -> list[str]:
-                return [name async for name in namespace.streams()]
-
-            names = cluster.run(all_names)
+        names = cluster.run(lambda: chosen_streams(namespace, self._names))
         before = self._before = self._table.state(names)
         if before.cluster not in ("", cluster.instance_id):
             raise ConfigError(

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from quorumbook.env import Budget, Env
-from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import MEGABYTE, Limits, tasks_at_once
 from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.streams import is_stream, stream_name, stream_names
 
 _UNIT = "query"
 _LOOK_S = 1.0
@@ -41,8 +41,16 @@ class QueryOptions:
     @property
     def stream(self) -> str:
         """The target stream; empty: a directory."""
-        kind, _, name = self.target.partition(":")
-        return name if kind == "stream" else ""
+        return target_stream(self.target)
+
+
+def target_stream(target: str) -> str:
+    """Return the stream of ``stream:NAME``; empty: a directory.
+
+    Raises:
+        ConfigError: it is a stream, and not one.
+    """
+    return stream_name("--to", target) if is_stream(target) else ""
 
 
 def records(spark: Any, connection: Connection, options: QueryOptions) -> Any:
@@ -51,16 +59,14 @@ def records(spark: Any, connection: Connection, options: QueryOptions) -> Any:
     Raises:
         ConfigError: the source is no stream.
     """
-    kind, _, names = options.source.partition(":")
-    if kind != "stream" or not names:
-        raise ConfigError(f"--from {options.source}: stream:NAME,NAME")
+    names = stream_names("--from", options.source)
     reader = connected_to(spark.readStream.format("quorumbook"), connection)
     if options.since_ms is None:
         reader = reader.option("startingOffsets", "earliest")
     else:
         reader = reader.option("startingTimestamp", str(options.since_ms))
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
-    return reader.load(f"stream:{names}")
+    return reader.load(f"stream:{','.join(names)}")
 
 
 def paced(spark: Any, frame: Any, limits: Limits) -> Any:
@@ -68,6 +74,8 @@ def paced(spark: Any, frame: Any, limits: Limits) -> Any:
 
     Every entry goes to a bookie once at most, so this bounds what each of them gets.
     """
+    if not limits.max_bookie_inflight and not limits.max_bookie_mbps:
+        return frame
     at_once = tasks_at_once(spark, limits)
     if limits.max_bookie_inflight:
         frame = frame.coalesce(at_once)

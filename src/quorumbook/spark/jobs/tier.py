@@ -6,7 +6,6 @@ through is in ``streams.tier``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster
+from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import CorruptRecordsError, FilesUnavailableError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
@@ -24,7 +24,6 @@ from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.streams.tier.nodes import TierNodes
 
 #: Readings of metadata that are under way at once.
-_AT_ONCE = 64
 
 
 async def plan_offload(
@@ -48,7 +47,7 @@ async def plan_offload(
     """
     now_ms = namespace.client.store.env.clock.wall_ms()
     units = []
-    async for name in chosen_streams(namespace, streams):
+    for name in await chosen_streams(namespace, streams):
         context = namespace.stream(name).context
         nodes = TierNodes(context.nodes)
         for segment in await context.nodes.segments():
@@ -113,17 +112,13 @@ async def _with_files(
     namespace: Namespace, streams: Sequence[str], segments: Sequence[int]
 ) -> list[Unit]:
     units = []
-    async for name in chosen_streams(namespace, streams):
+    for name in await chosen_streams(namespace, streams):
         nodes = TierNodes(namespace.stream(name).context.nodes)
         numbers = [n for n in await nodes.numbers() if not segments or n in segments]
-        for start in range(0, len(numbers), _AT_ONCE):
-            part = numbers[start : start + _AT_ONCE]
-            for number, stored in zip(
-                part, await asyncio.gather(*map(nodes.read, part)), strict=True
-            ):
-                if stored is not None and stored.manifest.is_readable:
-                    size = sum(each.size_bytes for each in stored.manifest.parts)
-                    units.append(_unit(name, number, size, {}))
+        for number, stored in zip(numbers, await of_each(nodes.read, numbers), strict=True):
+            if stored is not None and stored.manifest.is_readable:
+                size = sum(each.size_bytes for each in stored.manifest.parts)
+                units.append(_unit(name, number, size, {}))
     return units
 
 

@@ -18,10 +18,10 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from quorumbook.client import LedgerWriter
 from quorumbook.errors import ConfigError
@@ -35,7 +35,9 @@ from quorumbook.spark.jobs.batches import (
 )
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
+from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace, Position, Split
 from quorumbook.streams.compaction.entry_moves import moved_entry
 from quorumbook.streams.errors import (
@@ -59,8 +61,16 @@ from quorumbook.streams.transactions import (
 from quorumbook.streams.transactions.drafts import append_entry
 from quorumbook.streams.transactions.state import AttemptName
 
-T = TypeVar("T")
 _ENVELOPED = 5
+
+
+class CopyState(NamedTuple):
+    """What the target says of a stream's copy."""
+
+    #: What its application works for; empty: for nothing yet.
+    query: str
+    #: How far it is; None: there is no copy, or not any more.
+    reached: Reached | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,7 @@ class CrossCluster:
         self,
         source: Cluster,
         target: Cluster,
-        names: Sequence[str] | None,
+        names: Sequence[str],
         *,
         job_id: str,
         max_bytes: int,
@@ -96,7 +106,7 @@ class CrossCluster:
         Args:
             source: Of the streams.
             target: Where they are copied to, under the same names.
-            names: Which streams; None: all.
+            names: Which streams; none: all.
             job_id: What this run is known by.
             max_bytes: Of one batch.
 
@@ -113,6 +123,8 @@ class CrossCluster:
         self._names = names
         self._run = job_id
         self._max_bytes = max_bytes
+        #: By stream, as of the last look.
+        self._copies: dict[str, CopyState] = {}
         self._planned: list[_Planned] = []
         self.records = self.segments = self.batches = self.bytes = 0
 
@@ -129,10 +141,9 @@ class CrossCluster:
         namespace = target.namespace()
         due = self.look()
 
-        async def prepare() -> list[_Planned]:
-            return [await self._prepare(namespace, each) for each in due]
-
-        self._planned = target.run(prepare)
+        self._planned = target.run(
+            lambda: of_each(lambda each: self._prepare(namespace, each), due)
+        )
         units = [
             Unit(self._key(planned, index), split.size_bytes, self._arguments(planned, index))
             for planned in self._planned
@@ -146,37 +157,29 @@ class CrossCluster:
 
     async def _look(self) -> list[Due]:
         namespace = await self._source.opened_namespace()
-        names = self._names
-        if names is None:
-            names = [name async for name in namespace.streams()]
-        heads = {name: await self._on_target(partial(self._head, name)) for name in names}
+        copies = await self._target.opened_namespace()
+        names = await chosen_streams(namespace, self._names)
+        states = await of_each(lambda name: copy_state(self._source, copies, name), names)
+        self._copies = dict(zip(names, states, strict=True))
         return await what_is_due(
             namespace,
             names,
-            {name: head for name, head in heads.items() if head is not None},
+            {name: copy.reached for name, copy in self._copies.items() if copy.reached},
             max_bytes=self._max_bytes,
             allows_loss=False,
             remedy="delete the copy, and it is made anew",
         )
 
-    async def _on_target(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await asyncio.to_thread(self._target.run, work)
-
-    async def _head(self, name: str) -> Reached | None:
-        return await reached_at(self._source, await self._target.opened_namespace(), name)
-
     async def _prepare(self, namespace: Namespace, due: Due) -> _Planned:
-        await namespace.create_stream(due.stream, exist_ok=True)
-        app = Application(
-            Place(namespace.client, namespace),
-            application_of(self._source, due.stream),
-            Identity("", ""),
-        )
-        await app.prepare()
-        query = f"{due.birth} {await birth_of(namespace, due.stream)}"
-        is_new = (await app.head()).query != query
+        copy = self._copies[due.stream]
+        query = copy.query
+        if copy.reached is None:
+            await namespace.create_stream(due.stream, exist_ok=True)
+            await _application(self._source, namespace, due.stream).prepare()
+            query = f"{due.birth} {await birth_of(namespace, due.stream)}"
         number = await _next_number(namespace, due.stream)
-        return _Planned(due, app.name, query, is_new, number)
+        application = application_of(self._source, due.stream)
+        return _Planned(due, application, query, query != copy.query, number)
 
     def _key(self, planned: _Planned, index: int) -> str:
         due = planned.due
@@ -253,17 +256,22 @@ def application_of(source: Cluster, stream: str) -> str:
     return f"xcluster {source.instance_id} {source.connection.namespace_path} {stream}"
 
 
-async def reached_at(source: Cluster, target: Namespace, stream: str) -> Reached | None:
-    """Return how far a stream was copied; None: there is no copy."""
+def _application(source: Cluster, target: Namespace, stream: str) -> Application:
     place = Place(target.client, target)
-    app = Application(place, application_of(source, stream), Identity("", ""))
+    return Application(place, application_of(source, stream), Identity("", ""))
+
+
+async def copy_state(source: Cluster, target: Namespace, stream: str) -> CopyState:
+    """Return what the target says of a stream's copy."""
+    query = ""
     with contextlib.suppress(TransactionLostError, StreamNotFoundError):  # there is none yet
-        head = await app.head()
+        head = await _application(source, target, stream).head()
+        query = head.query
         if head.batch >= 0:
-            birth, _, copy_birth = head.query.partition(" ")
+            birth, _, copy_birth = query.partition(" ")
             if copy_birth == str(await birth_of(target, stream)):
-                return Reached(int(birth), head.batch)
-    return None
+                return CopyState(query, Reached(int(birth), head.batch))
+    return CopyState(query, None)
 
 
 async def _next_number(namespace: Namespace, stream: str) -> int:

@@ -16,8 +16,9 @@ from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
-from quorumbook.spark.jobs.xcluster import reached_at
+from quorumbook.spark.jobs.xcluster import copy_state
 from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace, Record, SequenceId, Split
 from quorumbook.streams.errors import PositionTruncatedError, StreamNotFoundError
 from quorumbook.streams.segments import start_sequence_ids
@@ -28,18 +29,24 @@ _SHOWN = 20
 _FIELDS = ("txid", "payload", "key", "headers", "event_time_ms", "appended_at_ms")
 
 
-async def plan_verify(source: Cluster, target: Cluster, names: Sequence[str] | None) -> Plan:
+async def plan_verify(source: Cluster, target: Cluster, names: Sequence[str]) -> Plan:
     """Return what is compared: everything that both sides have.
+
+    Args:
+        source: Of the streams.
+        target: Of the copies.
+        names: Which streams; none: all.
 
     Raises:
         StreamNotFoundError: a stream that is named is not there.
     """
     namespace = await source.opened_namespace()
     copies = await target.opened_namespace()
+    chosen = await chosen_streams(namespace, names)
+    states = await of_each(lambda name: copy_state(source, copies, name), chosen)
     units = []
-    async for name in chosen_streams(namespace, names or ()):
-        reached = await reached_at(source, copies, name)
-        behind = 0 if reached is None else reached.sequence_id
+    for name, state in zip(chosen, states, strict=True):
+        behind = 0 if state.reached is None else state.reached.sequence_id
         arguments = {"stream": name, "behind": behind, "to": target.connection.as_json()}
         snapshot = await namespace.stream(name).snapshot()
         for split in snapshot.splits(_SPLIT_BYTES):
