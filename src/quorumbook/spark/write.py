@@ -142,11 +142,15 @@ class _Sink:
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """Clean up what the tasks wrote; the next commit does for those that did not tell."""
         told = next((message for message in messages if isinstance(message, Told)), None)
-        if told is None:
-            return
+        if told is not None:
+            self.clean_up(told.application, told.result.who, batch)
+
+    def clean_up(self, name: str, who: Identity, batch: int) -> None:
+        """Clean up what the tasks wrote, whether they told or not."""
         cluster = connected(self._options.connection)
-        app = self.application(cluster, told.application, told.result.who)
-        cluster.run(lambda: app.abort(batch))
+        app = self.application(cluster, name, who)
+        is_final = self._options.commit.is_final
+        cluster.run(lambda: app.abort(batch, is_final=is_final))
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -175,7 +179,8 @@ class BatchSink(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Clean up what the tasks wrote."""
-        self._sink.abort(messages, self._batch)
+        del messages
+        self._sink.clean_up(self._name, self._who, self._batch)
 
 
 class StreamSink(DataSourceStreamArrowWriter):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from quorumbook.client import BookKeeper
 from quorumbook.env import logger
-from quorumbook.errors import QuorumbookError
+from quorumbook.errors import MetadataVersionConflict, NodeNotEmptyError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.streams.errors import TransactionLostError
@@ -170,10 +170,18 @@ class Application:
         await self._clean_up(batch, is_final=options.is_final)
         return done
 
-    async def abort(self, batch: int) -> None:
-        """Clean up what this run wrote for a batch, unless the batch is committed."""
+    async def abort(self, batch: int, *, is_final: bool = False) -> None:
+        """Clean up what this run wrote for a batch, unless the batch is committed.
+
+        Args:
+            batch: Which.
+            is_final: No batch follows: the application's nodes go, unless somebody is at work.
+        """
         with contextlib.suppress(TransactionLostError):  # finished, and there
             await self._orphans.drop_attempts(self._who, batch)
+            if is_final:
+                with contextlib.suppress(NodeNotEmptyError, MetadataVersionConflict):
+                    await self._nodes.forget((await self._nodes.read_head())[1])
 
     def _contexts(self, by_stream: dict[str, list[Draft]]) -> list[Any]:
         namespace = self._place.namespace

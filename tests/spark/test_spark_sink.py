@@ -1,0 +1,261 @@
+"""The sink as Spark drives it: writers of tasks, others for commit and abort, runs after runs."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from quorumbook.spark import write
+from quorumbook.spark.options import Use
+from quorumbook.spark.pool import connected
+from quorumbook.spark.write import BatchSink, StreamSink, Told
+from quorumbook.spark.write_options import WriteOptions
+from quorumbook.streams import Namespace
+from quorumbook.streams.errors import (
+    CheckpointChangedError,
+    TransactionLostError,
+    WriterBusyError,
+)
+from quorumbook.streams.transactions import Application, Place, collect_orphans
+
+SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
+
+
+class World:
+    """A namespace of the test's own, and a query that writes into its streams."""
+
+    def __init__(self, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.uri = cluster.metadata_uri
+        self.options: dict[str, str] = {}
+        self.path = f"/sink-{uuid4().hex[:8]}"
+        asyncio.run(Namespace.bind(f"{self.uri}#{self.path}"))
+        self.run(lambda ns: ns.create_stream("s"))
+
+    def run(self, work: Any) -> Any:
+        async def run() -> Any:
+            async with await Namespace.open(f"{self.uri}#{self.path}") as namespace:
+                return await work(namespace)
+
+        return asyncio.run(run())
+
+    def sink(self) -> StreamSink:
+        """Return a writer made anew, as Spark does for each purpose."""
+        given = {"metadataServiceUri": self.uri, "namespace": self.path, "txnAppId": "app"}
+        options = WriteOptions.of({**given, **self.options}, Use.WRITE_STREAM)
+        return pickle.loads(pickle.dumps(StreamSink(options, SCHEMA, overwrite=False)))
+
+    def batch_sink(self) -> BatchSink:
+        """Return a writer of a frame, which is one for tasks, commit and abort."""
+        given = {"metadataServiceUri": self.uri, "namespace": self.path}
+        return BatchSink(WriteOptions.of(given, Use.WRITE), SCHEMA, overwrite=False)
+
+    def be_task(self, part: int, attempt: int = 0, **told: str) -> None:
+        task = SimpleNamespace(
+            partitionId=lambda: part, attemptNumber=lambda: attempt, getLocalProperty=told.get
+        )
+        self._monkeypatch.setattr(write, "TaskContext", SimpleNamespace(get=lambda: task))
+
+    def write(
+        self, run: str, batch: int, part: int, rows: Sequence[bytes], *, query: str = "q",
+        attempt: int = 0, stream: str = "s",
+    ) -> Any:  # fmt: skip
+        """Be one task; return its message."""
+        told = {
+            "sql.streaming.queryId": query, "spark.jobGroup.id": run,
+            "streaming.sql.batchId": str(batch),
+        }  # fmt: skip
+        self.be_task(part, attempt, **told)
+        return pickle.loads(pickle.dumps(self.sink().write(self.batches(rows, stream))))
+
+    def batches(self, rows: Sequence[bytes], stream: str) -> Iterator[pa.RecordBatch]:
+        for row in rows:
+            yield pa.RecordBatch.from_pydict({"stream": [stream], "value": [row]})
+
+    def commit(self, batch: int, *messages: Any) -> None:
+        self.sink().commit(list(messages), batch)
+
+    def abort(self, batch: int, *messages: Any) -> None:
+        self.sink().abort(list(messages), batch)
+
+    def rows(self, stream: str = "s") -> list[bytes]:
+        async def work(namespace: Namespace) -> list[bytes]:
+            async with namespace.stream(stream).reader(tail=False) as reader:
+                return [record.payload async for record in reader]
+
+        return self.run(work)
+
+    def unreferenced(self) -> set[int]:
+        """Return the ledgers of the sink that no segment names."""
+
+        async def work(namespace: Namespace) -> set[int]:
+            ledgers = namespace.client.list_ledgers(
+                custom_metadata={"namespace": namespace.path.encode()}
+            )
+            found = {each.ledger_id async for each in ledgers}
+            segments = await namespace.stream("s").context.nodes.segments()
+            return found - {segment.ledger_id for segment in segments}
+
+        return self.run(work)
+
+    def collect(self) -> None:
+        self.run(lambda ns: collect_orphans(Place(ns.client, ns, attempt_ttl_s=0)))
+
+
+def ledgers_of(told: Told) -> set[int]:
+    return {draft.ledger_id for draft in told.result.drafts}
+
+
+@pytest.fixture
+def world(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(cluster, monkeypatch)
+
+
+def test_partitions_are_in_their_order_whichever_tells_first(world: World) -> None:
+    told = [world.write("r1", 0, part, [b"%d.0" % part, b"%d.1" % part]) for part in (2, 0, 1)]
+    world.commit(0, *told)
+    assert world.rows() == [b"%d.%d" % (part, n) for part in range(3) for n in range(2)]
+
+
+def test_an_abort_cleans_up_behind_its_own_run_only(world: World) -> None:
+    mine = [world.write("r1", 0, part, [b"%d" % part]) for part in range(2)]
+    theirs = [world.write("r2", 0, part, [b"%d" % part]) for part in range(2)]
+    world.abort(0, None, mine[1])  # what a killed task would tell is missing
+    assert world.unreferenced() == {*ledgers_of(theirs[0]), *ledgers_of(theirs[1])}
+    world.commit(0, *theirs)
+    assert world.rows() == [b"0", b"1"]
+    with pytest.raises(TransactionLostError):
+        world.commit(0, *mine)
+    assert world.unreferenced() == set()
+
+
+def test_an_abort_behind_a_commit_that_took_effect_changes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = world.write("r1", 0, 0, [b"row"])
+    commit = Application.commit
+
+    async def lost(self: Application, *arguments: Any) -> None:
+        await commit(self, *arguments)
+        raise ConnectionError("the answer is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Application, "commit", lost)
+        with pytest.raises(ConnectionError):
+            world.commit(0, told)
+    world.abort(0, told)
+    assert world.rows() == [b"row"]
+    # The query begins again with the same batch: the rows are not even read.
+    again = world.write("r2", 0, 0, [b"row"])
+    assert again.result.is_skipped
+    world.commit(0, again)
+    world.commit(0, world.write("r2", 0, 1, []))
+    assert world.rows() == [b"row"]
+    world.commit(1, world.write("r2", 1, 0, [b"next"]))
+    assert world.rows() == [b"row", b"next"]
+
+
+def test_a_batch_that_is_there_is_not_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.commit(0, world.write("r1", 0, 0, [b"row"]))
+
+    def unread(*_: Any) -> Iterator[pa.RecordBatch]:
+        raise AssertionError("somebody reads the rows")
+        yield
+
+    monkeypatch.setattr(world, "batches", unread)
+    assert world.write("r2", 0, 0, [b"row"]).result.is_skipped
+    with pytest.raises(CheckpointChangedError):
+        world.write("r3", 0, 0, [b"row"], query="of another checkpoint")
+
+
+def test_of_two_copies_of_a_task_one_is_there_and_nothing_is_left_of_the_other(
+    world: World,
+) -> None:
+    slow = world.write("r1", 0, 0, [b"row"], attempt=0)
+    told = world.write("r1", 0, 0, [b"row"], attempt=1)
+    assert not ledgers_of(slow) & ledgers_of(told)
+    world.commit(0, told)
+    assert world.rows() == [b"row"]
+    assert world.unreferenced() == set()
+
+
+def test_what_was_cleaned_up_is_not_committed_and_what_tasks_left_is_found(world: World) -> None:
+    told = world.write("r1", 0, 0, [b"row"])
+    world.collect()
+    with pytest.raises(TransactionLostError, match="cleaned up"):
+        world.commit(0, told)
+    world.abort(0, told)
+    assert (world.rows(), world.unreferenced()) == ([], set())
+    # A batch that nothing is told of, as all of its tasks died.
+    world.write("r2", 0, 0, [b"row"])
+    world.abort(0, None)
+    world.commit(0)
+    world.commit(0, world.write("r3", 0, 0, [b"row"]))
+    assert world.rows() == [b"row"]
+    assert world.unreferenced() == set()
+
+
+def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(world: World) -> None:
+    sink = world.batch_sink()
+    for part in range(2):
+        world.be_task(part)
+        pickle.loads(pickle.dumps(sink)).write(world.batches([b"%d" % part], "s"))
+    assert len(world.unreferenced()) == 2
+    pickle.loads(pickle.dumps(sink)).abort([None, None])
+    assert (world.rows(), world.unreferenced()) == ([], set())
+    # Nobody goes on with an application that has no name of its own.
+    transactions = f"{world.path}/.transactions"
+    assert world.run(lambda ns: ns.store.children(transactions)) == []
+    world.be_task(0)
+    with pytest.raises(TransactionLostError):
+        sink.write(world.batches([b"late"], "s"))
+    assert world.unreferenced() == set()
+
+
+def test_a_writer_is_fenced_out_only_if_that_is_told(world: World) -> None:
+    async def crash(namespace: Namespace) -> None:
+        writer = await namespace.stream("s").writer()
+        await writer.append(b"written")
+        await writer.abort()  # leaves its segment in progress
+
+    world.run(crash)
+    told = world.write("r1", 0, 0, [b"row"])
+    with pytest.raises(WriterBusyError, match="takeover=true"):
+        world.commit(0, told)
+    world.options = {"takeover": "true"}
+    world.commit(0, told)
+    assert world.rows() == [b"written", b"row"]
+
+
+def test_streams_that_a_batch_makes_and_writes_appear_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run(lambda ns: ns.create_stream("t"))
+    told = [world.write("r1", 0, 0, [b"1"]), world.write("r1", 0, 1, [b"2"], stream="t")]
+    store = connected(
+        WriteOptions.of(
+            {"metadataServiceUri": world.uri, "namespace": world.path}, Use.WRITE_STREAM
+        ).connection
+    ).client.store
+    multi, seen = store.multi, []
+
+    async def looking(operations: Any) -> Any:
+        done = await multi(operations)
+        seen.append(len(operations))
+        return done
+
+    monkeypatch.setattr(store, "multi", looking)
+    world.commit(0, *told)
+    assert (world.rows(), world.rows("t")) == ([b"1"], [b"2"])
+    # Head, two attempts, and of each stream a segment and two nodes more.
+    assert seen.count(9) == 1
