@@ -13,6 +13,27 @@ from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace
 
 
+def do_units(connection, plan):
+    """Do a plan's units; return what came of them and what failed, both by key."""
+    share = [(unit.key, json.loads(json.dumps(unit.arguments))) for unit in plan.units]
+    if not share:
+        return {}, {}
+    instance_id = connected(connection).instance_id
+    rows = run_share(connection, instance_id, plan.work, share, 0).to_pylist()
+    errors = {row["key"]: row["error"] for row in rows if row["error"] is not None}
+    return {r["key"]: json.loads(r["result"]) for r in rows if r["key"] not in errors}, errors
+
+
+def follow(connection, job):
+    """Run a job of batches to its end, as its command does; return it."""
+    while (plan := job.plan()) is not None:
+        results, errors = do_units(connection, plan)
+        assert errors == {}
+        if not job.commit(results):
+            break
+    return job
+
+
 def run_inline(cluster, make_plan, conclude, *, namespace=None):
     """Plan with a client, or with a namespace where its path is given, and do all units."""
 
@@ -29,14 +50,7 @@ def run_inline(cluster, make_plan, conclude, *, namespace=None):
         metadata_uri=cluster.metadata_uri, namespace_path=namespace or "/streams"
     )
     report = Report(plan.job, "", units=len(plan.units))
-    instance_id = connected(connection).instance_id
-    share = [(unit.key, json.loads(json.dumps(unit.arguments))) for unit in plan.units]
-    if share:
-        for row in run_share(connection, instance_id, plan.work, share, 0).to_pylist():
-            if row["error"] is None:
-                report.results[row["key"]] = json.loads(row["result"])
-            else:
-                report.errors[row["key"]] = row["error"]
+    report.results, report.errors = do_units(connection, plan)
     report.findings = sum(map(plan.has_findings, report.results.values()))
     conclude(report)
     return report

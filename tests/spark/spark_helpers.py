@@ -7,6 +7,7 @@ import pickle
 import time
 from typing import Any
 
+from quorumbook.spark import pool
 from quorumbook.streams import Namespace
 from quorumbook.testing import LocalCluster
 
@@ -68,6 +69,14 @@ class Streams:
 
     def delete(self, name: str) -> None:
         self.run(self.namespace.delete_stream(name))
+
+
+def let_go(cluster: LocalCluster) -> None:
+    """Close this process's clients of a cluster that is about to end."""
+    for connection, known in list(pool._clusters.items()):
+        if connection.metadata_uri == cluster.metadata_uri:
+            known.run(known.client.close)
+            del pool._clusters[connection]
 
 
 def write_ledger(cluster: LocalCluster, payloads: list[bytes], **options: Any) -> int:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_helpers import Streams
+from spark_helpers import Streams, let_go
 
 from quorumbook.cli.main import main
-from quorumbook.spark import pool
 from quorumbook.testing import LocalCluster
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +27,7 @@ def own_cluster(spark: Any) -> Iterator[LocalCluster]:
     with LocalCluster(bookies=3) as cluster:
         yield cluster
         spark.stop()
-        for connection, known in list(pool._clusters.items()):
-            if connection.metadata_uri == cluster.metadata_uri:
-                known.run(known.client.close)
-                del pool._clusters[connection]
+        let_go(cluster)
 
 
 def test_the_examples_of_the_documentation_run_one_after_the_other(

@@ -8,13 +8,16 @@ from uuid import uuid4
 
 import pytest
 from inline import run_inline
+from spark_helpers import let_go
 
+from doubles.etcd_server import EtcdServer
 from quorumbook.cli.main import main
 from quorumbook.spark.jobs import compact_segments as job
 from quorumbook.spark.jobs import gc_orphans
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
+from quorumbook.testing import LocalCluster
 
 RULES = {"target_bytes": 1 << 20, "older_than_s": 0.0, "keep_s": 0.0}
 
@@ -63,6 +66,31 @@ async def unreferenced(namespace, *names):
             custom_metadata={"namespace": namespace.path.encode()}
         )
     } - named
+
+
+@pytest.fixture
+def on_etcd(tmp_path):
+    """A cluster whose metadata are in etcd."""
+    server = EtcdServer(tmp_path, "--unsafe-no-fsync")
+    try:
+        with LocalCluster(bookies=3, metadata_uri=server.uri()) as running:
+            yield running
+            let_go(running)
+    finally:
+        server.kill()
+
+
+def test_segments_are_merged_in_etcd_too(on_etcd):
+    path = "/compacted"
+    asyncio.run(Namespace.bind(f"{on_etcd.metadata_uri}#{path}"))
+    in_namespace(on_etcd, path, lambda ns: sink(ns, "s"))
+    before, count = in_namespace(on_etcd, path, lambda ns: look(ns, "s"))
+    assert count == 8
+    report = run_inline(on_etcd, lambda ns: job.plan(ns, [], **RULES), job.conclude, namespace=path)
+    assert (report.errors, report.summary["segments_merged"]) == ({}, 8)
+    assert in_namespace(on_etcd, path, lambda ns: look(ns, "s")) == (before, 1)
+    assert in_namespace(on_etcd, path, lambda ns: unreferenced(ns, "s")) == set()
+    in_namespace(on_etcd, path, lambda ns: sink(ns, "t", 1))  # the sink goes on beside it
 
 
 def test_segments_are_merged_by_command_and_rows_stay(spark, cluster, path, tmp_path, load):

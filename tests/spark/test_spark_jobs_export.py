@@ -13,10 +13,12 @@ import pytest
 pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 
 import pyarrow.parquet as pq
-from inline import run_inline
+from inline import do_units, run_inline
 
 from quorumbook.cli.main import main
+from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs import export
+from quorumbook.spark.jobs.frame import Plan, Unit
 from quorumbook.streams import Namespace
 
 _numbers = itertools.count()
@@ -116,6 +118,18 @@ def test_ledgers_are_exported_by_the_command(spark, cluster, tmp_path):
     assert main(["spark", "export", *common, *words]) == 0
     values = pq.read_table(paths(tmp_path)).column("value").to_pylist()
     assert values == [b"entry %d" % number for number in range(5, 30)]
+
+
+def test_a_ledger_that_is_being_written_stays_its_writers(cluster, tmp_path):
+    options = export.ExportOptions(out=str(tmp_path / "out")).arguments()
+    connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path="/exported")
+    with cluster.connect() as client, client.create_ledger() as ledger:
+        for number in range(5):
+            ledger.append(b"entry %d" % number)
+        unit = Unit("part", 1, {"ledger_id": ledger.id, "from": 0, "to": 3, **options})
+        results, errors = do_units(connection, Plan("export", [unit], export.work))
+        assert (errors, results["part"]["rows"]) == ({}, 4)
+        ledger.append(b"more")  # nobody was shut out
 
 
 @pytest.mark.parametrize(

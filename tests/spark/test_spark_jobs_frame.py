@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="pip install 'quorumbook[spark]'")
 
+import pyarrow as pa
+
 from quorumbook.cli.main import main
-from quorumbook.errors import ConfigError
-from quorumbook.spark.jobs.engine import _TASK_BYTES, _TASK_UNITS, waves
-from quorumbook.spark.jobs.frame import Report, Unit
+from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs import engine
+from quorumbook.spark.jobs.engine import _TASK_BYTES, _TASK_UNITS, Limits, run_plan, waves
+from quorumbook.spark.jobs.frame import Plan, Report, Unit
 from quorumbook.spark.jobs.journal import JobJournal
 
 sizes = st.lists(st.integers(0, 3 * _TASK_BYTES // 2), max_size=60)
@@ -36,6 +41,57 @@ def test_tasks_of_a_wave_are_about_equally_large():
     (wave,) = waves(units, 4)
     sizes = [sum(unit.size_bytes for unit in task) for task in wave]
     assert max(sizes) - min(sizes) <= 1007
+
+
+class Inline:
+    """Runs a wave's tasks one after the other, in this process."""
+
+    def __init__(self, then=lambda: None):
+        self.then = then
+
+    def range(self, first, last, step, tasks):
+        self.tasks = [pa.RecordBatch.from_pydict({"id": [n]}) for n in range(first, last, step)]
+        return self
+
+    def mapInArrow(self, run, columns):
+        self.run = run
+        return self
+
+    def collect(self):
+        self.then()
+        found = [row for task in self.tasks for batch in self.run(iter([task])) for row in
+                 batch.to_pylist()]  # fmt: skip
+        return [SimpleNamespace(**row) for row in found]
+
+
+async def doubled(cluster, pace, arguments):
+    if arguments["n"] == 2:
+        raise QuorumbookError("no bookie answers")
+    return {"n": 2 * arguments["n"]}
+
+
+def test_tasks_work_for_the_drivers_release_and_cluster_only(cluster, tmp_path, monkeypatch):
+    connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path="/streams")
+    plan = Plan("doubling", [Unit(str(n), 1, {"n": n}) for n in range(4)], doubled)
+    limits = Limits(max_bookie_inflight=2)
+
+    def run(spark):
+        journal = JobJournal.begin(str(tmp_path), "doubling", {})
+        spark.sparkContext = SimpleNamespace(defaultParallelism=3)
+        return run_plan(spark, connection, plan, journal, limits)
+
+    report = run(Inline())
+    assert report.results == {"0": {"n": 0}, "1": {"n": 2}, "3": {"n": 6}}
+    assert report.errors == {"2": "QuorumbookError: no bookie answers"}
+    with monkeypatch.context() as driver:
+        driver.setattr(engine, "__version__", "0.0.9")
+        with pytest.raises(ConfigError, match=r"driver has quorumbook 0\.0\.9, this executor"):
+            run(Inline(driver.undo))
+    other = SimpleNamespace(instance_id="elsewhere")
+    with monkeypatch.context() as driver:
+        driver.setattr(engine, "connected", lambda connection: other)
+        with pytest.raises(ConfigError, match="driver works on cluster elsewhere, but on this"):
+            run(Inline(driver.undo))
 
 
 def test_a_job_goes_on_where_its_file_ends(tmp_path):

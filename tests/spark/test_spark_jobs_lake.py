@@ -9,16 +9,17 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from inline import do_units, follow
 
 from quorumbook.cli.main import main
+from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs.engine import run_share
 from quorumbook.spark.jobs.lake_sink import LakeSink
 from quorumbook.spark.lake.delta import DeltaTable
 from quorumbook.spark.lake.iceberg import IcebergTable
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
 from quorumbook.spark.lake.rows import Rows, schema_of
-from quorumbook.spark.lake.table import LakeConflictError
+from quorumbook.spark.lake.table import LakeConflictError, LakeState
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, SequenceId
 from quorumbook.streams.errors import DataLossError
@@ -83,23 +84,18 @@ class World:
 
     def sink(self, *names, job_id="job", max_bytes=1 << 30, allows_loss=False, decode=""):
         return LakeSink(
-            connected(self.connection), self.table(decode), list(names) or None,
+            connected(self.connection), self.table(decode), names,
             job_id=job_id, decode=decode, max_bytes=max_bytes, allows_loss=allows_loss,
         )  # fmt: skip
 
     def units(self, plan):
         """Do a plan's units as a task does."""
-        share = [(unit.key, json.loads(json.dumps(unit.arguments))) for unit in plan.units]
-        instance_id = connected(self.connection).instance_id
-        done = run_share(self.connection, instance_id, plan.work, share, 0).to_pylist()
-        assert [row["error"] for row in done if row["error"]] == []
-        return {row["key"]: json.loads(row["result"]) for row in done}
+        results, errors = do_units(self.connection, plan)
+        assert errors == {}
+        return results
 
     def sink_all(self, *names, **options):
-        sink = self.sink(*names, **options)
-        while (plan := sink.plan()) is not None and sink.commit(self.units(plan)):
-            pass
-        return sink
+        return follow(self.connection, self.sink(*names, **options))
 
 
 @pytest.fixture(params=KINDS)
@@ -175,6 +171,15 @@ def test_what_is_gone_is_an_error_unless_it_is_allowed(cluster, tmp_path):
     world.run(lambda ns: ns.delete_stream("a"))
     world.write("a", [b"new"])
     with pytest.raises(DataLossError, match="made again"):
+        world.sink().plan()
+
+
+def test_a_table_of_another_cluster_is_refused(cluster, tmp_path):
+    world = World(cluster, tmp_path, "parquet")
+    world.write("a", [b"0"])
+    sink = world.sink()
+    sink._table.commit(LakeState(), LakeState(batch=0, cluster="elsewhere"), [])
+    with pytest.raises(ConfigError, match=r"records of cluster elsewhere, the metadata URI leads"):
         world.sink().plan()
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
+from inline import do_units, follow
+from spark_helpers import let_go
 
 from quorumbook.cli.main import main
-from quorumbook.spark import pool
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs import xcluster_verify
-from quorumbook.spark.jobs.engine import run_share
 from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.xcluster import CrossCluster
 from quorumbook.spark.pool import connected
-from quorumbook.streams import Namespace, SequenceId
+from quorumbook.streams import Namespace, Position, SequenceId
 from quorumbook.streams.errors import DataLossError, TransactionLostError
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
 from quorumbook.testing import LocalCluster
@@ -28,10 +29,7 @@ def elsewhere():
     """Another cluster."""
     with LocalCluster(bookies=3) as running:
         yield running
-        for connection, known in list(pool._clusters.items()):
-            if connection.metadata_uri == running.metadata_uri:
-                known.run(known.client.close)
-                del pool._clusters[connection]
+        let_go(running)
 
 
 class World:
@@ -78,25 +76,20 @@ class World:
 
     def job(self, *names, job_id="one", max_bytes=1 << 30):
         here, there = (connected(self.connections[side]) for side in ("here", "there"))
-        return CrossCluster(here, there, list(names) or None, job_id=job_id, max_bytes=max_bytes)
+        return CrossCluster(here, there, names, job_id=job_id, max_bytes=max_bytes)
 
     def units(self, plan):
         """Do a plan's units as a task does."""
-        share = [(unit.key, json.loads(json.dumps(unit.arguments))) for unit in plan.units]
-        here = self.connections["here"]
-        done = run_share(here, connected(here).instance_id, plan.work, share, 0).to_pylist()
-        assert [row["error"] for row in done if row["error"]] == []
-        return {row["key"]: json.loads(row["result"]) for row in done}
+        results, errors = do_units(self.connections["here"], plan)
+        assert errors == {}
+        return results
 
     def copy(self, *names, **options):
-        job = self.job(*names, **options)
-        while (plan := job.plan()) is not None and job.commit(self.units(plan)):
-            pass
-        return job
+        return follow(self.connections["here"], self.job(*names, **options))
 
     def verify(self, *names):
         here, there = (connected(self.connections[side]) for side in ("here", "there"))
-        plan = here.run(lambda: xcluster_verify.plan_verify(here, there, list(names) or None))
+        plan = here.run(lambda: xcluster_verify.plan_verify(here, there, names))
         report = Report("xcluster", "", results=self.units(plan))
         xcluster_verify.conclude(report)
         return report
@@ -171,6 +164,67 @@ def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
         }
 
     assert world.run("there", orphans) == named
+
+
+def test_how_far_copies_are_is_asked_once_for_a_batch_and_of_all_together(world, monkeypatch):
+    names = [f"s{number}" for number in range(8)]
+    for name in names:
+        world.write(name, [b"first"])
+    world.copy()
+    for name in names:
+        world.write(name, [b"second"])
+    asked, together, head = [], asyncio.Barrier(len(names)), Application.head
+
+    async def counted(app):
+        asked.append(app.name)
+        async with asyncio.timeout(60):
+            await together.wait()
+        return await head(app)
+
+    monkeypatch.setattr(Application, "head", counted)
+    job = world.job(job_id="two")
+    plan = job.plan()
+    assert len(plan.units) == len(asked) == len({*asked}) == len(names)
+    assert job.commit(world.units(plan))
+    for name in names:
+        assert world.records(name, "there") == world.records(name, "here")
+
+
+def test_a_stream_is_copied_while_somebody_writes_it(world):
+    async def write(namespace):
+        await namespace.create_stream("a")
+        async with namespace.stream("a").writer() as writer:
+            for number in range(5):
+                await writer.append(b"%d" % number)
+                await asyncio.to_thread(world.copy, job_id=f"copy {number}")
+            # Nobody was shut out.
+
+    world.run("here", write)
+    world.copy()
+    assert [row[2] for row in world.records("a", "there")] == [b"%d" % n for n in range(5)]
+    assert world.records("a", "there") == world.records("a", "here")
+
+
+@pytest.mark.parametrize(
+    "name", ["txid", "payload", "key", "headers", "event_time_ms", "appended_at_ms"]
+)
+def test_verify_compares_all_that_a_record_has(name):
+    values = {
+        "position": Position(1, 0, 0), "sequence_id": SequenceId(7), "txid": 3, "payload": b"p",
+        "key": b"k", "headers": {"h": b"v"}, "event_time_ms": 5, "appended_at_ms": 6,
+    }  # fmt: skip
+    found = xcluster_verify._Found("a")
+    found.compare(SimpleNamespace(**values), SimpleNamespace(**values | {"position": None}))
+    assert found.as_values() == {"findings": 0, "rows": []}
+    found.compare(SimpleNamespace(**values), SimpleNamespace(**values | {name: None}))
+    found.compare(SimpleNamespace(**values), SimpleNamespace(**values | {"sequence_id": 8}))
+    found.compare(SimpleNamespace(**values), None)
+    assert [row["what"] for row in found.as_values()["rows"]] == [
+        f"its {name} is another one", "record 8 stands in its place", "it is not in the copy",
+    ]  # fmt: skip
+    for _ in range(30):
+        found.compare(SimpleNamespace(**values), None)
+    assert (found.as_values()["findings"], len(found.as_values()["rows"])) == (33, 20)
 
 
 def test_verify_finds_what_is_missing_differs_or_is_too_much(world):

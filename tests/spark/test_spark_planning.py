@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.offsets import Offset, Offsets, fair_shares
+from quorumbook.spark.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
 from quorumbook.spark.planning import Piece, plan
 
 
@@ -121,6 +121,16 @@ def test_offsets_survive_the_checkpoint_and_have_one_text(found):
         found.highest_ledger,
     )  # fmt: skip
     assert json.dumps(turned.encode()) == text
+
+
+@given(*[st.integers(1, 2**64 - 1)] * 2, *[st.integers(0, 2**63 - 1)] * 2)
+def test_a_stream_is_told_from_another_of_its_name_however_its_segments_are_numbered(
+    stream, other, numbering, later
+):
+    birth = birth_of(stream, numbering)
+    assert is_same_stream(birth, birth_of(stream, later))
+    assert is_same_stream(birth, birth_of(other, later)) == (stream == other)
+    assert birth == birth_of(other, later) or (stream, numbering) != (other, later)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from spark_helpers import read_tasks, write_ledger
+from spark_helpers import let_go, read_tasks, write_ledger
 
 import quorumbook
 from quorumbook.errors import ConfigError, DigestMismatchError, NoSuchLedgerError
@@ -22,14 +22,9 @@ from quorumbook.testing import LocalCluster
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[LocalCluster]:
     """A cluster that may be damaged."""
-    from quorumbook.spark import pool
-
     with LocalCluster(bookies=4) as running:
         yield running
-        for connection, known in list(pool._clusters.items()):
-            if connection.metadata_uri == running.metadata_uri:
-                known.run(known.client.close)
-                del pool._clusters[connection]
+        let_go(running)
 
 
 def read(cluster, path, columns=None, **options):

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_helpers import Query, Streams, read_tasks
 
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, MetadataVersionConflict
 from quorumbook.spark import small_segments, write
 from quorumbook.spark.options import Use
 from quorumbook.spark.write import BatchSink
@@ -86,6 +86,26 @@ def test_segments_that_somebody_may_be_at_are_left_and_the_batch_is_there(
     streams.run(streams.namespace.stream(name).cursor("behind", start="earliest"))
     save(4)
     assert len(streams.segments(name)) == 5
+    assert payloads(streams, name) == [b"%d.%d" % (v, n) for v in range(5) for n in range(2)]
+
+
+def test_a_merging_that_fails_leaves_the_batch_there_and_is_tried_with_the_next(
+    save: Any, streams: Streams, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_segments, "MANY_SEGMENTS", 3)
+    monkeypatch.setattr(small_segments, "_LEAST", 2)
+    monkeypatch.setattr(small_segments, "_OLDER_THAN_S", 0.0)
+
+    async def failing(*_: Any, **__: Any) -> Any:
+        raise MetadataVersionConflict("the stream was truncated")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Compaction, "run", failing)
+        for version in range(4):
+            save(version)
+    assert len(streams.segments(name)) == 4
+    save(4)
+    assert len(streams.segments(name)) < 4
     assert payloads(streams, name) == [b"%d.%d" % (v, n) for v in range(5) for n in range(2)]
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from inline import do_units, follow
+from spark_helpers import Streams, let_go
 from test_spark_jobs_moving import (
     test_a_lost_bookie_is_rereplicated_while_a_writer_goes_on_then_forgotten as lose_a_bookie,
 )
@@ -19,13 +21,17 @@ from interop.peer_driver import Peer, expected, seen
 from interop.peer_java import Missing, find_java
 from interop.sides import JavaSide, Shape
 from interop.stream_sides import JavaStreams
-from quorumbook.spark import pool
-from quorumbook.streams import Namespace
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs import xcluster_verify
+from quorumbook.spark.jobs.xcluster import CrossCluster
+from quorumbook.spark.pool import connected
+from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.transactions import Application, Identity, Place, collect_orphans
 from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
 
 ROWS = 60
+_JAVA_CONF = {"lockTimeoutSeconds": "0", "logSegmentCacheEnabled": "false"}
 
 
 class World:
@@ -37,10 +43,16 @@ class World:
             "metadataServiceUri": cluster.metadata_uri, "namespace": f"{root}/messaging",
         }  # fmt: skip
         self.address = f"{cluster.metadata_uri}#{root}/messaging"
-        self.java = JavaStreams(
-            peer, f"distributedlog://{zookeeper}{root}/messaging", lockTimeoutSeconds="0",
-            logSegmentCacheEnabled="false",
-        )  # fmt: skip
+        self._zookeeper_uri = f"distributedlog://{zookeeper}"
+        self.java = JavaStreams(peer, f"{self._zookeeper_uri}{root}/messaging", **_JAVA_CONF)
+
+    def beside(self, name: str) -> tuple[Connection, JavaStreams]:
+        """Make another namespace; return how we see it, and how Java does."""
+        path = self.options["namespace"].replace("messaging", name)
+        asyncio.run(Namespace.bind(f"{self.cluster.metadata_uri}#{path}"))
+        uri = self._zookeeper_uri + path
+        connection = Connection(metadata_uri=self.cluster.metadata_uri, namespace_path=path)
+        return connection, JavaStreams(self.peer, uri, **_JAVA_CONF)
 
     def with_namespace(self, work: Any) -> Any:
         async def call() -> Any:
@@ -80,10 +92,7 @@ def world(
             asyncio.run(world.java.call("close_namespaces"))
         finally:
             peer.stop()
-            for connection, known in list(pool._clusters.items()):
-                if connection.metadata_uri == cluster.metadata_uri:
-                    known.run(known.client.close)
-                    del pool._clusters[connection]
+            let_go(cluster)
 
 
 def copy(spark: Any, world: World, names: tuple[str, str], checkpoint: Path) -> None:
@@ -141,6 +150,45 @@ def test_a_query_copies_what_java_wrote_once_to_where_java_reads_it(
     assert world.with_namespace(orphans) == []
     world.java_writes(names[1], range(2**42, 2**42 + 1))  # behind what Spark wrote
     assert len(asyncio.run(world.java.read(names[1], ROWS + 11))) == ROWS + 11
+
+
+def test_java_reads_what_was_copied_to_another_cluster(
+    world: World, cluster: LocalCluster, streams: Streams
+) -> None:
+    name, of_java = f"ours-{uuid4().hex[:8]}", f"javas-{uuid4().hex[:8]}"
+    here = Connection(metadata_uri=cluster.metadata_uri, namespace_path="/streams")
+    there = Connection(
+        metadata_uri=world.options["metadataServiceUri"],
+        namespace_path=world.options["namespace"],
+    )
+    beyond, javas = world.beside("copies")
+
+    def copy(source: Connection, target: Connection, stream: str) -> None:
+        one, two = connected(source), connected(target)
+        follow(source, CrossCluster(one, two, [stream], job_id="job", max_bytes=1 << 30))
+        plan = one.run(lambda: xcluster_verify.plan_verify(one, two, [stream]))
+        results, errors = do_units(source, plan)
+        assert (errors, sum(result["findings"] for result in results.values())) == ({}, 0)
+
+    # Ours, compressed and in several segments, of which some come later.
+    policy = StreamPolicy(compression="lz4")
+    streams.run(streams.namespace.create_stream(name, policy=policy))
+    rows = [b"row %d " % number * 20 for number in range(ROWS)]
+    for first in 0, ROWS // 2:
+        half = rows[first : first + ROWS // 2]
+        streams.write(name, half[:7], half[7:])
+        copy(here, there, name)
+    found = asyncio.run(world.java.read(name, ROWS))
+    assert [each.payload for each in found] == rows
+    assert [each.sequence_id for each in found] == list(range(ROWS))
+    # Java's own.
+    world.with_namespace(lambda namespace: namespace.create_stream(of_java))
+    world.java_writes(of_java, range(10))
+    copy(there, beyond, of_java)
+    original = asyncio.run(world.java.read(of_java, 10))
+    found = asyncio.run(javas.read(of_java, 10))
+    assert [each[1:] for each in found] == [each[1:] for each in original]
+    assert [each.payload for each in found] == [b"java %d" % number for number in range(10)]
 
 
 def test_ledgers_of_java_are_rows_and_rows_are_ledgers_of_javas(spark: Any, world: World) -> None:

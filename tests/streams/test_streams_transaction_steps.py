@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from quorumbook.errors import ConfigError
-from quorumbook.metadata.store import Check, Create, Delete, Operation, Set
+from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Operation, Set
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import TransactionLostError, TransactionTooLargeError
 from quorumbook.streams.metadata.lock import StreamLock
@@ -25,11 +25,11 @@ def is_commit(operations: Sequence[Operation]) -> bool:
 
 
 class Pause:
-    """Holds a process of one namespace right before its commit's step."""
+    """Holds a process right before its commit's step."""
 
-    def __init__(self, ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
-        multi = ns.store.multi
+        multi = store.multi
 
         async def held(operations: Sequence[Operation]) -> Any:
             if is_commit(operations):
@@ -37,7 +37,7 @@ class Pause:
                 await self.goes_on.wait()
             return await multi(operations)
 
-        monkeypatch.setattr(ns.store, "multi", held)
+        monkeypatch.setattr(store, "multi", held)
 
 
 async def lose_lock(ns: Namespace, stream: str) -> None:
@@ -54,7 +54,7 @@ async def test_a_driver_paused_before_its_step_changes_nothing_when_it_goes_on(
     await ns.create_stream("s")
     paused = await application(ns, "r1")
     results = [await write(paused, 0, part, {"s": [b"%d" % part]}) for part in range(2)]
-    pause = Pause(ns, monkeypatch)
+    pause = Pause(ns.store, monkeypatch)
     committing = asyncio.create_task(paused.commit(0, results))
     await pause.reached.wait()
     await lose_lock(other, "s")
@@ -76,6 +76,23 @@ async def test_a_driver_paused_before_its_step_changes_nothing_when_it_goes_on(
     if not await third.is_committed(0):
         await third.commit(0, [await write(third, 0, 0, {"s": [b"0", b"1"]})])
     assert await payloads(other, "s") == [b"0", b"1"]
+
+
+async def test_an_attempt_that_was_cleaned_up_makes_no_ledger_any_more(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    create = ns.client.create_ledger
+
+    async def late(**options: Any) -> Any:
+        await collect_orphans(Place(other.client, other, attempt_ttl_s=0))
+        return await create(**options)
+
+    monkeypatch.setattr(ns.client, "create_ledger", late)
+    with pytest.raises(TransactionLostError, match="cleaned up"):
+        await write(app, 0, 0, {"s": [b"x"]})
+    assert await ledger_ids(ns.client) == set()
 
 
 @pytest.mark.parametrize("how", ["abort", "gc_orphans"])
@@ -176,3 +193,28 @@ async def test_ledgers_of_rows_of_two_drivers_are_those_of_one(cluster: LocalClu
         assert found == [draft.ledger_id for each in theirs for draft in each.drafts]
         manifest = (await first.head()).manifest
         assert await ledger_ids(bk) == {*found, manifest}
+
+
+async def test_a_paused_drivers_ledgers_of_rows_do_not_take_the_place_of_anothers(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.connect() as bk, cluster.connect() as bk2:
+        paused = Application(Place(bk), "rows", Identity("q", "r1"))
+        second = Application(Place(bk2), "rows", Identity("q", "r2"))
+        await paused.prepare()
+        mine = [await write(paused, 0, 0, {"": [b"row"]})]
+        theirs = [await write(second, 0, 0, {"": [b"row"]})]
+        pause = Pause(bk.store, monkeypatch)
+        committing = asyncio.create_task(paused.commit(0, mine))
+        await pause.reached.wait()
+
+        async def dies(**_: Any) -> Any:
+            raise QuorumbookError("killed before it cleaned up")
+
+        monkeypatch.setattr(second._orphans, "sweep", dies)
+        await second.commit(0, theirs)
+        pause.goes_on.set()
+        with pytest.raises(TransactionLostError, match="another run"):
+            await committing
+        found = [each.ledger_id async for each in second.ledgers()]
+        assert found == [draft.ledger_id for each in theirs for draft in each.drafts]

@@ -23,6 +23,7 @@ from quorumbook.streams.transactions import (
     Identity,
     Place,
     collect_orphans,
+    commit,
 )
 from quorumbook.testing import LocalCluster
 from streams.transactions import (
@@ -292,9 +293,10 @@ async def test_an_application_whose_last_batch_is_committed_leaves_no_nodes(ns: 
 async def test_a_stream_of_too_many_segments_is_refused_and_says_what_to_do(
     ns: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert commit.MAX_SEGMENTS == 10_000
     await ns.create_stream("s")
     app = await application(ns)
-    monkeypatch.setattr("quorumbook.streams.transactions.commit.MAX_SEGMENTS", 2)
+    monkeypatch.setattr(commit, "MAX_SEGMENTS", 2)
     results = [await write(app, 0, part, {"s": [b"x"]}) for part in range(3)]
     with pytest.raises(TransactionTooLargeError, match=r"spark compact-segments.*stream retention"):
         await app.commit(0, results)
