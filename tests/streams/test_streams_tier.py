@@ -11,6 +11,7 @@ import pytest
 pq = pytest.importorskip("pyarrow.parquet", reason="pip install 'quorumbook[spark]'")
 
 from doubles.replicas import assert_fully_replicated, copies  # noqa: E402
+from quorumbook.env import Env  # noqa: E402
 from quorumbook.errors import MetadataVersionConflict, NoSuchLedgerInMetadataError  # noqa: E402
 from quorumbook.streams import Namespace, Position, Stream  # noqa: E402
 from quorumbook.streams.errors import (  # noqa: E402
@@ -19,7 +20,7 @@ from quorumbook.streams.errors import (  # noqa: E402
     FilesUnavailableError,
 )
 from quorumbook.streams.tier import moving, part_file  # noqa: E402
-from quorumbook.streams.tier.manifest import TierState  # noqa: E402
+from quorumbook.streams.tier.manifest import Manifest, TierState  # noqa: E402
 from quorumbook.streams.tier.moving import Segment  # noqa: E402
 from quorumbook.streams.tier.nodes import TierNodes  # noqa: E402
 from quorumbook.testing import LocalCluster  # noqa: E402
@@ -201,6 +202,35 @@ async def test_damaged_files_never_become_live_nor_let_the_ledger_go(
     with pytest.raises((CorruptRecordsError, FilesUnavailableError)):
         await moving.delete_copy(segment, delay_s=0)
     assert (await ns.client.ledger_metadata(segment.metadata.ledger_id)).is_closed
+
+
+async def test_what_reads_back_otherwise_than_it_was_written_does_not_become_live(
+    ns: Namespace, tmp_path, monkeypatch, small_groups
+) -> None:
+    stream = await written(ns, 1)
+    (segment,) = await segments_of(stream)
+    verify = moving.verify
+
+    async def of_damaged(env: Env, manifest: Manifest) -> int:
+        (path,) = files_in(tmp_path)
+        groups = pq.ParquetFile(path).metadata
+        assert groups.num_row_groups > 2
+        values = groups.row_group(groups.num_row_groups - 1).column(5)
+        with open(path, "r+b") as file:
+            file.seek(values.data_page_offset + values.total_compressed_size - 9)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 1]))
+        return await verify(env, manifest)
+
+    monkeypatch.setattr(moving, "verify", of_damaged)
+    with pytest.raises(CorruptRecordsError):
+        await moving.offload(segment, str(tmp_path))
+    stored = await segment.nodes.read(segment.number)
+    assert stored is not None
+    assert stored.manifest.state is TierState.COPYING
+    assert not await moving.delete_copy(segment, delay_s=0)
+    assert await payloads(stream) == PAYLOADS[:30]
 
 
 async def test_a_file_with_other_contents_under_right_checksums_is_found(

@@ -19,7 +19,7 @@ from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import CorruptRecordsError, FilesUnavailableError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
-from quorumbook.streams.tier import moving
+from quorumbook.streams.tier import copying, moving
 from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.streams.tier.nodes import TierNodes
 
@@ -156,7 +156,7 @@ async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
         return {"entries": 0, "files": 0, "file_bytes": 0, "problem": ""}
     problem = ""
     try:
-        await moving.verify(segment.env, stored.manifest)
+        await copying.verify(segment.env, stored.manifest)
     except (CorruptRecordsError, FilesUnavailableError) as error:
         problem = str(error)
     return {**_facts(stored.manifest), "problem": problem}

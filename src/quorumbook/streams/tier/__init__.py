@@ -4,6 +4,7 @@
     manifest    what is known of a segment's files, and how that may change (pure)
     nodes       where it stands in the metadata, and changes by compare-and-set
     reader      a segment's ledger, read from its files
+    copying     from bookies into files, and files read again
     moving      offload, go live, delete the bookies' copy, restore, remove
 
 The files hold whole entries, so a ledger comes back to bookies byte by byte.  pyarrow is imported

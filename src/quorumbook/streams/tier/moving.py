@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,11 +33,12 @@ from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.protocol import v3
-from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.digest import DigestType, master_key
 from quorumbook.protocol.status import Status, error_for
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.tier.copying import Pace, digester_of, verify, write_parts
 from quorumbook.streams.tier.manifest import (
     RESTORING_KEY,
     Manifest,
@@ -46,14 +47,7 @@ from quorumbook.streams.tier.manifest import (
     is_restoring,
 )
 from quorumbook.streams.tier.nodes import StoredManifest, TierNodes
-from quorumbook.streams.tier.part_file import (
-    PartFacts,
-    PartFile,
-    PartWriter,
-    file_system,
-    heads_of,
-    verify_part,
-)
+from quorumbook.streams.tier.part_file import PartFacts, PartFile, file_system
 from quorumbook.streams.tier.worker import FileWorker, in_worker
 
 _log = logger("streams.tier")
@@ -63,7 +57,6 @@ _ENTRIES_AT_ONCE = 256
 _BYTES_AT_ONCE = 8 * 1024 * 1024
 _SHED_RETRY_S = 0.1
 _SHED_ATTEMPTS = 100
-Pace = Callable[[int], Awaitable[None]]
 
 
 async def _unhurried(size_bytes: int) -> None:
@@ -154,66 +147,20 @@ async def _copy(
 
 async def _write_parts(segment: Segment, manifest: Manifest, part_bytes: int) -> list[Part]:
     ledger = manifest.ledger
-    kind = ledger.digest_type or DigestType.CRC32
-    seal = digester(kind, ledger.password or b"")
     facts = PartFacts(
-        await read_instance_id(segment.context.store), ledger.ledger_id, kind, seal.size_bytes,
+        await read_instance_id(segment.context.store), ledger.ledger_id,
+        ledger.digest_type or DigestType.CRC32, digester_of(manifest).size_bytes,
         ledger.ensemble_size, ledger.write_quorum_size, ledger.ack_quorum_size,
         segment.metadata.record_count,
     )  # fmt: skip
-    parts: list[Part] = []
-    writer: PartWriter | None = None
     reader = await segment.context.client.open_ledger(
         ledger.ledger_id, password=ledger.password or b"", recover=False
     )
-    worker = FileWorker(segment.env)
-    try:
-        async with contextlib.aclosing(reader.read_batches(0, ledger.last_entry_id)) as batches:
-            async for batch in batches:
-                await segment.pace(batch.size_bytes)
-                if writer is None:
-                    writer = await worker.run(
-                        partial(
-                            PartWriter,
-                            manifest.location,
-                            f"part-{len(parts):05d}.parquet",
-                            facts,
-                            batch.first_entry_id,
-                        )
-                    )
-                heads = list(heads_of(batch.buffer, batch.payloads, seal.payload_offset))
-                await worker.run(partial(writer.add, heads, batch.payloads))
-                if writer.value_bytes >= part_bytes:
-                    parts.append(await worker.run(writer.close))
-                    writer = None
-        if writer is not None:
-            parts.append(await worker.run(writer.close))
-            writer = None
-    finally:
-        if writer is not None:
-            await worker.run(writer.abandon)
-        worker.stop()
-        await reader.close()
-    return parts
-
-
-async def verify(env: Env, manifest: Manifest) -> int:
-    """Read all files of a segment again, recompute every digest, and return the entries.
-
-    Raises:
-        CorruptRecordsError: a file is damaged or not the one that was written.
-        FilesUnavailableError: a file cannot be read.
-    """
-    ledger = manifest.ledger
-    seal = digester(ledger.digest_type or DigestType.CRC32, ledger.password or b"")
-
-    def check() -> int:
-        return sum(
-            verify_part(manifest.path(part), part, ledger.ledger_id, seal)
-            for part in manifest.parts
+    async with reader:
+        batches = reader.read_batches(0, ledger.last_entry_id)
+        return await write_parts(
+            segment.env, batches, manifest.location, facts, part_bytes, segment.pace
         )
-
-    return await in_worker(env, check)
 
 
 async def delete_copy(segment: Segment, *, delay_s: float) -> bool:

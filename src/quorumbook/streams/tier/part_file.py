@@ -27,13 +27,15 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import pairwise
 from struct import Struct
 from typing import Any, NamedTuple
 
 import google_crc32c
 
+from quorumbook.client import EntryBatch
 from quorumbook.errors import ConfigError, DigestMismatchError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import HEADER_SIZE_BYTES, Digester, DigestType
@@ -43,9 +45,10 @@ from quorumbook.streams.tier.manifest import Part
 FORMAT_VERSION = 1
 ROW_GROUP_BYTES = 6 * 1024 * 1024
 _PREFIX = "quorumbook."
-_HEADER = Struct(">qqqq")
 _SIZE = Struct(">i")
 _COLUMNS = ("ledger_id", "entry_id", "lac", "cum_length", "digest", "value")
+#: Values that are so large on average are not copied to be looked at.
+_LARGE_BYTES = 4096
 _DELTA = ("ledger_id", "entry_id", "lac", "cum_length")
 
 
@@ -60,6 +63,20 @@ class PartFacts(NamedTuple):
     write_quorum_size: int
     ack_quorum_size: int
     records: int = -1
+
+    @property
+    def payload_offset(self) -> int:
+        """Where the payload begins in an entry."""
+        return HEADER_SIZE_BYTES + self.digest_size_bytes
+
+
+class VerifiedGroup(NamedTuple):
+    """What was read of a row group whose entries match their digests."""
+
+    #: Header and digest of each entry, one behind the other.
+    heads: bytes
+    #: The payloads, one behind the other; a buffer of pyarrow's.
+    values: Any
 
 
 def file_system(location: str) -> tuple[Any, str]:
@@ -107,12 +124,7 @@ class PartWriter:
         self._name, self._facts = name, facts
         self._path = f"{directory}/{name}"
         self._first, self._next = first_entry_id, first_entry_id
-        self._heads: list[bytes] = []
-        self._values: list[bytes] = []
-        self._held_bytes = 0
         self._checksum = 0
-        #: Of the values written or held.
-        self.value_bytes = 0
         self._schema = _schema()
         self._writer: Any = pq.ParquetWriter(
             self._path,
@@ -125,49 +137,42 @@ class PartWriter:
             column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
         )
 
-    def add(self, heads: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Add the entries that follow: header with digest, and payload, of each."""
-        self._heads += heads
-        self._values += values
-        size = sum(map(len, values))
-        self._held_bytes += size
-        self.value_bytes += size
-        if self._held_bytes >= ROW_GROUP_BYTES:
-            self._flush()
+    def add(self, batches: Sequence[EntryBatch]) -> None:
+        """Write the entries that follow, as a row group.
 
-    def _flush(self) -> None:
+        Raises:
+            CorruptRecordsError: they do not follow.
+            OSError: they cannot be written.
+        """
         import numpy as np
         import pyarrow as pa
 
-        if not self._heads:
-            return
-        heads, values = b"".join(self._heads), b"".join(self._values)
-        count = len(self._heads)
-        table = np.frombuffer(heads, np.uint8).reshape(count, -1)
-        if table.shape[1] != HEADER_SIZE_BYTES + self._facts.digest_size_bytes:
+        if any(b.payload_offset != self._facts.payload_offset for b in batches):
             raise CorruptRecordsError("an entry's digest has another size than its ledger's")
+        table = np.concatenate([_heads(batch) for batch in batches])
+        count = len(table)
         numbers = table[:, :HEADER_SIZE_BYTES].copy().view(">i8").astype(np.int64)
         ids = numbers[:, 1]
-        if ids[0] != self._next or ids[-1] != self._next + count - 1 or (np.diff(ids) != 1).any():
+        if (ids != np.arange(self._next, self._next + count)).any():
             raise CorruptRecordsError(f"entries do not go on with {self._next}")
+        payloads = [payload for batch in batches for payload in batch.payloads]
+        values = b"".join(payloads)
         digests = table[:, HEADER_SIZE_BYTES:].tobytes()
         digest_ends = np.arange(count + 1, dtype=np.int32) * self._facts.digest_size_bytes
         value_ends = np.zeros(count + 1, np.int32)
-        np.cumsum([len(value) for value in self._values], out=value_ends[1:])
+        np.cumsum(np.fromiter(map(len, payloads), np.int32, count), out=value_ends[1:])
         columns = [pa.array(numbers[:, index]) for index in range(4)]
         for data, ends in ((digests, digest_ends), (values, value_ends)):
             buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
             columns.append(pa.Array.from_buffers(pa.binary(), count, buffers))
-        batch = pa.Table.from_arrays(columns, schema=self._schema)
-        self._writer.write_table(batch, row_group_size=count)
-        self._checksum = google_crc32c.extend(self._checksum, heads)
+        rows = pa.Table.from_arrays(columns, schema=self._schema)
+        self._writer.write_table(rows, row_group_size=count)
+        self._checksum = google_crc32c.extend(self._checksum, table.tobytes())
         self._checksum = google_crc32c.extend(self._checksum, values)
         self._next += count
-        self._heads, self._values, self._held_bytes = [], [], 0
 
     def close(self) -> Part:
         """Finish the file and return what the manifest says of it."""
-        self._flush()
         facts = {
             "format_version": FORMAT_VERSION,
             **self._facts._asdict(),
@@ -260,19 +265,56 @@ class PartFile:
         Raises:
             CorruptRecordsError: it cannot be decoded.
         """
+        heads, values = self._columns(group)
+        return _rows_of(heads), values.to_pylist()
+
+    def verified_group(self, group: int, ledger_id: LedgerId, digester: Digester) -> VerifiedGroup:
+        """Read a row group and recompute the digest of each entry.
+
+        Raises:
+            CorruptRecordsError: it cannot be decoded, or an entry is not what it should be.
+        """
+        import numpy as np
+
+        heads, values = self._columns(group)
+        first, count = self._starts[group], len(heads)
+        ids = heads[:, :16].copy().view(">i8")
+        is_right = (ids[:, 0] == ledger_id) & (ids[:, 1] == np.arange(first, first + count))
+        ends, data = _layout(values)
+        headers = _rows_of(heads[:, :HEADER_SIZE_BYTES])
+        found = b"".join(digester.digest_columns(headers, _pieces(values, ends, data)))
+        digests = np.frombuffer(found, np.uint8).reshape(count, digester.size_bytes)
+        stored = heads[:, HEADER_SIZE_BYTES:]
+        if stored.shape != digests.shape:
+            raise CorruptRecordsError(f"{self.path}: digests are not as long as the ledger's are")
+        is_right &= (stored == digests).all(axis=1)
+        if not is_right.all():
+            entry_id = first + int(np.argmin(is_right))
+            raise CorruptRecordsError(
+                f"{self.path}: entry {entry_id} of ledger {ledger_id} does not match its digest"
+            )
+        return VerifiedGroup(heads.tobytes(), data)
+
+    def _columns(self, group: int) -> tuple[Any, Any]:
+        """Return header with digest of each entry, as rows of a numpy array, and the values."""
         import numpy as np
         import pyarrow as pa
 
         try:
-            table = self._file.read_row_group(group, columns=list(_COLUMNS))
+            table = self._file.read_row_group(group, columns=list(_COLUMNS), use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptRecordsError(f"{self.path}: {error}") from error
+        if [*table.schema.types] != _schema().types or any(c.null_count for c in table.columns):
+            raise CorruptRecordsError(f"{self.path} has other columns than it should")
         numbers = np.stack([table.column(name).to_numpy() for name in _DELTA], axis=1)
-        heads = numbers.astype(">i8").tobytes()
-        size = HEADER_SIZE_BYTES
-        digests = table.column("digest").to_pylist()
-        found = [heads[i * size : i * size + size] + d for i, d in enumerate(digests)]
-        return found, table.column("value").to_pylist()
+        ends, digests = _layout(table.column("digest").combine_chunks())
+        size = int(ends[1]) if len(ends) > 1 else 0
+        if (np.diff(ends) != size).any():
+            raise CorruptRecordsError(f"{self.path}: digests differ in size")
+        heads = np.empty((len(numbers), HEADER_SIZE_BYTES + size), np.uint8)
+        heads[:, :HEADER_SIZE_BYTES] = numbers.astype(">i8").view(np.uint8)
+        heads[:, HEADER_SIZE_BYTES:] = np.frombuffer(digests, np.uint8).reshape(len(heads), size)
+        return heads, table.column("value").combine_chunks()
 
     def read_run(self, group: int, digester: Digester) -> tuple[EntryId, bytes, list[bytes]]:
         """Return a row group as bookies answer a batch read, verified.
@@ -295,41 +337,40 @@ class PartFile:
             raise CorruptRecordsError(f"{self.path}: {error}") from error
 
 
-def verify_part(path: str, part: Part, ledger_id: LedgerId, digester: Digester) -> int:
-    """Read a file again, recompute the digest of each entry, and compare; return its entries.
+def _heads(batch: EntryBatch) -> Any:
+    """Return header with digest of each entry, as rows of a numpy array."""
+    import numpy as np
 
-    Raises:
-        CorruptRecordsError: it is not what the manifest says, or damaged.
-        OSError: it cannot be read.
-    """
-    with contextlib.closing(PartFile(path)) as file:
-        if (file.ledger_id, file.first, file.last) != (ledger_id, part.first, part.last):
-            raise CorruptRecordsError(
-                f"{path} holds entries {file.first} to {file.last} of ledger {file.ledger_id}, not "
-                f"{part.first} to {part.last} of ledger {ledger_id}"
-            )
-        checksum = 0
-        for group in file.groups:
-            heads, values = file.read_group(group)
-            data = b"".join(
-                piece
-                for head, value in zip(heads, values, strict=True)
-                for piece in (_SIZE.pack(len(head) + len(value)), head, value)
-            )
-            try:
-                digester.open_run(data, ledger_id, file.first_of(group))
-            except DigestMismatchError as error:
-                raise CorruptRecordsError(f"{path}: {error}") from error
-            checksum = google_crc32c.extend(checksum, b"".join(heads))
-            checksum = google_crc32c.extend(checksum, b"".join(values))
-        if checksum != part.checksum or checksum != file.checksum:
-            raise CorruptRecordsError(f"{path}: the entries do not match the file's checksum")
-    return part.last - part.first + 1
+    data = np.frombuffer(batch.buffer, np.uint8)
+    head, count = 4 + batch.payload_offset, len(batch)
+    sizes = np.fromiter(map(len, batch.payloads), np.int64, count) + head
+    if (sizes == sizes[0]).all():
+        return data.reshape(count, int(sizes[0]))[:, 4:head]
+    starts = np.cumsum(sizes) - sizes
+    return data[starts[:, None] + np.arange(4, head)]
 
 
-def heads_of(run: bytes, payloads: Sequence[bytes], payload_offset: int) -> Iterator[bytes]:
-    """Yield header with digest of each entry of a run, given their payloads."""
-    position = 4
-    for payload in payloads:
-        yield run[position : position + payload_offset]
-        position += payload_offset + len(payload) + 4
+def _rows_of(table: Any) -> list[bytes]:
+    """Return the rows of a table of bytes."""
+    data, size = table.tobytes(), table.shape[1]
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def _layout(values: Any) -> tuple[Any, Any]:
+    """Return where binary values end, behind a 0, and the buffer of all of them."""
+    import numpy as np
+    import pyarrow as pa
+
+    _, ends, data = values.buffers()
+    if data is None:
+        return np.zeros(len(values) + 1, np.int32), pa.py_buffer(b"")
+    ends = np.frombuffer(ends, np.int32)[values.offset : values.offset + len(values) + 1]
+    return ends - ends[0], data.slice(int(ends[0]), int(ends[-1] - ends[0]))
+
+
+def _pieces(values: Any, ends: Any, data: Any) -> list[Any]:
+    """Return the values: copied where they are small, else as parts of the buffer."""
+    if len(data) < _LARGE_BYTES * len(values):
+        return values.to_pylist()  # type: ignore[no-any-return]
+    places = ends.tolist()
+    return [data.slice(a, b - a) for a, b in pairwise(places)]

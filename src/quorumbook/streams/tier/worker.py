@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from quorumbook.env import Env
 from quorumbook.streams.errors import FilesUnavailableError
@@ -41,6 +41,13 @@ class FileWorker:
     def stop(self) -> None:
         """Let submitted jobs finish, and end the thread."""
         self._worker.stop()
+
+
+def forget(futures: Iterable[asyncio.Future[Any]]) -> None:
+    """Want no result of these any more, nor to hear of their failures."""
+    for future in futures:
+        if not future.cancel() and not future.cancelled():
+            future.exception()
 
 
 async def in_worker(env: Env, job: Callable[[], T]) -> T:
