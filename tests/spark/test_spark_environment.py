@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,19 @@ def test_executors_like_the_driver_are_accepted_and_others_refused(
         other.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
         with pytest.raises(ConfigError, match=r"Cannot run program .*/nowhere/python3"):
             check_executors(spark)
+
+
+def test_workers_keep_memory_that_they_will_use_again(spark: Any) -> None:
+    names = ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"]
+
+    def environment(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"bytes": [int(os.environ[name]) for name in names]})
+
+    rows = spark.range(0, 1, 1, 1).mapInArrow(environment, "bytes long").collect()
+    assert [row.bytes for row in rows] == [32 << 20, 128 << 20]
 
 
 def test_a_writers_task_of_another_release_writes_nothing(cluster: Any, streams: Any) -> None:

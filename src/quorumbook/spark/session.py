@@ -41,6 +41,10 @@ _CONFIGURATION: Mapping[str, str] = {
 _OWN_CONFIGURATION: Mapping[str, str] = {
     # `bk.ledgers` is a global temporary view.
     "spark.sql.globalTempDatabase": "bk",
+    # Workers take pieces of memory of some MiB again and again.  The C library would give each
+    # back to the system, which has to clear its pages anew then: a tenth of their processor time.
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
 }
 
 
