@@ -24,7 +24,7 @@ from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import connected
 
 #: What a task of a wave is given at most, unless one unit alone is more.
-_TASK_BYTES = 256 * 1024 * 1024
+_TASK_BYTES = 1024 * 1024 * 1024
 _TASK_UNITS = 256
 _SCHEMA = pa.schema([("key", pa.string()), ("result", pa.string()), ("error", pa.string())])
 _COLUMNS = "key string, result string, error string"
