@@ -38,7 +38,10 @@ KB, MB = 1024, 1 << 20
 READS = {100: (96 * MB, 0.75), KB: (768 * MB, 0.85), 10 * KB: (768 * MB, 0.90)}
 AUDITS = {100: (32 * MB, None), KB: (256 * MB, 0.8)}
 SINKS = {100: (2_000_000, None), KB: (400_000, 0.75)}
-OFFLOADED = 256 * KB
+#: Bytes of records of 1 KB, the segments that they are in, and the stream.
+OFFLOADED = (1024 * MB, 8, "to-parquet")
+ENTRY_COLUMNS = ("ledger_id", "entry_id", "lac", "cum_length", "digest", "value")
+ZSTD_1 = {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}
 STREAMS = 1000
 TICKS = 100
 #: Of the query that memory is watched in, and how much it may grow after its first quarter.
@@ -183,26 +186,43 @@ def planning(bench: Bench) -> Iterator[Figure]:
 
 
 def offload(bench: Bench) -> Iterator[Figure]:
-    """Move a segment into Parquet, and write the same records with Spark's writer."""
-    bodies = load.json_like(KB)
+    """Move segments into Parquet, and write the same with Spark's writer."""
+    size_bytes, segments, name = OFFLOADED
+    count = size_bytes // KB
+    uvloop.run(load.write_stream(bench.uri, name, load.json_like(KB), count, segments))
+    ledgers = uvloop.run(load.ledgers_of(bench.uri, name))
 
-    def ours() -> float:
-        name = bench.name("offload")
-        uvloop.run(load.write_stream(bench.uri, name, bodies, OFFLOADED))
+    def job() -> float:
+        uvloop.run(load.remove_files(bench.uri, name))
         plan = uvloop.run(load.plan_offload(bench.uri, name, bench.work / "tier"))
-        seconds = load.timed(lambda: load.run_job(bench.spark, bench.uri, plan, bench.work))
-        return OFFLOADED / seconds
+        return load.timed(lambda: load.run_job(bench.spark, bench.uri, plan, bench.work))
 
-    uvloop.run(load.write_stream(bench.uri, "to-parquet", bodies, OFFLOADED))
-    yield bench.beside(
-        "offload, read again and verified, beside Spark's Parquet writer, 1 KB records",
-        "records/s",
-        3,
-        ours,
-        lambda: load.write_parquet(
-            bench.spark, bench.uri, "to-parquet", bench.work / bench.name("parquet"), OFFLOADED
-        ),
-    )
+    def spark(path: str, columns: tuple[str, ...] = (), **options: str) -> float:
+        target = bench.work / bench.name("parquet")
+        return load.write_parquet(bench.spark, bench.uri, path, target, columns, options)
+
+    by_record = partial(spark, f"stream:{name}")
+    by_entry = partial(spark, ledgers, ENTRY_COLUMNS)
+    at_level_1 = partial(by_entry, **ZSTD_1)
+    what = f"offload of {size_bytes // MB:,} MB in {segments} segments, read again and verified"
+    for title, goal, other in (
+        (f"{what}, beside Spark's Parquet writer of the records", 3, by_record),
+        ("the same, beside Spark's writer of the same columns", None, by_entry),
+        ("the same, beside Spark's writer of the same columns at zstd's level 1", 1.3, at_level_1),
+    ):
+        yield bench.beside(
+            title, "MB/s", goal, lambda: size_bytes / MB / job(),
+            lambda other=other: size_bytes / MB / other(),
+        )  # fmt: skip
+    used = load.Processor(bench.spark)
+    for title, work in (("offload", job), ("Spark's writer of the records", by_record),
+                        ("Spark's writer of the same columns", by_entry)):  # fmt: skip
+        seconds = {name: each / size_bytes * 1e9 for name, each in used.of(work).items()}
+        value = (
+            f"bookies {seconds['bookies']:.2f} ns; Spark's worker {seconds['worker']:.2f} ns, "
+            f"its JVM {seconds['jvm']:.2f} ns"
+        )
+        yield Figure(f"processor time of a byte, {title}", value, "-", None)
 
 
 def audit(bench: Bench) -> Iterator[Figure]:

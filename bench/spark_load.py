@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
 from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.schema import STREAM_COLUMNS, arrow_schema, struct_of
+from quorumbook.spark.schema import LEDGER_COLUMNS, STREAM_COLUMNS, arrow_schema, struct_of
 from quorumbook.spark.tail import TailReader
 from quorumbook.streams import Namespace
 from quorumbook.streams.metadata.address import DEFAULT_PATH
+from quorumbook.streams.tier import moving
 
 _IN_FLIGHT = 64
 #: Batches of a query that are slower than those that follow.
@@ -106,8 +108,10 @@ async def read_ledgers(uri: str, ids: Sequence[int]) -> float:
         return count / (time.perf_counter() - begin)
 
 
-async def write_stream(uri: str, name: str, payloads: Sequence[bytes], count: int) -> float:
-    """Write a sealed segment of a stream, of these payloads again and again; return records/s.
+async def write_stream(
+    uri: str, name: str, payloads: Sequence[bytes], count: int, segments: int = 1
+) -> float:
+    """Write sealed segments of a stream, of these payloads again and again; return records/s.
 
     As many calls are under way, each with the records of one entry, as the fastest writers have.
     """
@@ -117,15 +121,33 @@ async def write_stream(uri: str, name: str, payloads: Sequence[bytes], count: in
         waiting: list[asyncio.Future[Any]] = []
         begin = time.perf_counter()
         async with namespace.stream(name).writer(retention_interval_s=0) as writer:
-            for first in range(0, count, per_entry):
-                at = first % len(payloads)
-                part = (payloads[at:] + payloads[:at])[: min(per_entry, count - first)]
-                waiting.append(writer.append_batch_nowait(part))
-                if len(waiting) == _IN_FLIGHT:
-                    await waiting.pop(0)
-            await asyncio.gather(*waiting)
-            await writer.roll()
+            for _ in range(segments):
+                for first in range(0, count // segments, per_entry):
+                    at = first % len(payloads)
+                    due = min(per_entry, count // segments - first)
+                    part = (payloads[at:] + payloads[:at])[:due]
+                    waiting.append(writer.append_batch_nowait(part))
+                    if len(waiting) == _IN_FLIGHT:
+                        await waiting.pop(0)
+                await asyncio.gather(*waiting)
+                waiting.clear()
+                await writer.roll()
         return count / (time.perf_counter() - begin)
+
+
+async def remove_files(uri: str, stream: str) -> None:
+    """Forget that a stream's segments were offloaded, and remove their files."""
+    async with await Namespace.open(address(uri)) as namespace:
+        found = namespace.stream(stream)
+        for segment in await found.segments():
+            await moving.remove(moving.Segment(context=found.context, metadata=segment.metadata))
+
+
+async def ledgers_of(uri: str, stream: str) -> str:
+    """Return the path of the ledgers that a stream's segments are in."""
+    async with await Namespace.open(address(uri)) as namespace:
+        segments = await namespace.stream(stream).segments()
+        return "ledger:" + ",".join(str(segment.metadata.ledger_id) for segment in segments)
 
 
 @contextlib.contextmanager
@@ -257,10 +279,32 @@ def cross_border(spark: Any, size: int, count: int) -> float:
     return count / timed(lambda: frame.write.format("noop").mode("overwrite").save())
 
 
-def write_parquet(spark: Any, uri: str, stream: str, target: Path, count: int) -> float:
-    """Write a stream's rows with Spark's Parquet writer, as it is by default; rows per second."""
-    frame = _frame(spark, uri, f"stream:{stream}")
-    return count / timed(lambda: frame.write.parquet(str(target)))
+def write_parquet(
+    spark: Any,
+    uri: str,
+    path: str,
+    target: Path,
+    columns: tuple[str, ...] = (),
+    options: Mapping[str, str] | None = None,
+) -> float:
+    """Write a path's rows with Spark's Parquet writer; return seconds.
+
+    Args:
+        spark: The session.
+        uri: Where the cluster is.
+        path: What is read.
+        target: The directory of the files; removed again.
+        columns: Only these; empty: all that are there by default.
+        options: Of the writer; all as Spark has it by default if not given.
+    """
+    reader = spark.read.format("quorumbook").option("metadataServiceUri", uri)
+    if columns:
+        reader = reader.schema(struct_of(LEDGER_COLUMNS, columns))
+    frame = reader.option("targetPartitionBytes", "10G").load(path)
+    writer = frame.write.options(**options or {})
+    seconds = timed(lambda: writer.parquet(str(target)))
+    shutil.rmtree(target)
+    return seconds
 
 
 @contextlib.contextmanager
