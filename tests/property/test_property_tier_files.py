@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -197,5 +198,45 @@ def test_without_digests_the_checksum_tells_other_entries(tmp_path) -> None:
             assert await copying.verify(env, manifest) == 2
         with pytest.raises(CorruptRecordsError, match="checksum"):
             await copying.verify(env, replace(found[0], location=found[1].location))
+
+    asyncio.run(run())
+
+
+def test_reading_waits_for_files_that_are_written_slowly(tmp_path, monkeypatch) -> None:
+    batches, _ = batches_of(DigestType.CRC32C, [b"payload"] * 20, list(range(20)))
+    monkeypatch.setattr(part_file, "ROW_GROUP_BYTES", 1)
+    go_on = threading.Event()
+    taken: list[EntryBatch] = []
+    add = copying.PartWriter.add
+
+    def slowly(writer: copying.PartWriter, group: list[EntryBatch]) -> None:
+        go_on.wait()
+        add(writer, group)
+
+    monkeypatch.setattr(copying.PartWriter, "add", slowly)
+
+    async def run() -> None:
+        ahead = asyncio.Event()
+
+        class Noted(list[EntryBatch]):
+            def __iter__(self):
+                for batch in list.__iter__(self):
+                    taken.append(batch)
+                    if len(taken) > copying._GROUPS_AHEAD:
+                        ahead.set()
+                    yield batch
+
+        env = Env()
+        work = asyncio.ensure_future(
+            written(env, str(tmp_path), DigestType.CRC32C, Noted(batches), 1 << 20)
+        )
+        try:
+            await ahead.wait()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert len(taken) == copying._GROUPS_AHEAD + 1
+        finally:
+            go_on.set()
+        assert await copying.verify(env, await work) == len(batches)
 
     asyncio.run(run())
