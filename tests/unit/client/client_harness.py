@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 from doubles.mock_bookie import MockBookie
+from quorumbook.env import Env
 from quorumbook.errors import (
     QuorumbookError,
 )
@@ -13,6 +15,22 @@ from quorumbook.protocol.requests import AddRun, Request
 from quorumbook.protocol.status import Status
 
 QUIET = {"lac_delay_s": 0}
+
+
+class Lot(random.Random):
+    """Draws what a test says."""
+
+    def __init__(self, drawn: int) -> None:
+        super().__init__()
+        self._drawn = drawn
+
+    def getrandbits(self, k: int, /) -> int:
+        return self._drawn
+
+
+def polling_from(position: int) -> Env:
+    """A world whose readers ask the bookies at a position and behind it first."""
+    return Env(random=Lot(position))
 
 
 def refuse_adds(status: Status | str):

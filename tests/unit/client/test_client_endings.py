@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from client_harness import QUIET, Gate
+from client_harness import QUIET, Gate, polling_from
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster, until
 from quorumbook.errors import (
@@ -41,7 +41,8 @@ class Complaints:
 
 
 async def test_s88_a_tail_left_after_its_polls_failed_leaves_no_failure_unheard() -> None:
-    async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
+    env = polling_from(0)
+    async with mock_cluster() as cluster, cluster.connect(env=env, **QUIET) as bk:
         complaints = Complaints()
         ledger = await bk.create_ledger()
         await ledger.append(b"x")

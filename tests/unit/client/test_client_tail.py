@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from client_harness import QUIET
+from client_harness import QUIET, polling_from
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
 from quorumbook.client.reader import LedgerReader
@@ -24,22 +24,6 @@ from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.requests import BatchRead, Read, ReadLAC, Request
 
 SEAL = digester(DigestType.CRC32C, b"")
-
-
-class Lot(random.Random):
-    """Draws what a test says."""
-
-    def __init__(self, drawn: int) -> None:
-        super().__init__()
-        self._drawn = drawn
-
-    def getrandbits(self, k: int, /) -> int:
-        return self._drawn
-
-
-def polling_from(position: int) -> Env:
-    """A world whose readers ask the bookies at a position and behind it first."""
-    return Env(random=Lot(position))
 
 
 @contextlib.asynccontextmanager
