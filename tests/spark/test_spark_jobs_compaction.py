@@ -155,3 +155,5 @@ def test_a_job_that_is_killed_around_its_step_is_given_again(cluster, path, monk
         namespace=path,
     )  # fmt: skip
     assert in_namespace(cluster, path, lambda ns: unreferenced(ns, "s")) == set()
+    # What was merged is nobody's orphan.
+    assert in_namespace(cluster, path, lambda ns: look(ns, "s")) == (before, 1)

@@ -20,7 +20,13 @@ from quorumbook.spark.jobs.xcluster import CrossCluster
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, Position, SequenceId
 from quorumbook.streams.errors import DataLossError, TransactionLostError
-from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
+from quorumbook.streams.transactions import (
+    Application,
+    DraftOptions,
+    Identity,
+    Place,
+    collect_orphans,
+)
 from quorumbook.testing import LocalCluster
 
 
@@ -153,8 +159,6 @@ def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
     named = {segment.ledger_id for segment in segments}
 
     async def orphans(namespace):
-        from quorumbook.streams.transactions import collect_orphans
-
         await collect_orphans(Place(namespace.client, namespace, attempt_ttl_s=0.0))
         return {
             ledger.ledger_id
@@ -197,11 +201,23 @@ def test_a_stream_is_copied_while_somebody_writes_it(world):
             for number in range(5):
                 await writer.append(b"%d" % number)
                 await asyncio.to_thread(world.copy, job_id=f"copy {number}")
-            # Nobody was shut out.
+        # A writer that is fenced out goes on in another segment.
+        assert len(await namespace.stream("a").segments()) == 1
 
     world.run("here", write)
     world.copy()
     assert [row[2] for row in world.records("a", "there")] == [b"%d" % n for n in range(5)]
+    assert world.records("a", "there") == world.records("a", "here")
+
+
+def test_what_is_being_copied_is_nobodys_orphan(world):
+    world.write("a", [b"1"])
+    world.copy()
+    world.write("a", [b"2"])
+    job = world.job(job_id="two")
+    results = world.units(job.plan())
+    assert world.run("there", lambda ns: collect_orphans(Place(ns.client, ns))) == []
+    assert job.commit(results)
     assert world.records("a", "there") == world.records("a", "here")
 
 

@@ -159,7 +159,7 @@ def test_an_abort_behind_a_commit_that_took_effect_changes_nothing(
     world.commit(0, again)
     world.commit(0, world.write("r2", 0, 1, []))
     assert world.rows() == [b"row"]
-    world.commit(1, world.write("r2", 1, 0, [b"next"]))
+    world.commit(1, None, world.write("r2", 1, 0, [b"next"]))
     assert world.rows() == [b"row", b"next"]
 
 

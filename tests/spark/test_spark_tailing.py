@@ -68,6 +68,7 @@ def test_an_open_segment_is_read_as_it_is_confirmed_and_its_writer_goes_on(query
         running.until(n)  # the last is confirmed to readers a moment later
     streams.close(writer)
     assert values(running.until(5)) == records(*range(5))
+    assert len(streams.segments(name)) == 1  # a writer that is fenced out goes on in another
 
 
 def test_a_batch_done_again_is_the_same(query, streams, name, cluster):
@@ -272,6 +273,19 @@ def test_offsets_never_go_back(query, streams, name):
     ahead["s"][name][2] += 5  # what another planner knew of a segment that is being written
     running.checkpoint.append(json.dumps(ahead))
     assert running.step() is None
+
+
+def test_what_one_stream_has_takes_no_other_back(query, streams, name):
+    for each in "a", "b":
+        streams.write(f"{name}/{each}", records(0))
+    running = query(f"stream:{name}/a,{name}/b", **EARLIEST)
+    running.drain()
+    ahead = json.loads(running.checkpoint[-1])
+    ahead["s"][f"{name}/a"][2] += 5
+    running.checkpoint.append(json.dumps(ahead))
+    streams.write(f"{name}/b", records(1))
+    assert values(running.until(3)) == records(0, 0, 1)
+    assert json.loads(running.checkpoint[-1])["s"][f"{name}/a"][:3] == ahead["s"][f"{name}/a"][:3]
 
 
 # Ledgers -----------------------------------------------------------------------------------

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.errors import ConfigError, MetadataUnavailableError, QuorumbookError
 from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Operation, Set
 from quorumbook.streams import Namespace
-from quorumbook.streams.errors import TransactionLostError, TransactionTooLargeError
+from quorumbook.streams.errors import (
+    TransactionLostError,
+    TransactionTooLargeError,
+    WriterBusyError,
+)
 from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.transactions import Application, Identity, Place, collect_orphans
 from quorumbook.streams.transactions.commit import check_one_store
@@ -78,6 +82,27 @@ async def test_a_driver_paused_before_its_step_changes_nothing_when_it_goes_on(
     assert await payloads(other, "s") == [b"0", b"1"]
 
 
+async def test_a_paused_driver_leaves_a_segment_alone_that_a_writer_has_begun(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    result = await write(app, 0, 0, {"s": [b"row"]})
+    pause = Pause(ns.store, monkeypatch)
+    committing = asyncio.create_task(app.commit(0, [result]))
+    await pause.reached.wait()
+    await lose_lock(other, "s")
+    async with other.stream("s").writer() as writer:
+        await writer.append(b"first")
+        pause.goes_on.set()
+        with pytest.raises(WriterBusyError, match="in progress"):
+            await committing
+        await writer.append(b"second")
+    assert await payloads(other, "s") == [b"first", b"second"]
+    await app.commit(0, [result])
+    assert await payloads(other, "s") == [b"first", b"second", b"row"]
+
+
 async def test_an_attempt_that_was_cleaned_up_makes_no_ledger_any_more(
     ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +159,37 @@ async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_le
         assert [done.index(draft.ledger_id) > step for draft in result.drafts] == [True]
     assert await payloads(ns, "s") == [b"there"]
     assert await ledger_ids(ns.client) == await referenced(ns, "s")
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_commit_whose_answer_is_lost_is_there_once(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    result = await write(app, 0, 0, {"s": [b"row"]})
+    multi, lost = ns.store.multi, 0
+
+    async def losing(operations: Sequence[Operation]) -> Any:
+        nonlocal lost
+        if not is_commit(operations) or lost:
+            return await multi(operations)
+        lost += 1
+        if is_done:
+            await multi(operations)
+        raise MetadataUnavailableError("nobody answers")
+
+    monkeypatch.setattr(ns.store, "multi", losing)
+    done = await app.commit(0, [result])
+    assert (lost, done.record_count) == (1, 1)
+    assert await payloads(ns, "s") == [b"row"]
+    assert (await app.commit(0, [result])).was_there
+
+
+async def test_a_head_that_was_put_back_is_found_out(ns: Namespace) -> None:
+    app = await application(ns)
+    with pytest.raises(TransactionLostError, match="was put back"):
+        await app.commit(0, [app.skipped(0, 0, 0)])
 
 
 async def test_locks_are_taken_in_the_order_of_names(
