@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import pyarrow as pa
 import pytest
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.jobs import batches
+from quorumbook.spark.jobs import batches, lake_sink
 from quorumbook.spark.jobs.batches import Due, check_dense, run_batches
 from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.frame import Plan, Report, Unit
@@ -144,6 +145,19 @@ def test_names_and_states_are_read():
     for wrong in ({}, {"version": 2, "batch": 1}, [], None):
         with pytest.raises(LakeFormatError):
             LakeState.from_json(wrong)
+
+
+def test_a_file_of_a_table_has_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "data" / "part.parquet"
+    for is_whole in False, True:
+        file = lake_sink._File(str(path), pa.schema([("n", pa.int64())]))
+        file.add(pa.table({"n": [1]}))
+        assert not path.exists()
+        if is_whole:
+            assert file.finish() == path.stat().st_size
+        else:
+            file.abandon()
+        assert list(path.parent.iterdir()) == [path] * is_whole
 
 
 @pytest.mark.parametrize("module", ["pyiceberg", "deltalake"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from quorumbook.errors import ConfigError
 from quorumbook.spark.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
 from quorumbook.spark.planning import Piece, plan
+from quorumbook.spark.relocation import relocated
+from quorumbook.spark.views import Extent, View
+from quorumbook.streams.format.names import MERGED_KEY
 
 
 @st.composite
@@ -131,6 +135,35 @@ def test_a_stream_is_told_from_another_of_its_name_however_its_segments_are_numb
     assert is_same_stream(birth, birth_of(stream, later))
     assert is_same_stream(birth, birth_of(other, later)) == (stream == other)
     assert birth == birth_of(other, later) or (stream, numbering) != (other, later)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Its segment only got another number, and is read up to here, or to its end.
+        (Offset(5, 4, 3, 0, 11), (6, 3, 0)),
+        (Offset(5, 4, 3, 2, 11), (6, 3, 2)),
+        (Offset(5, 5, 0, 0, 11), (7, 0, 0)),
+        # It was merged, and so was what it was merged into.
+        (Offset(5, 2, 2, 0, 21), (7, 7, 0)),
+        (Offset(5, 3, 0, 0, 21), (7, 10, 0)),
+        # Nobody knows, or nothing has moved there.
+        (Offset(5, 2, 2, 0, 22), (2, 2, 0)),
+        (Offset(5, 2, 2, 0, -1), (2, 2, 0)),
+        (Offset(5, 9, 2, 0, 21), (9, 2, 0)),
+        (Offset(6, 2, 2, 0, 21), (2, 2, 0)),
+    ],
+)
+async def test_an_offset_is_found_again_where_its_ledgers_entries_are(before, after):
+    notes = {11: {}, 50: {MERGED_KEY: b"[[20,0,5],[21,5,5]]"}}
+    extents = Extent(6, 11, 0, 0, 10, True), Extent(7, 50, 0, 0, 20, True)
+    view = View("s", birth_of(5, 50), extents, 8, -1, 7)
+
+    async def read(ledger_id):
+        return SimpleNamespace(custom_metadata=notes[ledger_id])
+
+    found = await relocated(view, before, read)
+    assert (found.place, found.ledger) == (after, before.ledger)
 
 
 @pytest.mark.parametrize(
