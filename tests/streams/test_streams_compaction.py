@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from quorumbook.errors import MetadataVersionConflict, NoSuchLedgerInMetadataError
+from quorumbook.metadata.store import Delete
 from quorumbook.streams import Namespace, Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import PositionTruncatedError, WriterBusyError
@@ -130,26 +131,36 @@ async def test_nothing_is_merged_that_a_cursor_has_not_passed(ns: Namespace) -> 
         assert [record.payload async for record in r] == payloads[9:]
 
 
+@pytest.mark.parametrize("when", ["while it is copied", "right before the step"])
 async def test_a_stream_that_changes_meanwhile_is_left_as_it_is(
-    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     await ns.create_stream("s")
     payloads = await write(ns, "s", 4)
     work = compaction(ns, "s")
     rules = await work.rules(target_bytes=TARGET)
-    copy = work._copy
+    copy, multi = work._copy, ns.store.multi
 
-    async def truncating(*arguments):
+    async def copying(*arguments):
         found = await copy(*arguments)
         await other.stream("s").truncate(Position(1, 1, 0))
         return found
 
-    monkeypatch.setattr(work, "_copy", truncating)
+    async def stepping(operations):
+        if isinstance(operations[0], Delete):
+            await other.stream("s").truncate(Position(1, 1, 0))
+        return await multi(operations)
+
+    if when == "while it is copied":
+        monkeypatch.setattr(work, "_copy", copying)
+    else:
+        monkeypatch.setattr(ns.store, "multi", stepping)
     before = {ledger async for ledger in ns.client.list_ledger_ids()}
     with pytest.raises(MetadataVersionConflict):
         await work.run(rules)
     assert {ledger async for ledger in ns.client.list_ledger_ids()} == before
     assert [row[2] for row in await records(ns, "s")] == payloads[1:]
+    monkeypatch.undo()
     # Merged then, it stays truncated where it was.
     assert [m.segments for m in await merge(ns, "s")] == [4]
     assert [row[2] for row in await records(ns, "s")] == payloads[1:]
