@@ -59,7 +59,7 @@ bench: setup  ## Measure beside the peer and the floor (about an hour; ROUNDS=, 
 	test -n '$(ONLY)' || $(BIN)/python bench/streams.py --rounds $(ROUNDS)
 
 bench-streams: ROUNDS = 3
-bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (six minutes; ROUNDS=).
+bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (a quarter of an hour; ROUNDS=).
 	$(BIN)/python bench/streams.py --rounds $(ROUNDS)
 
 bench-background: setup  ## Measure garbage collection, and compaction beside a writer (three minutes).
