@@ -59,13 +59,13 @@ bench: setup  ## Measure beside the peer and the floor (about an hour; ROUNDS=, 
 	test -n '$(ONLY)' || $(BIN)/python bench/streams.py --rounds $(ROUNDS)
 
 bench-streams: ROUNDS = 3
-bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (a quarter of an hour; ROUNDS=).
+bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (eight minutes; ROUNDS=).
 	$(BIN)/python bench/streams.py --rounds $(ROUNDS)
 
 bench-background: setup  ## Measure garbage collection, and compaction beside a writer (three minutes).
 	$(BIN)/python bench/background.py
 
-bench-spark: setup  ## Measure Spark beside the client alone (Java 17; six minutes; ROUNDS=, ROWS=).
+bench-spark: setup  ## Measure Spark beside the client alone (Java 17; a quarter of an hour; ROUNDS=, ROWS=).
 	$(BIN)/python bench/spark.py --rounds $(ROUNDS) --rows '$(ROWS)'
 
 torture: setup  ## Kill bookies, cut power, damage files, fail calls; account for every entry (two hours).

@@ -49,8 +49,9 @@ RECORDS = 10_000_000
 MAX_GROWTH = 1.1
 
 NOTES = (
-    "three bookies in processes of their own, metadata in SQLite, E3/Qw3/Qa2, CRC32C; Spark "
-    "`local[1]`, its driver with 2 GB of heap; planning, a task's start and the commit count",
+    "three bookies in processes of their own, metadata in SQLite, E3/Qw3/Qa2, CRC32C, in "
+    "streams CRC-32; Spark `local[1]`, its driver with 2 GB of heap; planning, a task's start and "
+    "the commit count",
     "what is compared ran in turn, once to get warm and then round by round; rates are medians, "
     "a ratio is the median (lowest to highest) of the rounds' own ratios",
     "the client and the stream's writer run on uvloop, and do nothing with the payloads",

@@ -61,7 +61,8 @@ class Streams:
         self.others: list[OtherLog] = []
         self.scenarios: dict[str, Scenario] = {}
         self.notes = [
-            "three bookies, E3/Qw3/Qa2, CRC32C, every record synced before it is acknowledged; "
+            "three bookies, E3/Qw3/Qa2, CRC-32 as is the default of both, every record synced "
+            "before it is acknowledged; "
             f"{IN_FLIGHT} calls under way, with entries of 16 KB and less {IN_FLIGHT_MAX}, each "
             "with the records of one entry; ours makes 64 KB by default, DistributedLog 1 KB",
             "`disk`: records of that size that three journals on this disk would take, in synced "
