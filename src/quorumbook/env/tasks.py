@@ -1,10 +1,15 @@
-"""Ending tasks."""
+"""Many tasks: ending them, and the same asked about many things."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+#: So many questions wait for their answers at a time.
+AT_ONCE = 64
 
 
 async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
@@ -15,3 +20,11 @@ async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def of_each(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+    """Return what comes of each item, in their order; ``AT_ONCE`` are under way together."""
+    found: list[R] = []
+    for first in range(0, len(items), AT_ONCE):
+        found += await asyncio.gather(*map(work, items[first : first + AT_ONCE]))
+    return found

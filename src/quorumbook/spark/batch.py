@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.spark.kinds import Kind, kind_of, views_of
 from quorumbook.spark.offsets import Offset
@@ -21,7 +22,6 @@ from quorumbook.spark.schema import arrow_schema, check_schema
 from quorumbook.spark.selection import Source
 from quorumbook.spark.starts import after_truncation, resolve
 from quorumbook.spark.task import Task
-from quorumbook.spark.together import of_each
 from quorumbook.spark.views import View, Views, pieces_of
 from quorumbook.spark.where import Where, check_names
 from quorumbook.streams.errors import (

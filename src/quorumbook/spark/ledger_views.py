@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from quorumbook.client import LedgerReader
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import LedgerClosedError, NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -16,8 +16,6 @@ from quorumbook.spark.pool import Cluster
 from quorumbook.spark.read_options import ReadOptions
 from quorumbook.spark.views import Extent, Sizes, View
 from quorumbook.streams.tier.reader import PartsReader
-
-_AT_ONCE = 64
 
 
 def opening(connection: Connection) -> Mapping[str, Any]:
@@ -159,8 +157,7 @@ class LedgerViews:
         if not self._selection.ledger_filter:
             return [str(ledger_id) for ledger_id in ids]
         new = [ledger_id for ledger_id in ids if ledger_id not in self._matches]
-        for start in range(0, len(new), _AT_ONCE):
-            await asyncio.gather(*map(self._match, new[start : start + _AT_ONCE]))
+        await of_each(self._match, new)
         return [str(ledger_id) for ledger_id in ids if self._matches.get(ledger_id)]
 
     def title(self, name: str) -> str:

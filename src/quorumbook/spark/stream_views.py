@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.spark.ledger_views import OpenLedgers
@@ -30,7 +31,6 @@ from quorumbook.streams.tier.reader import PartsReader
 
 #: Of the time that listing all streams takes, it is left alone this many times as long.
 _REST = 10
-_AT_ONCE = 64
 
 
 class _Known:
@@ -102,15 +102,11 @@ class StreamViews:
         # What was read as a stream by itself is one for ever.
         doubtful = [name for name in names if name not in self._known]
         found = dict.fromkeys(names, -1)
-        for start in range(0, len(doubtful), _AT_ONCE):
-            part = doubtful[start : start + _AT_ONCE]
-            counts = await asyncio.gather(
-                *(partition_count(self._namespace, name) for name in part)
-            )
-            for name, count in zip(part, counts, strict=True):
-                if count is not None:
-                    del found[name]
-                    found |= {partition_name(name, number): number for number in range(count)}
+        counts = await of_each(lambda name: partition_count(self._namespace, name), doubtful)
+        for name, count in zip(doubtful, counts, strict=True):
+            if count is not None:
+                del found[name]
+                found |= {partition_name(name, number): number for number in range(count)}
         return found
 
     def title(self, name: str) -> str:

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import of_each
 from quorumbook.spark.batch import lose, missing, pieces_between, read_task
 from quorumbook.spark.cursors import QueryCursors
 from quorumbook.spark.kinds import kind_of, views_of
@@ -38,7 +39,6 @@ from quorumbook.spark.schema import check_schema
 from quorumbook.spark.selection import Source
 from quorumbook.spark.starts import after_truncation, resolve
 from quorumbook.spark.task import Task
-from quorumbook.spark.together import of_each
 from quorumbook.spark.views import View, Views
 from quorumbook.spark.where import check_names
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
+from quorumbook.env.tasks import AT_ONCE, of_each
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.frame import Plan, Report, Values
 from quorumbook.spark.jobs.journal import JobJournal
-from quorumbook.spark.together import AT_ONCE, of_each
 from quorumbook.streams import Namespace, SequenceId, Split
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError, TransactionLostError
 from quorumbook.streams.reading.snapshot import take_snapshot

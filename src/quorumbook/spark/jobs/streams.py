@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError
-from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace
 
 _PREFIX = "stream:"

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumbook.client import BookKeeper
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import CorruptRecordsError, FilesUnavailableError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from quorumbook.client import LedgerWriter
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.batches import (
@@ -37,7 +38,6 @@ from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster, connected
-from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace, Position, Split
 from quorumbook.streams.compaction.entry_moves import moved_entry
 from quorumbook.streams.errors import (

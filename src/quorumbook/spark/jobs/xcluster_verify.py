@@ -12,13 +12,13 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import chain
 from typing import Any
 
+from quorumbook.env.tasks import of_each
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.jobs.xcluster import copy_state
 from quorumbook.spark.pool import Cluster, connected
-from quorumbook.spark.together import of_each
 from quorumbook.streams import Namespace, Record, SequenceId, Split
 from quorumbook.streams.errors import PositionTruncatedError, StreamNotFoundError
 from quorumbook.streams.segments import start_sequence_ids

@@ -8,13 +8,13 @@ deleted when those who read them had time to come to their end.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quorumbook.client import LedgerWriter
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import (
     MetadataVersionConflict,
     NodeExistsError,
@@ -48,8 +48,6 @@ from quorumbook.streams.transactions.state import (
 )
 
 APPLICATION = "compact-segments"
-#: Readings of metadata that are under way at once.
-_AT_ONCE = 64
 #: A segment that is made of so many at most is no small one; see ``Compaction.rules``.
 _SMALL_SHARE = 8
 #: Of ledgers that were merged into one; who comes back with an older place is told so.
@@ -138,8 +136,7 @@ class Compaction:
         self._ledgers = {key: found for key, found in self._ledgers.items() if key in there}
         self._fixed &= there
         unknown = sorted(there - self._ledgers.keys())
-        for start in range(0, len(unknown), _AT_ONCE):
-            await asyncio.gather(*map(self._learn, unknown[start : start + _AT_ONCE]))
+        await of_each(self._learn, unknown)
         return plan_merge(
             [self._candidate(s, has_files=s.number in files) for s in segments], rules
         )
@@ -299,18 +296,14 @@ class Compaction:
         nodes, paths = self._context.nodes, self._context.nodes.paths
         old = [*merge.before, *merge.run]
         versions = {}
-        for start in range(0, len(old), _AT_ONCE):
-            part = old[start : start + _AT_ONCE]
-            found = await asyncio.gather(
-                *(nodes.segment(each.number, is_in_progress=False) for each in part)
-            )
-            for segment, node in zip(part, found, strict=True):
-                if node is None or node[0] != segment:
-                    raise MetadataVersionConflict(
-                        f"segment {segment.number} of stream {self._context.name} has changed "
-                        "since it was read: try again"
-                    )
-                versions[segment.number] = node[1]
+        found = await of_each(lambda each: nodes.segment(each.number, is_in_progress=False), old)
+        for segment, node in zip(old, found, strict=True):
+            if node is None or node[0] != segment:
+                raise MetadataVersionConflict(
+                    f"segment {segment.number} of stream {self._context.name} has changed "
+                    "since it was read: try again"
+                )
+            versions[segment.number] = node[1]
         new = {segment.number: segment for segment in (*merge.moved(), merged)}
         now_ms = nodes.store.env.clock.wall_ms()
         garbage = AttemptRecord(

@@ -5,10 +5,10 @@ There may be many thousands: whoever looks for one reads few of their nodes.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import MetadataUnavailableError, NoSuchNodeError
 from quorumbook.metadata.store import MetadataStore, Watch
 from quorumbook.streams.errors import CorruptRecordsError, StreamNotFoundError
@@ -22,7 +22,6 @@ from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.segments import check_no_gap, ordered
 
 #: How many segments' nodes are read at a time.
-_READ_BATCH = 64
 #: A list that changes under a reader is read again; nobody is that unlucky so often.
 LIST_ATTEMPTS = 32
 
@@ -150,11 +149,7 @@ class SegmentNodes:
         return decoded_segment(node.data, path), node.version
 
     async def _read_all(self, names: Sequence[str]) -> list[SegmentMetadata | None]:
-        found: list[SegmentMetadata | None] = []
-        for start in range(0, len(names), _READ_BATCH):
-            part = names[start : start + _READ_BATCH]
-            found += await asyncio.gather(*map(self._read_segment, part))
-        return found
+        return await of_each(self._read_segment, names)
 
     async def _read_segment(self, name: str) -> SegmentMetadata | None:
         path = f"{self.paths.segments}/{name}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.streams.cursors.cursor import Cursor, list_cursors
@@ -38,7 +39,6 @@ from quorumbook.streams.tier.moving import Segment, remove
 
 _log = logger("streams.retention")
 #: How many segments' sizes are asked for at a time.
-_SIZES_AT_ONCE = 64
 
 
 class DeletedSegment(NamedTuple):
@@ -125,9 +125,7 @@ class Retention:
         self, segments: list[SegmentMetadata], policy: StreamPolicy
     ) -> list[SegmentFacts]:
         if policy.retain_bytes or policy.retain_hard_bytes:
-            for start in range(0, len(segments), _SIZES_AT_ONCE):
-                part = segments[start : start + _SIZES_AT_ONCE]
-                await asyncio.gather(*map(self._learn_size, part))
+            await of_each(self._learn_size, segments)
         return [
             SegmentFacts(
                 segment.number,

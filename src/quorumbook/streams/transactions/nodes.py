@@ -7,12 +7,12 @@ the ledgers' root for who has no namespace.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import (
     ConfigError,
     MetadataVersionConflict,
@@ -26,7 +26,6 @@ from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, He
 
 #: In a namespace; names that begin so are no streams'.
 _NAME = ".transactions"
-_READ_BATCH = 64
 
 
 def usual_root(store: MetadataStore, namespace_path: str | None) -> str:
@@ -215,11 +214,7 @@ class TransactionNodes:
             return []
 
     async def _read_all(self, path: str, names: Sequence[str]) -> list[Node | None]:
-        found: list[Node | None] = []
-        for start in range(0, len(names), _READ_BATCH):
-            part = names[start : start + _READ_BATCH]
-            found += await asyncio.gather(*(self.store.exists(f"{path}/{name}") for name in part))
-        return found
+        return await of_each(lambda name: self.store.exists(f"{path}/{name}"), names)
 
 
 async def list_applications(store: MetadataStore, root: str) -> list[str]:

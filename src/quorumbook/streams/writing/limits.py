@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import end, of_each
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.streams.cursors.lag import segment_extent
@@ -21,7 +21,6 @@ _SECOND = 1_000_000_000
 _CREDIT_S = 0.1
 #: A stream that is full is measured again so often, at most.
 _LOOK_S = 1.0
-_SIZES_AT_ONCE = 64
 
 
 async def quota_of(context: StreamContext, policy: StreamPolicy) -> Quota | None:
@@ -84,23 +83,21 @@ class Quota:
         context = self._context
         self._measured_ns = context.store.env.clock.now_ns()
         self._added_bytes = self._pending_bytes
-        total = 0
         segments = [
             segment
             for segment in await context.nodes.segments()
             if segment.truncation is not Truncation.TRUNCATED
         ]
-        for start in range(0, len(segments), _SIZES_AT_ONCE):
-            part = segments[start : start + _SIZES_AT_ONCE]
-            unknown = [each for each in part if each.ledger_id not in self._sizes]
-            found = await asyncio.gather(*(segment_extent(context, each) for each in unknown))
-            for segment, (size_bytes, _) in zip(unknown, found, strict=True):
-                if segment.is_in_progress:
-                    total += size_bytes
-                else:
-                    self._sizes[segment.ledger_id] = size_bytes
-            total += sum(self._sizes.get(each.ledger_id, 0) for each in part)
-        self._stored_bytes = total
+        unknown = [each for each in segments if each.ledger_id not in self._sizes]
+        found = await of_each(lambda each: segment_extent(context, each), unknown)
+        growing_bytes = 0
+        for segment, (size_bytes, _) in zip(unknown, found, strict=True):
+            if segment.is_in_progress:
+                growing_bytes += size_bytes
+            else:
+                self._sizes[segment.ledger_id] = size_bytes
+        known_bytes = sum(self._sizes.get(each.ledger_id, 0) for each in segments)
+        self._stored_bytes = growing_bytes + known_bytes
 
     def check(self, size_bytes: int) -> None:
         """Look whether so much more may be appended.
