@@ -35,7 +35,8 @@ def test_positions_order_as_their_fields_and_survive_both_forms(a: Position, b: 
 def test_an_entry_gives_back_its_records(
     codec: Codec, items: list[bytes], first: int, txid: int
 ) -> None:
-    pieces = records.encode_user_records(first, [txid] * len(items), items)
+    _, size = records.sizes_of(items)
+    pieces = records.encode_user_records(first, [txid] * len(items), items, size)
     data = b"".join(pieces)
     assert encode_entry_of(pieces, len(data), codec) == encode_entry(data, codec)
     found = records.decode_records(decode_entry(encode_entry(data, codec)))
@@ -70,7 +71,8 @@ def test_what_records_carry_is_given_back_or_refused_where_it_is_cut(
 
 @given(codecs, payloads, st.data())
 def test_a_cut_entry_is_refused(codec: Codec, items: list[bytes], data: st.DataObject) -> None:
-    entry = encode_entry(b"".join(records.encode_user_records(1, range(len(items)), items)), codec)
+    pieces = records.encode_user_records(1, range(len(items)), items, records.sizes_of(items)[1])
+    entry = encode_entry(b"".join(pieces), codec)
     cut = data.draw(st.integers(0, len(entry) - 1))
     with pytest.raises(StreamError):
         records.decode_records(decode_entry(entry[:cut]))

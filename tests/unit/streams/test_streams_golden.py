@@ -372,7 +372,9 @@ def test_records_of_one_size_are_packed_at_once_as_they_are_one_by_one() -> None
             records.encode_record(0, 5 + number, txids[number], payload)
             for number, payload in enumerate(payloads)
         ]
-        assert b"".join(records.encode_user_records(5, txids, payloads)) == b"".join(one_by_one)
+        _, size = records.sizes_of(payloads)
+        pieces = records.encode_user_records(5, txids, payloads, size)
+        assert b"".join(pieces) == b"".join(one_by_one)
 
 
 def test_an_entry_of_ours_is_read_at_once_as_it_is_read_record_by_record() -> None:
@@ -382,7 +384,8 @@ def test_an_entry_of_ours_is_read_at_once_as_it_is_read_record_by_record() -> No
     note = records.encode_record(records.CONTROL, 4, 9, encode_time_note(77))
     rows = [b"abc", b"d", b"efghi", b"xyz"]
     for payloads in ([b"ab", b"cd", b"ef"], [b"x" * 300] * 30, [b"", b""], rows):
-        pieces = records.encode_user_records(5, range(20, 20 + len(payloads)), payloads)
+        _, size = records.sizes_of(payloads)
+        pieces = records.encode_user_records(5, range(20, 20 + len(payloads)), payloads, size)
         entry = encode_entry(note + b"".join(pieces))
         found = entries.decode_user_records(entry, is_enveloped=True, count_before=4)
         (run,) = found.runs

@@ -71,12 +71,22 @@ def rows(form: str, size_bytes: int, count: int) -> Struct:
     return Struct(">" + form.format(size_bytes) * count)
 
 
+def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
+    """Return how many bytes payloads have together, and each of them; -1 if they differ."""
+    sizes = list(map(len, payloads))
+    return sum(sizes), sizes[0] if sizes.count(sizes[0]) == len(sizes) else -1
+
+
 def encode_user_records(
-    first_position: int, txids: Sequence[int], payloads: Sequence[bytes], size: int = -1
+    first_position: int, txids: Sequence[int], payloads: Sequence[bytes], size: int
 ) -> list[bytes]:
     """Return pieces which, joined, are user records with ascending positions.
 
-    Payloads of one size, if it is given, take less work.
+    Args:
+        first_position: The first one's.
+        txids: Their transaction ids.
+        payloads: The records.
+        size: That of each payload, which makes less work; -1 if they differ.
     """
     count = len(payloads)
     metadata = first_position << 16

@@ -15,7 +15,11 @@ from quorumbook.streams.format.compression import Codec
 from quorumbook.streams.format.envelope import MAX_RECORDS_SIZE_BYTES
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.record_sets import encode_record_set
-from quorumbook.streams.format.records import HEADER_SIZE_BYTES, MAX_PAYLOAD_SIZE_BYTES
+from quorumbook.streams.format.records import (
+    HEADER_SIZE_BYTES,
+    MAX_PAYLOAD_SIZE_BYTES,
+    sizes_of,
+)
 from quorumbook.streams.writing.appended import Placement
 
 #: What the control record at the head of an entry takes at most, without attributes.
@@ -108,10 +112,8 @@ class PendingAppend:
         self.packed = 0
         self.confirmed = 0
         self.placements: list[Placement] = []
-        sizes = list(map(len, payloads))
-        #: What each record has, if all have the same; else -1.
-        self.even_size_bytes = sizes[0] if sizes.count(sizes[0]) == len(sizes) else -1
-        self.size_bytes = sum(sizes)
+        #: What all records have together, and each of them; -1 if they differ.
+        self.size_bytes, self.even_size_bytes = sizes_of(payloads)
         if attributes is not None:
             self.size_bytes += sum(map(row_size, attributes))
         self._ends: list[int] | None = None
