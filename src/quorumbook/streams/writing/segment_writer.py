@@ -53,9 +53,9 @@ class SegmentWriter:
     ) -> None:
         self._context = context
         self._policy = policy
-        #: Where a segment begins to be so full that something follows from it.
-        self._ahead_bytes = _AHEAD * (known(policy.roll_bytes) or math.inf)
-        self._ahead_entries = _AHEAD * (known(policy.roll_entries) or math.inf)
+        #: Where a segment is full.
+        self._roll_bytes = known(policy.roll_bytes) or math.inf
+        self._roll_entries = known(policy.roll_entries) or math.inf
         self._nodes = context.nodes
         self._state = tail.state
         self._next_number = tail.next_number
@@ -98,15 +98,7 @@ class SegmentWriter:
         """Whether the segment is to be followed by the next; the next ledger is made ahead."""
         tail = state.tail
         assert tail is not None
-        if tail.size_bytes < self._ahead_bytes and tail.entries < self._ahead_entries:
-            return False
-        fullness = 0.0
-        for limit, used in (
-            (known(self._policy.roll_bytes), tail.size_bytes),
-            (known(self._policy.roll_entries), tail.entries),
-        ):
-            if limit:
-                fullness = max(fullness, used / limit)
+        fullness = max(tail.size_bytes / self._roll_bytes, tail.entries / self._roll_entries)
         if fullness >= _AHEAD and self._ahead is None and self._allocating is None:
             self._allocating = asyncio.get_running_loop().create_task(self._allocate_ahead())
         return fullness >= 1
