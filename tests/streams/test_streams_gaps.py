@@ -312,3 +312,9 @@ async def test_who_hands_out_records_only_says_so(ns: Namespace) -> None:
         ):
             with pytest.raises(LocalProtocolError, match="hands out records only"):
                 refusing(option)
+
+
+def test_a_notice_is_of_its_ledger_the_first_one_included() -> None:
+    hole = Gap(Position(1, 0, 0), Position(1, 1, 0), 0, 1, "gone", 0)
+    assert Notice.of_gap(hole).ledger_id == 0
+    assert Notice.of_gap(hole._replace(ledger_id=None)).ledger_id == -1

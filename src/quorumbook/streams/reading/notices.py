@@ -43,7 +43,8 @@ class Notice(RecordBatch):
         next_sequence_id: int,
     ) -> None:
         """Take what is handed out, where it is, and what the next record is."""
-        super().__init__(first_position, next_sequence_id, (0,), (b"",), None, item.ledger_id or -1)
+        ledger_id = -1 if item.ledger_id is None else item.ledger_id
+        super().__init__(first_position, next_sequence_id, (0,), (b"",), None, ledger_id)
         self.item = item
         self.next_place = next_position
 
