@@ -24,11 +24,11 @@ import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import sha1
-from itertools import accumulate, count, repeat
-from operator import ne
+from itertools import accumulate, chain, count, pairwise, repeat
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
 import google_crc32c
@@ -42,6 +42,7 @@ LAC_HEADER_SIZE_BYTES = 16
 
 _HEADER = Struct(">qqqq")
 _IDS = Struct(">qq")
+_HEADER_IDS = Struct(">qq16x")
 _SIZE = Struct(">i")
 _CRC32 = Struct(">Q")
 _CRC32C = Struct(">I")
@@ -52,6 +53,11 @@ _pack_crc32c = _CRC32C.pack
 _crc32c = google_crc32c.value
 _extend_crc32c = google_crc32c.extend
 _join = b"".join
+
+
+#: Headers, digests and payloads of entries.
+_Rows: TypeAlias = tuple[list[bytes], list[int | bytes], list[bytes]]
+_ROWS_AT_ONCE = 32
 
 
 class EntryMarks(NamedTuple):
@@ -99,11 +105,12 @@ def entry_marks(data: bytes, payload_sizes: Sequence[int], payload_offset: int) 
     head = 4 + payload_offset
     if payload_sizes.count(payload_sizes[0]) == len(payload_sizes):
         rest = payload_sizes[0] + payload_offset - HEADER_SIZE_BYTES
-        found = Struct(f">20xqq{rest}x").iter_unpack(data)
+        rows = Struct(f">20xqq{rest}x").iter_unpack(data)
     else:
         starts = accumulate((head + size for size in payload_sizes[:-1]), initial=20)
-        found = map(_IDS.unpack_from, repeat(data), starts)
-    return EntryMarks(*zip(*found, strict=True))
+        rows = map(_IDS.unpack_from, repeat(data), starts)
+    found = tuple(chain.from_iterable(rows))
+    return EntryMarks(found[0::2], found[1::2])
 
 
 def entries_in(data: bytes) -> int:
@@ -128,6 +135,8 @@ class Digester(ABC):
     """Seals and verifies the entries of a ledger; made by ``digester``."""
 
     size_bytes: int
+    #: The digest as it stands in an entry: a number, or bytes.
+    _field: Struct
 
     @abstractmethod
     def _digest(self, header: bytes, payload: bytes) -> bytes:
@@ -179,6 +188,10 @@ class Digester(ABC):
         """Yield the digest of each pair of header and payload."""
         return map(self._digest, headers, payloads)
 
+    def _values(self, headers: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[int | bytes]:
+        """Yield the same as ``_field`` unpacks it."""
+        return self.digest_columns(headers, payloads)
+
     def seal_many(
         self,
         ledger_id: LedgerId,
@@ -222,25 +235,39 @@ class Digester(ABC):
             DigestMismatchError: with ``entry_id``, the first that is not what it should be; the
                 entries before it are good and come out with a smaller ``entry_count``.
         """
-        size, uniform_count = _uniform(data, self.payload_offset, entry_count)
-        if uniform_count:
-            rows = _columns(size, self.size_bytes).iter_unpack(
-                memoryview(data)[: uniform_count * (size + 4)]
-            )
-            sizes, headers, digests, payloads = zip(*rows, strict=True)
+        rows = _uniform_rows(data, self._field, entry_count) or self._rows(data, entry_count)
+        if rows is not None:
+            headers, digests, payloads = rows
+            ids = range(first_entry_id, first_entry_id + len(headers))
+            found = list(chain.from_iterable(_HEADER_IDS.iter_unpack(_join(headers))))
             if (
-                sizes.count(sizes[0]) == uniform_count
-                and all(
-                    map(
-                        bytes.startswith,
-                        headers,
-                        map(_pack_ids, repeat(ledger_id), count(first_entry_id)),
-                    )
-                )
-                and not any(map(ne, digests, self.digest_columns(headers, payloads)))
+                found[0::2].count(ledger_id) == len(ids)
+                and found[1::2] == list(ids)
+                and list(self._values(headers, payloads)) == digests
             ):
-                return list(payloads)
+                return payloads
         return self._open_one_by_one(data, ledger_id, first_entry_id, entry_count)
+
+    def _rows(self, data: bytes, entry_count: int | None) -> _Rows | None:
+        """Cut entries of any sizes up; None if they are not whole, or not so many."""
+        starts: list[int] = []
+        position, end = 0, len(data)
+        least, most = self.payload_offset, -1 if entry_count is None else entry_count
+        while position < end and len(starts) != most:
+            starts.append(position)
+            size = _SIZE.unpack_from(data, position)[0] if end - position >= 4 else 0
+            position += 4 + size
+            if size < least or position > end:
+                return None
+        if entry_count is not None and len(starts) != entry_count:
+            return None
+        head, body = 4 + HEADER_SIZE_BYTES, 4 + least
+        found = map(self._field.unpack_from, repeat(data), [start + head for start in starts])
+        return (
+            [data[start + 4 : start + head] for start in starts],
+            list(chain.from_iterable(found)),
+            [data[start + body : stop] for start, stop in pairwise([*starts, position])],
+        )
 
     def verify_run(
         self,
@@ -308,13 +335,23 @@ class Digester(ABC):
 
 class _Crc32Digester(Digester):
     size_bytes = 8
+    _field = _CRC32
 
     def _digest(self, header: bytes, payload: bytes) -> bytes:
         return _CRC32.pack(crc32(payload, crc32(header)))
 
+    def digest_columns(
+        self, headers: Sequence[bytes], payloads: Sequence[bytes]
+    ) -> Iterator[bytes]:
+        return map(_CRC32.pack, self._values(headers, payloads))
+
+    def _values(self, headers: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[int]:
+        return map(crc32, payloads, map(crc32, headers))
+
 
 class _HmacDigester(Digester):
     size_bytes = 20
+    _field = Struct("20s")
 
     def __init__(self, password: bytes) -> None:
         self._keyed = hmac.new(mac_key(password), digestmod=sha1)
@@ -328,6 +365,7 @@ class _HmacDigester(Digester):
 
 class _Crc32cDigester(Digester):
     size_bytes = 4
+    _field = _CRC32C
 
     def _digest(self, header: bytes, payload: bytes) -> bytes:
         return _pack_crc32c(_extend_crc32c(_crc32c(header), payload))
@@ -335,11 +373,15 @@ class _Crc32cDigester(Digester):
     def digest_columns(
         self, headers: Sequence[bytes], payloads: Sequence[bytes]
     ) -> Iterator[bytes]:
-        return map(_pack_crc32c, map(_extend_crc32c, map(_crc32c, headers), payloads))
+        return map(_pack_crc32c, self._values(headers, payloads))
+
+    def _values(self, headers: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[int]:
+        return map(_extend_crc32c, map(_crc32c, headers), payloads)
 
 
 class _DummyDigester(Digester):
     size_bytes = 0
+    _field = Struct("0s")
 
     def _digest(self, header: bytes, payload: bytes) -> bytes:
         return b""
@@ -391,34 +433,34 @@ def run_of_batch(ledger_id: LedgerId, first_entry_id: EntryId, data: bytes) -> E
     return EntryRun(ledger_id, first_entry_id, last_entry_id, sizes[0] if uniform else sizes, data)
 
 
-_column_structs: dict[tuple[int, int], Struct] = {}
-
-
-def _columns(size: int, digest_size: int) -> Struct:
-    """Return the struct of one entry behind its size: size, header, digest, payload."""
-    key = (size, digest_size)
-    columns = _column_structs.get(key)
-    if columns is None:
-        if len(_column_structs) >= 1024:
-            _column_structs.clear()
-        payload_size = size - HEADER_SIZE_BYTES - digest_size
-        columns = _column_structs[key] = Struct(
-            f">4s{HEADER_SIZE_BYTES}s{digest_size}s{payload_size}s"
-        )
-    return columns
-
-
-def _uniform(data: bytes, least_size: int, entry_count: int | None) -> tuple[int, int]:
-    """Guess that all entries are as long as the first: return size and count, or count 0."""
+def _uniform_rows(data: bytes, field: Struct, entry_count: int | None) -> _Rows | None:
+    """Cut entries up that are all as long as the first; None if they are not, or not so many."""
     if len(data) < 4:
-        return 0, 0
+        return None
     size = _SIZE.unpack_from(data)[0]
-    if size < least_size:
-        return 0, 0
+    if size < HEADER_SIZE_BYTES + field.size:
+        return None
     fitting, rest = divmod(len(data), size + 4)
-    if entry_count is None:
-        return size, 0 if rest else fitting
-    return size, entry_count if 0 < entry_count <= fitting else 0
+    count = (0 if rest else fitting) if entry_count is None else entry_count
+    if not 0 < count <= fitting:
+        return None
+    rows = memoryview(data)[: count * (size + 4)]
+    one, many = _row_structs(size, field)
+    in_blocks = len(rows) // many.size * many.size
+    # A tuple for each entry would set the garbage collector going.
+    found = list(chain.from_iterable(many.iter_unpack(rows[:in_blocks])))
+    found += chain.from_iterable(one.iter_unpack(rows[in_blocks:]))
+    if found[0::4].count(size) != count:
+        return None
+    return found[1::4], found[2::4], found[3::4]
+
+
+@lru_cache(maxsize=256)
+def _row_structs(size: int, field: Struct) -> tuple[Struct, Struct]:
+    """Return the structs of one entry and of many: size, header, digest, payload of each."""
+    payload_size = size - HEADER_SIZE_BYTES - field.size
+    row = f"i{HEADER_SIZE_BYTES}s{field.format.lstrip('>')}{payload_size}s"
+    return Struct(">" + row), Struct(">" + row * _ROWS_AT_ONCE)
 
 
 def _mismatch(what: str, ledger_id: LedgerId, entry_id: EntryId | None) -> DigestMismatchError:

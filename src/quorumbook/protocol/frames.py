@@ -26,13 +26,14 @@ def frame(body: bytes) -> bytes:
 class FrameBuffer:
     """The incomplete frame between two chunks of a connection."""
 
-    __slots__ = ("_missing", "_parts", "max_frame_size_bytes", "pending_bytes")
+    __slots__ = ("_parts", "max_frame_size_bytes", "missing_bytes", "pending_bytes")
 
     def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
         self.max_frame_size_bytes = max_frame_size_bytes
         self.pending_bytes = 0
-        self._parts: list[bytes] = []
-        self._missing = 0
+        #: What is missing of it; of its length, while that is not known.
+        self.missing_bytes = 0
+        self._parts: list[bytes | memoryview] = []
 
     def take(self, data: bytes) -> bytes:
         """Return the bytes to decode now, or nothing if no frame is complete yet.
@@ -43,13 +44,34 @@ class FrameBuffer:
             return data
         self._parts.append(data)
         self.pending_bytes += len(data)
-        self._missing -= len(data)
-        if self._missing > 0:
+        self.missing_bytes -= len(data)
+        if self.missing_bytes > 0:
             return b""
         data = b"".join(self._parts)
         self._parts.clear()
         self.pending_bytes = 0
         return data
+
+    def begins_with(self, size_bytes: int) -> bytes:
+        """Return the first bytes of the incomplete frame; fewer if they came in several chunks."""
+        return bytes(self._parts[0][:size_bytes]) if self._parts else b""
+
+    def complete(self, data: bytes, skipped_bytes: int) -> tuple[bytes, int]:
+        """Return the frame that a chunk completes, and where the next begins in the chunk.
+
+        Large frames are copied once this way; ``take`` leaves them in the midst of other bytes.
+
+        Args:
+            data: The chunk; it has at least ``missing_bytes``.
+            skipped_bytes: So many at the frame's beginning, of its first chunk, are left out.
+        """
+        stop = self.missing_bytes
+        self._parts.append(memoryview(data)[:stop])
+        self._parts[0] = self._parts[0][skipped_bytes:]
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        self.pending_bytes = 0
+        return whole, stop
 
     def keep(self, data: bytes, position: int) -> None:
         """Keep what follows the last complete frame; empty if the chunk ended with a frame."""
@@ -57,10 +79,10 @@ class FrameBuffer:
         if not size:
             return
         if size < LENGTH_SIZE_BYTES:
-            self._missing = LENGTH_SIZE_BYTES - size
+            self.missing_bytes = LENGTH_SIZE_BYTES - size
         else:
-            self._missing = LENGTH_SIZE_BYTES + self.length_at(data, position) - size
-        self._parts.append(data[position:])
+            self.missing_bytes = LENGTH_SIZE_BYTES + self.length_at(data, position) - size
+        self._parts.append(memoryview(data)[position:])
         self.pending_bytes = size
 
     def length_at(self, data: bytes, position: int) -> int:

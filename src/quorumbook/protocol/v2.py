@@ -78,6 +78,7 @@ _ADD_HEADER = packet_header(VERSION, ADD)
 _READ_HEADER = packet_header(VERSION, READ)
 _AUTH_HEADER = packet_header(VERSION, AUTH)
 _BATCH_READ_HEADER = packet_header(VERSION, BATCH_READ)
+_BATCH_READ_HEADER_BYTES = _BATCH_READ_HEADER.to_bytes(4, "big")
 
 
 # What a client sends.
@@ -340,10 +341,15 @@ class AnswerDecoder:
         Raises:
             RemoteProtocolError: these are no v2 answers; close the connection.
         """
-        data = self._buffer.take(data)
         answers: list[Answer] = []
+        head = self._buffer.begins_with(BATCH_READ_ANSWER.size)
+        if _is_batch_read(head) and self._buffer.missing_bytes <= len(data):
+            rest, position = self._buffer.complete(data, len(head))
+            answers.append(_batch_read_answer(head, 0, rest))
+        else:
+            data, position = self._buffer.take(data), 0
         max_length = self._buffer.max_frame_size_bytes - 4
-        position, end = 0, len(data)
+        end = len(data)
         while end - position >= 4:
             length = LENGTH.unpack_from(data, position)[0]
             stop = position + 4 + length
@@ -393,12 +399,19 @@ def _decode_answer(data: bytes, position: int, stop: int) -> Answer:
         _, _, code, ledger_id, entry_id = ANSWER.unpack_from(data, position)
         return ReadAnswer(ledger_id, entry_id, code, data[position + ANSWER.size : stop])
     if header == _BATCH_READ_HEADER and size >= BATCH_READ_ANSWER.size:
-        _, _, code, ledger_id, entry_id, request_id = BATCH_READ_ANSWER.unpack_from(data, position)
-        rest = data[position + BATCH_READ_ANSWER.size : stop]
-        return BatchReadAnswer(ledger_id, entry_id, request_id, code, rest)
+        return _batch_read_answer(data, position, data[position + BATCH_READ_ANSWER.size : stop])
     if header == _AUTH_HEADER:
         return decode_auth(data[position + 8 : stop])
     raise RemoteProtocolError(f"a frame of {size} bytes with header {header:08x} is no v2 answer")
+
+
+def _is_batch_read(head: bytes) -> bool:
+    return len(head) == BATCH_READ_ANSWER.size and head[4:8] == _BATCH_READ_HEADER_BYTES
+
+
+def _batch_read_answer(data: bytes, position: int, rest: bytes) -> BatchReadAnswer:
+    _, _, code, ledger_id, entry_id, request_id = BATCH_READ_ANSWER.unpack_from(data, position)
+    return BatchReadAnswer(ledger_id, entry_id, request_id, code, rest)
 
 
 def decode_auth(body: bytes) -> AuthAnswer:

@@ -6,16 +6,22 @@ that of the schema Spark expects: plain 32-bit offsets, so a batch has its bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Sizes: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
-def binary_column(values: Sequence[bytes], sizes: Sequence[int] | None = None) -> pa.Array:
+def sizes_of(values: Sequence[bytes]) -> Sizes:
+    """Return how long each is."""
+    return np.fromiter(map(len, values), np.int32, len(values))
+
+
+def binary_column(values: Sequence[bytes], sizes: Sizes | None = None) -> pa.Array:
     """Return a column of bytes.
 
     Args:
@@ -23,7 +29,10 @@ def binary_column(values: Sequence[bytes], sizes: Sequence[int] | None = None) -
             thread that reads on.
         sizes: How long each is, where that is known.
     """
-    return _of_buffers(pa.binary(), b"".join(values), sizes or map(len, values), len(values))
+    offsets = np.zeros(len(values) + 1, dtype=np.int32)
+    np.cumsum(sizes_of(values) if sizes is None else sizes, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def optional_binary_column(values: Sequence[bytes | None]) -> pa.Array:
@@ -43,7 +52,7 @@ def constant_text_column(text: str, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.utf8(), count, buffers)
 
 
-def number_column(values: Numbers | Sequence[int], kind: pa.DataType) -> pa.Array:
+def number_column(values: Numbers | Sizes | Sequence[int], kind: pa.DataType) -> pa.Array:
     """Return a column of numbers of a kind: 32 or 64 bits, or microseconds since 1970."""
     if pa.types.is_timestamp(kind):
         return pa.array(np.asarray(values, dtype=np.int64)).view(kind)
@@ -64,9 +73,3 @@ def sliced_column(buffer: bytes, starts: Sequence[int], offset: int, size: int) 
 def null_column(kind: pa.DataType, count: int) -> pa.Array:
     """Return a column without a value."""
     return pa.nulls(count, kind)
-
-
-def _of_buffers(kind: pa.DataType, data: bytes, sizes: Iterable[int], count: int) -> pa.Array:
-    offsets = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(np.fromiter(sizes, np.int32, count), out=offsets[1:])
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -21,7 +21,13 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
-from quorumbook.spark.arrow import binary_column, number_column, rows_column, sliced_column
+from quorumbook.spark.arrow import (
+    binary_column,
+    number_column,
+    rows_column,
+    sizes_of,
+    sliced_column,
+)
 from quorumbook.spark.ledger_views import opening
 from quorumbook.spark.planning import Piece
 from quorumbook.spark.pool import Cluster
@@ -189,7 +195,7 @@ class _Rows:
         self.entries = entries
         self.counts = [len(batch) for batch, *_ in entries]
         self.payloads = [payload for batch, *_ in entries for payload in batch.payloads]
-        self.payload_sizes = list(map(len, self.payloads))
+        self.payload_sizes = sizes_of(self.payloads)
 
     def ledger_ids(self, kind: pa.DataType) -> pa.Array:
         return number_column(

@@ -120,6 +120,7 @@ def answers_stream() -> bytes:
             v2.encode_read_answer(5, 9, 0, b"e" * 100),
             v2.encode_add_answers(5, [3], 0),
             *v2.encode_batch_read_answer(5, 9, 77, 0, b"d" * 1000),
+            *v2.encode_batch_read_answer(5, 10, 78, 0, bytes(range(250)) * 5),
             v2.encode_auth("P", b"y"),
         )
     )
@@ -164,7 +165,7 @@ def test_a_stream_of_answers_means_the_same_however_it_is_cut(
     make_decoder: Callable[[], Any], stream: bytes
 ) -> None:
     whole = merged(make_decoder().feed(stream))
-    for size in (1, 3, 27, 28, 29, 1000):
+    for size in (1, 3, 27, 28, 29, 61, 300, 301, 1000):
         decoder = make_decoder()
         found: list[Any] = []
         for start in range(0, len(stream), size):
