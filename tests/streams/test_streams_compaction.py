@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import uuid4
 
 import pytest
 
 from quorumbook.errors import MetadataVersionConflict, NoSuchLedgerInMetadataError
-from quorumbook.metadata.store import Delete
+from quorumbook.metadata.store import Delete, MetadataStore
 from quorumbook.streams import Namespace, Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import PositionTruncatedError, WriterBusyError
+from quorumbook.streams.tier import moving
+from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
+from quorumbook.streams.transactions.nodes import TransactionNodes
+from quorumbook.testing import LocalCluster
 
 TARGET = 1 << 20
+#: Small is what has less than 500 bytes.
+SMALL_TARGET = 4000
 
 
 async def write(ns: Namespace, name: str, batches: int, *, first: int = 0) -> list[bytes]:
@@ -36,7 +45,7 @@ def compaction(ns: Namespace, name: str, *, keep_s: float = 0.0) -> Compaction:
 
 async def merge(ns: Namespace, name: str, *, keep_s: float = 0.0, **rules):
     work = compaction(ns, name, keep_s=keep_s)
-    return await work.run(await work.rules(target_bytes=TARGET, **rules))
+    return await work.run(await work.rules(**{"target_bytes": TARGET, **rules}))
 
 
 async def records(ns: Namespace, name: str):
@@ -47,7 +56,7 @@ async def records(ns: Namespace, name: str):
         ]
 
 
-async def numbers(ns: Namespace, name: str) -> list[int]:
+async def numbers_of(ns: Namespace, name: str) -> list[int]:
     return [s.number for s in await ns.stream(name).context.nodes.segments()]
 
 
@@ -60,7 +69,7 @@ async def test_merged_segments_hold_the_same_records_and_old_ledgers_go(
     ledgers = [s.ledger_id for s in await ns.stream("s").context.nodes.segments()]
     first = await merge(ns, "s", keep_s=3600.0)
     assert [(m.segments, m.number, m.records) for m in first] == [(6, 6, 18)]
-    assert await numbers(other, "s") == [6]
+    assert await numbers_of(other, "s") == [6]
     assert await records(other, "s") == before
     assert [row[2] for row in before] == payloads
     # Readers that are under way may still be at the old ones; then they go.
@@ -126,7 +135,7 @@ async def test_nothing_is_merged_that_a_cursor_has_not_passed(ns: Namespace) -> 
     cursor = await ns.stream("s").cursor("c")
     await cursor.reset(Position(4, 0, 0))
     assert [(m.segments, m.number) for m in await merge(ns, "s")] == [(3, 3)]
-    assert await numbers(ns, "s") == [3, 4, 5, 6]
+    assert await numbers_of(ns, "s") == [3, 4, 5, 6]
     async with ns.stream("s").reader((await ns.stream("s").cursor("c")).position, tail=False) as r:
         assert [record.payload async for record in r] == payloads[9:]
 
@@ -166,13 +175,135 @@ async def test_a_stream_that_changes_meanwhile_is_left_as_it_is(
     assert [row[2] for row in await records(ns, "s")] == payloads[1:]
 
 
+@pytest.fixture
+async def standing(standing_cluster: LocalCluster) -> AsyncIterator[Namespace]:
+    """A namespace on a cluster that other tests use as well."""
+    address = f"{standing_cluster.metadata_uri}#/messaging/{uuid4().hex}"
+    async with await Namespace.open(address, bind=True) as made:
+        yield made
+
+
+@pytest.fixture
+async def other_standing(
+    standing_cluster: LocalCluster, standing: Namespace
+) -> AsyncIterator[Namespace]:
+    """The same as another process sees it."""
+    address = f"{standing_cluster.metadata_uri}#{standing.path}"
+    async with await Namespace.open(address) as made:
+        yield made
+
+
+async def with_moved_segments(ns: Namespace, name: str) -> list[bytes]:
+    """Two segments that are too large to be merged, and two small ones; return all payloads."""
+    await ns.create_stream(name)
+    large = [[b"%d-%d" % (batch, n) * 50 for n in range(20)] for batch in range(2)]
+    app = Application(Place(ns.client, ns), f"app-{name}", Identity("q", "r"))
+    await app.prepare()
+    for batch, rows in enumerate(large):
+        attempt = app.attempt(batch, 0, 0, DraftOptions(entry_bytes=500), 1000 + batch)
+        await attempt.append(name, rows)
+        await app.commit(batch, [await attempt.finish()])
+    return [*large[0], *large[1], *(await write(ns, name, 2, first=2))]
+
+
+async def cut(other: Namespace, name: str, number: int, directory: object) -> None:
+    nodes = other.stream(name).context.nodes
+    found = await nodes.segment(number, is_in_progress=False)
+    assert found is not None
+    assert await nodes.replace_segment(found[0], found[0].truncated(Position(number, 1, 0)))
+
+
+async def give_files(other: Namespace, name: str, number: int, directory: object) -> None:
+    pytest.importorskip("pyarrow.parquet", reason="pip install 'quorumbook[spark]'")
+    context = other.stream(name).context
+    (segment,) = [s for s in await context.nodes.segments() if s.number == number]
+    await moving.offload(moving.Segment(context=context, metadata=segment), str(directory))
+
+
+class Meanwhile:
+    """Has something happen once while a stream's segments are merged."""
+
+    def __init__(self, work: Compaction, happen: Callable[[], Awaitable[None]]) -> None:
+        self._work, self._happen = work, happen
+
+    def arrange(self, patch: pytest.MonkeyPatch, store: MetadataStore, when: str) -> None:
+        copy, numbers, multi = self._work._copy, TierNodes.numbers, store.multi
+
+        async def copying(*arguments):
+            found = await copy(*arguments)
+            await self._happen()
+            return found
+
+        async def looking(nodes):
+            found = await numbers(nodes)
+            await self._happen()
+            return found
+
+        async def stepping(operations):
+            if isinstance(operations[0], Delete):
+                await self._happen()
+            return await multi(operations)
+
+        async def planned(_, plan=self._work.plan):
+            found = await plan(_)
+            patch.setattr(TierNodes, "numbers", looking)
+            return found
+
+        if when == "as it is looked at":
+            patch.setattr(self._work, "plan", planned)
+        elif when == "while it is copied":
+            patch.setattr(self._work, "_copy", copying)
+        else:
+            patch.setattr(store, "multi", stepping)
+
+
+@pytest.mark.parametrize("change", [cut, give_files])
+async def test_where_a_segment_changes_meanwhile_none_moves_and_nothing_is_left_behind(
+    standing: Namespace, other_standing: Namespace, monkeypatch, tmp_path, change
+) -> None:
+    ns, other = standing, other_standing
+    whens = ("while it is copied", "as it is looked at", "right before the step")
+    # One that only moves, and one that is merged.
+    for number, when in itertools.product((1, 3), whens):
+        name = f"{change.__name__}-{whens.index(when)}-{number}"
+        payloads = await with_moved_segments(ns, name)
+        nodes = ns.stream(name).context.nodes
+        work = compaction(ns, name)
+        rules = await work.rules(target_bytes=SMALL_TARGET)
+        plan = await work.plan(rules)
+        assert plan is not None
+        assert [[s.number for s in part] for part in (plan.before, plan.run)] == [[1, 2], [3, 4]]
+        changed = []
+
+        async def happen(name=name, number=number, nodes=nodes, changed=changed):
+            await change(other, name, number, tmp_path)
+            changed.append(await nodes.segments())
+
+        before = {ledger async for ledger in ns.client.list_ledger_ids()}
+        with monkeypatch.context() as patch:
+            Meanwhile(work, happen).arrange(patch, ns.store, when)
+            with pytest.raises(MetadataVersionConflict):
+                await work.run(rules)
+        assert [await nodes.segments()] == changed, name  # it was changed, and nothing else was
+        assert {ledger async for ledger in ns.client.list_ledger_ids()} == before
+        own = TransactionNodes(ns.store, Place(ns.client, ns).path, "compact-segments")
+        assert (await own.attempts(), await own.garbage()) == ([], [])
+        if change is give_files:
+            # Readers find it by them, so that its ledger may go.
+            context = ns.stream(name).context
+            (found,) = [each for each in changed[0] if each.number == number]
+            segment = moving.Segment(context=context, metadata=found)
+            assert await moving.delete_copy(segment, delay_s=0)
+            assert [row[2] for row in await records(ns, name)] == payloads
+
+
 async def test_a_stream_that_somebody_writes_is_not_changed_under_his_hands(ns: Namespace) -> None:
     await ns.create_stream("s")
     await write(ns, "s", 2)
     async with ns.stream("s").writer():
         with pytest.raises(WriterBusyError):
             await merge(ns, "s")
-    assert await numbers(ns, "s") == [1, 2]
+    assert await numbers_of(ns, "s") == [1, 2]
 
 
 async def test_records_in_chunks_and_numbered_ones_stay_where_they_are(ns: Namespace) -> None:
@@ -183,7 +314,7 @@ async def test_records_in_chunks_and_numbered_ones_stay_where_they_are(ns: Names
     await write(ns, "s", 3, first=2)
     before = await records(ns, "s")
     assert [m.number for m in await merge(ns, "s")] == [2]
-    assert await numbers(ns, "s") == [2, 3, 4, 5, 6]
+    assert await numbers_of(ns, "s") == [2, 3, 4, 5, 6]
     assert await records(ns, "s") == before
 
 
@@ -192,7 +323,7 @@ async def test_two_at_once_leave_one_result_and_nothing_behind(ns: Namespace, ot
     await write(ns, "s", 5)
     before = await records(ns, "s")
     await asyncio.gather(merge(ns, "s"), merge(other, "s"), return_exceptions=True)
-    assert await numbers(ns, "s") == [5]
+    assert await numbers_of(ns, "s") == [5]
     assert await records(ns, "s") == before
     ids = {ledger async for ledger in ns.client.list_ledger_ids()}
     assert ids == {s.ledger_id for s in await ns.stream("s").context.nodes.segments()}

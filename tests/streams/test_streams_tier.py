@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from quorumbook.streams.errors import (  # noqa: E402
     DataLossError,
     FilesUnavailableError,
 )
+from quorumbook.streams.reading.segment_reader import open_segment  # noqa: E402
 from quorumbook.streams.tier import moving, part_file  # noqa: E402
 from quorumbook.streams.tier.manifest import Manifest, TierState  # noqa: E402
 from quorumbook.streams.tier.moving import Segment  # noqa: E402
@@ -96,6 +98,9 @@ async def test_an_offloaded_segment_reads_as_before_and_comes_back_byte_by_byte(
     with pytest.raises(NoSuchLedgerInMetadataError):
         await ns.client.ledger_metadata(ledger_id)
     assert await payloads(stream) == PAYLOADS
+    # They are no other segment's that had its number before segments were merged.
+    other = replace(segment.metadata, ledger_id=ledger_id + 1000)
+    assert await open_segment(stream.context, other, -1) is None
     # From a position in the middle of it, and by time or id: a point read of one row group.
     async with stream.reader(tail=False) as reader:
         positions = [record.position async for record in reader]

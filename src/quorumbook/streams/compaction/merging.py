@@ -304,6 +304,12 @@ class Compaction:
                     "since it was read: try again"
                 )
             versions[segment.number] = node[1]
+        # One that begins to get files from here on changes its version.
+        files = versions.keys() & set(await TierNodes(nodes).numbers())
+        if files:
+            raise MetadataVersionConflict(
+                f"segment {min(files)} of stream {self._context.name} gets files: try again"
+            )
         new = {segment.number: segment for segment in (*merge.moved(), merged)}
         now_ms = nodes.store.env.clock.wall_ms()
         garbage = AttemptRecord(

@@ -235,6 +235,8 @@ async def _open_files(
     stored = await TierNodes(context.nodes).read(segment.number)
     if stored is None or not stored.manifest.is_readable:
         return None
+    if stored.manifest.ledger_id != segment.ledger_id:
+        return None  # another segment has the number since this one was merged
     files = PartsReader(context.store.env, stored.manifest)
     return SegmentReader(context, files, segment, start_sequence_id)
 

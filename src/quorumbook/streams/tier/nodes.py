@@ -6,7 +6,11 @@ import contextlib
 from typing import NamedTuple
 
 from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
+from quorumbook.ids import LedgerId
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
+from quorumbook.metadata.store import Create, Operation, Set
+from quorumbook.streams.format.names import segment_number
+from quorumbook.streams.metadata.segment_nodes import decoded_segment
 from quorumbook.streams.metadata.stream_nodes import StreamNodes
 from quorumbook.streams.tier.manifest import Manifest
 
@@ -42,16 +46,22 @@ class TierNodes:
     async def write(self, number: int, manifest: Manifest, version: int | None) -> StoredManifest:
         """Replace what was read; None: there was nothing.
 
+        A list begins together with a change of its segment's node, so that whoever is about to give
+        the segment another number, which would leave its list behind, does not.
+
         Raises:
-            MetadataVersionConflict: somebody else was first.
+            MetadataVersionConflict: somebody else was first, or the segment is another one by now.
         """
         path, data = self._paths.segment_tier(number), manifest.encode()
 
         async def write() -> int:
             if version is not None:
                 return await self._store.set(path, data, version)
+            with contextlib.suppress(NodeExistsError):
+                await create_with_parents(self._store, self._paths.tier)
+            touched = await self._touched(number, manifest.ledger_id)
             try:
-                await create_with_parents(self._store, path, data)
+                await self._store.multi([*touched, Create(path, data)])
             except NodeExistsError as error:
                 raise MetadataVersionConflict(f"{path} is there already") from error
             return 0
@@ -59,7 +69,18 @@ class TierNodes:
         try:
             return StoredManifest(manifest, await with_living_session(self._store, write))
         except NoSuchNodeError as error:
-            raise MetadataVersionConflict(f"{path} is gone") from error
+            raise MetadataVersionConflict(f"{path}, or its segment, is gone") from error
+
+    async def _touched(self, number: int, ledger_id: LedgerId) -> list[Operation]:
+        """Return what writes a segment's node as it is, if it still has this ledger."""
+        path = self._paths.segment(number, is_in_progress=False)
+        node = await self._store.exists(path)
+        if node is not None and decoded_segment(node.data, path).ledger_id == ledger_id:
+            return [Set(path, node.data, node.version)]
+        names = await self._store.children(self._paths.segments)
+        if node is None and any(segment_number(name) in (None, number) for name in names):
+            return []  # old writers named nodes otherwise: nobody gives such a segment a number
+        raise MetadataVersionConflict(f"segment {number} is another one than it was: try again")
 
     async def delete(self, number: int, version: int) -> None:
         """Forget a segment's files; nothing if they are forgotten already."""
