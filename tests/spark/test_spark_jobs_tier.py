@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from uuid import uuid4
 
 import pytest
+from inline import run_inline
 
 from doubles.replicas import assert_fully_replicated
 from quorumbook.cli.main import main
 from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.spark.jobs import tier as job
 from quorumbook.streams import Namespace
 
 RECORDS = [b"record %d" % number for number in range(60)]
@@ -103,6 +106,43 @@ def test_offloaded_segments_are_read_verified_and_restored(spark, cluster, tmp_p
     code, report = run("restore", "--resume", report["job_id"])
     assert (code, report["done"], report["resumed"]) == (0, 3, 2)
     check_restored(cluster, ids, before)
+
+
+def test_a_flipped_bit_in_what_says_a_files_version_is_a_finding(cluster, tmp_path):
+    path = f"/versions-{uuid4().hex[:8]}"
+    asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{path}"))
+
+    def run(make_plan, *arguments, **options):
+        return run_inline(
+            cluster, lambda ns: make_plan(ns, [], *arguments, **options), job.conclude,
+            namespace=path,
+        )  # fmt: skip
+
+    async def work():
+        async with await Namespace.open(f"{cluster.metadata_uri}#{path}") as namespace:
+            await write(namespace)
+
+    asyncio.run(work())
+    run(
+        job.plan_offload, to=str(tmp_path / "files"), older_than_s=0.0, min_bytes=0,
+        delete_lag_s=3600.0,
+    )  # fmt: skip
+    file = min((tmp_path / "files").rglob("*.parquet"))
+    whole = file.read_bytes()
+    key = b"quorumbook.format_version"
+    found = whole.rindex(key)
+    value = found + len(key) + 2  # behind its number and its size
+    assert whole[value : value + 1] == b"1"
+    for at, bit in ((found, 0), (found + 11, 1), (value, 0), (value, 1), (value, 3), (value, 7)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << bit
+        file.write_bytes(damaged)
+        report = run(job.plan_verify)
+        assert (report.exit_code, report.errors, report.findings) == (2, {}, 1), (at, bit)
+        (row,) = report.summary["rows"]
+        assert (row["segment"], str(file) in row["problem"]) == ("s#1", True)
+    file.write_bytes(whole)
+    assert run(job.plan_verify).exit_code == 0
 
 
 def check_restored(cluster, ids, before):

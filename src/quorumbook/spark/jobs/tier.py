@@ -17,13 +17,15 @@ from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams import Namespace
-from quorumbook.streams.errors import CorruptRecordsError, FilesUnavailableError
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    FilesUnavailableError,
+    UnsupportedFormatError,
+)
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.tier import copying, moving
 from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.streams.tier.nodes import TierNodes
-
-#: Readings of metadata that are under way at once.
 
 
 async def plan_offload(
@@ -157,7 +159,8 @@ async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     problem = ""
     try:
         await copying.verify(segment.env, stored.manifest)
-    except (CorruptRecordsError, FilesUnavailableError) as error:
+    except (CorruptRecordsError, FilesUnavailableError, UnsupportedFormatError) as error:
+        # A file of another version than its list, which was read, is no whole one either.
         problem = str(error)
     return {**_facts(stored.manifest), "problem": problem}
 

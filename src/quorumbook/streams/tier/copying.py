@@ -125,6 +125,7 @@ async def verify(env: Env, manifest: Manifest) -> int:
     Raises:
         CorruptRecordsError: a file is damaged or not the one that was written.
         FilesUnavailableError: a file cannot be read.
+        UnsupportedFormatError: a file says that it is of another release.
     """
     seal = digester_of(manifest)
     workers = [FileWorker(env) for _ in range(_CHECKERS)]

@@ -204,7 +204,7 @@ class PartFile:
 
         Raises:
             CorruptRecordsError: it is none of ours, or damaged.
-            UnsupportedFormatError: of a newer release.
+            UnsupportedFormatError: it says that it is of another release, or is damaged just there.
             OSError: it cannot be read.
         """
         import pyarrow as pa
@@ -218,9 +218,9 @@ class PartFile:
             metadata = self._file.metadata
             stored = (metadata.metadata or {}).items()
             facts = {k.decode(): v.decode() for k, v in stored if k.startswith(_PREFIX.encode())}
-            if facts.get(f"{_PREFIX}format_version") != str(FORMAT_VERSION):
+            if int(facts[f"{_PREFIX}format_version"]) != FORMAT_VERSION:
                 raise UnsupportedFormatError(
-                    f"{path} is of version {facts.get(_PREFIX + 'format_version')}, "
+                    f"{path} is of version {facts[_PREFIX + 'format_version']}, "
                     f"not {FORMAT_VERSION}"
                 )
             self.ledger_id = int(facts[f"{_PREFIX}ledger_id"])
