@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -16,10 +17,19 @@ from quorumbook.cli.main import main
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs import xcluster_verify
 from quorumbook.spark.jobs.frame import Report
-from quorumbook.spark.jobs.xcluster import CrossCluster
+from quorumbook.spark.jobs.xcluster import CrossCluster, _Copier
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, Position, SequenceId
+from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError, TransactionLostError
+from quorumbook.streams.format.control import (
+    Chunk,
+    EntryNote,
+    encode_chunk_field,
+    encode_time_note,
+)
+from quorumbook.streams.format.envelope import decode_entry, encode_entry
+from quorumbook.streams.format.records import CONTROL, decode_records, encode_record
 from quorumbook.streams.transactions import (
     Application,
     DraftOptions,
@@ -27,6 +37,8 @@ from quorumbook.streams.transactions import (
     Place,
     collect_orphans,
 )
+from quorumbook.streams.transactions.grafting import Draft, as_copied
+from quorumbook.streams.writing.takeover import StreamTail
 from quorumbook.testing import LocalCluster
 
 
@@ -80,6 +92,18 @@ class World:
 
         return self.run(side, work)
 
+    def facts(self, name, side):
+        """Return what segments say of their records."""
+
+        async def work(namespace):
+            return [
+                (s.number, s.first_txid, s.last_txid, s.record_count, s.start_sequence_id,
+                 s.last_entry, s.last_slot)
+                for s in await namespace.stream(name).context.nodes.segments()
+            ]  # fmt: skip
+
+        return self.run(side, work)
+
     def job(self, *names, job_id="one", max_bytes=1 << 30):
         here, there = (connected(self.connections[side]) for side in ("here", "there"))
         return CrossCluster(here, there, names, job_id=job_id, max_bytes=max_bytes)
@@ -118,12 +142,104 @@ def test_copies_have_everything_and_go_on_at_the_very_record(world):
     assert (job.records, job.batches) == (21, 1)
     for name in "a", "b/c":
         assert world.records(name, "there") == world.records(name, "here")
+        assert world.facts(name, "there") == world.facts(name, "here")
     assert world.job().plan() is None
     # A record in chunks, over several entries, and what follows it.
     world.write("a", [bytes(2_500_000), b"after"])
     world.copy(job_id="two")
     assert world.records("a", "there") == world.records("a", "here")
+    assert world.facts("a", "there") == world.facts("a", "here")
     assert world.verify().findings == 0
+
+
+def test_copies_in_chunks_are_where_their_chunks_say(world, monkeypatch):
+    monkeypatch.setattr("quorumbook.streams.writing.pending.MAX_PAYLOAD_SIZE_BYTES", 1000)
+    monkeypatch.setattr("quorumbook.streams.writing.pending.CHUNK_SIZE_BYTES", 400)
+    monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 700)
+    large = [bytes([n]) * 1300 for n in range(4)]
+    world.write("a", [b"%d" % n for n in range(30)])
+    world.write("a", [b"before", large[0], b"between", large[1], large[2], b"behind"])
+
+    def places(side):
+        """Return where readers say that records are, and what they find there."""
+
+        async def work(namespace):
+            stream = namespace.stream("a")
+            async with stream.reader(tail=False) as reader:
+                told = [(r.position, r.sequence_id, r.payload) async for r in reader]
+            for position, sequence_id, payload in told[-7:]:
+                async with stream.reader(position, tail=False) as reader:
+                    (found,) = await reader.read(1)
+                assert (found.position, found.sequence_id) == (position, sequence_id)
+                assert found.payload == payload
+            return [position for position, *_ in told]
+
+        return world.run(side, work)
+
+    assert world.copy().segments > 4  # so numbers and entries are others than those of the source
+    assert world.records("a", "there") == world.records("a", "here")
+    assert places("there") != places("here")
+    world.write("a", [large[3], b"last"])
+    world.copy(job_id="two")
+    assert world.records("a", "there") == world.records("a", "here")
+    places("there")
+
+    async def merge(namespace):
+        for number in range(4):
+            async with namespace.stream("a").writer() as writer:
+                await writer.append(b"%d" % number)
+        place, context = Place(namespace.client, namespace), namespace.stream("a").context
+        work = Compaction(place, context, keep_s=0.0)
+        await work.run(await work.rules(target_bytes=1 << 20))
+
+    # Small segments are merged, but none with chunks is given another number for it.
+    world.run("there", merge)
+    assert [row[2] for row in world.records("a", "there")][36:38] == [large[3], b"last"]
+    places("there")
+
+
+def test_a_copy_in_chunks_is_no_other_segment_than_its_chunks_say():
+    tail = StreamTail(
+        state=SimpleNamespace(), next_number=7, next_sequence_id=40, last_txid=-1,
+        completed_at_ms=1, epoch=1,
+    )  # fmt: skip
+    draft = Draft(
+        stream="a", ledger_id=1, record_count=3, size_bytes=9, last_entry=0, number=7,
+        first_sequence_id=40,
+    )  # fmt: skip
+    behind = replace(draft, number=8, first_sequence_id=43)
+    assert as_copied("a", [draft, behind], tail) == tail
+    assert as_copied("a", [draft, replace(behind, number=None)], tail) == tail
+    for wrong in (
+        [draft, replace(behind, number=7)], [draft, replace(behind, number=9)],
+        [replace(draft, number=6)], [draft, replace(behind, first_sequence_id=44)],
+    ):  # fmt: skip
+        with pytest.raises(TransactionLostError, match="goes on with segment"):
+            as_copied("a", wrong, tail)
+
+
+def chunk_at(first):
+    """An entry with one chunk of a record that begins there."""
+    note = encode_time_note(5) + encode_chunk_field(Chunk(1, 3, first))
+    rows = [(CONTROL, 0, 1, note), (0, 1, 1, b"payload")]
+    return encode_entry(b"".join(encode_record(*row) for row in rows))
+
+
+def test_chunks_tell_where_in_the_copy_their_record_begins():
+    split = SimpleNamespace(segment=7, first_entry=5, segment_sequence_id=100)
+    copier = _Copier(split, [[7, 0, 4, 20], [7, 5, 9, 21], [8, 0, 3, 22]])
+    for given, told in (
+        (Position(7, 4, 1), Position(20, 4, 1)),
+        (Position(7, 5, 0), Position(21, 0, 0)),
+        (Position(7, 9, 2), Position(21, 4, 2)),
+        (Position(8, 3, 0), Position(22, 3, 0)),
+        (Position(6, 2, 0), Position(6, 2, 0)),  # what it begins with is not in this batch
+    ):
+        entry = copier.copied(chunk_at(given))
+        (note, _) = decode_records(decode_entry(entry))
+        assert EntryNote.decode(note.payload) == EntryNote(5, chunk=Chunk(1, 3, told))
+    draft = copier.draft("a", 1, 9)
+    assert (draft.number, draft.first_sequence_id) == (21, 100)
 
 
 def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
