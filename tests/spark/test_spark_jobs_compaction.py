@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -120,6 +121,35 @@ def test_segments_are_merged_by_command_and_rows_stay(spark, cluster, path, tmp_
         ["spark", "compact-segments", "--metadata", cluster.metadata_uri, "--namespace", path,
          "--stream", "missing"]
     ) == 1  # fmt: skip
+
+
+def test_what_is_young_is_left_and_merged_ledgers_stay_for_those_who_read_them(cluster, path):
+    in_namespace(cluster, path, lambda ns: sink(ns, "s", 4))
+    before, _ = in_namespace(cluster, path, lambda ns: look(ns, "s"))
+
+    def run(**rules):
+        """Plan by these rules and by all that are wide, and have the task keep to these."""
+
+        async def make(namespace):
+            plan = await job.plan(namespace, [], **RULES | rules)
+            wide = plan if plan.units else await job.plan(namespace, [], **RULES)
+            units = [replace(unit, arguments=unit.arguments | rules) for unit in wide.units]
+            planned.append(len(plan.units))
+            return replace(wide, units=units)
+
+        planned = []
+        report = run_inline(cluster, make, job.conclude, namespace=path)
+        assert report.errors == {}
+        return planned, report.summary["segments_merged"]
+
+    assert run(older_than_s=3600.0) == ([0], 0)
+    assert run(target_bytes=100) == ([0], 0)
+    assert run(keep_s=3600.0) == ([1], 4)
+    assert in_namespace(cluster, path, lambda ns: look(ns, "s")) == (before, 1)
+    assert len(in_namespace(cluster, path, lambda ns: unreferenced(ns, "s"))) == 4
+    in_namespace(cluster, path, lambda ns: sink(ns, "t", 2))
+    assert run() == ([1], 2)  # whose own ledgers go at once
+    assert len(in_namespace(cluster, path, lambda ns: unreferenced(ns, "s", "t"))) == 4
 
 
 class Killed(BaseException):

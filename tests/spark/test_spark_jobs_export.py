@@ -36,7 +36,8 @@ def stream(cluster):
             await namespace.create_stream(name)
             for half in (RECORDS[:20], RECORDS[20:]):
                 async with namespace.stream(name).writer() as writer:
-                    await writer.append_batch(half)
+                    for start in range(0, len(half), 7):
+                        await writer.append_batch(half[start : start + 7])
 
     asyncio.run(write())
     return name
@@ -56,8 +57,11 @@ def paths(tmp_path):
     return sorted(str(path) for path in (tmp_path / "out").iterdir())
 
 
-def test_parquet_has_every_record_once_however_often_it_is_written(cluster, stream, tmp_path):
-    for _ in range(2):
+def test_parquet_has_every_record_once_however_often_it_is_written(
+    cluster, stream, tmp_path, monkeypatch
+):
+    for rows in (10_000, 10):
+        monkeypatch.setattr(export, "_ROWS", rows)  # handed on together
         report = run(cluster, stream, tmp_path)
         assert (report.exit_code, report.summary["rows_written"]) == (0, 50)
         table = pq.read_table(paths(tmp_path))
@@ -120,15 +124,18 @@ def test_ledgers_are_exported_by_the_command(spark, cluster, tmp_path):
     assert values == [b"entry %d" % number for number in range(5, 30)]
 
 
-def test_a_ledger_that_is_being_written_stays_its_writers(cluster, tmp_path):
+def test_a_ledger_that_is_being_written_stays_its_writers(cluster, tmp_path, monkeypatch):
     options = export.ExportOptions(out=str(tmp_path / "out")).arguments()
     connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path="/exported")
     with cluster.connect() as client, client.create_ledger() as ledger:
         for number in range(5):
             ledger.append(b"entry %d" % number)
         unit = Unit("part", 1, {"ledger_id": ledger.id, "from": 0, "to": 3, **options})
+        monkeypatch.setattr(export, "_ROWS", 3)
         results, errors = do_units(connection, Plan("export", [unit], export.work))
         assert (errors, results["part"]["rows"]) == ({}, 4)
+        values = pq.read_table(paths(tmp_path)).column("value").to_pylist()
+        assert values == [b"entry %d" % number for number in range(4)]
         ledger.append(b"more")  # nobody was shut out
 
 

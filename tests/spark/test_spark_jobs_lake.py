@@ -21,7 +21,7 @@ from quorumbook.spark.lake.manifest import ManifestTable, committed_files
 from quorumbook.spark.lake.rows import Rows, schema_of
 from quorumbook.spark.lake.table import LakeConflictError, LakeState
 from quorumbook.spark.pool import connected
-from quorumbook.streams import Namespace, SequenceId
+from quorumbook.streams import Namespace, SequenceId, Stream
 from quorumbook.streams.errors import DataLossError
 
 KINDS = ["parquet", "iceberg", "delta"]
@@ -112,6 +112,7 @@ class Killed(BaseException):
 
 
 def test_each_record_is_there_once_whatever_was_killed(world, monkeypatch):
+    monkeypatch.setattr("quorumbook.spark.jobs.lake_sink._ROWS", 15)  # handed on together
     first, more = [b"%d" % n for n in range(45)], [b"more %d" % n for n in range(7)]
     world.write("a", first)
     world.write("b", [b"of b"])
@@ -167,11 +168,50 @@ def test_what_is_gone_is_an_error_unless_it_is_allowed(cluster, tmp_path):
         world.sink().plan()
     world.sink_all(allows_loss=True)
     assert payloads(world.rows())[-2:] == [b"9", b"left"]
+    # So it is where only a part of a segment is gone.
+    world.write("a", [b"lost as well", b"left, too"])
+    world.run(lambda ns: ns.stream("a").truncate(SequenceId(14)))
+    with pytest.raises(DataLossError, match="--allow-data-loss"):
+        world.sink().plan()
+    world.sink_all(allows_loss=True)
+    assert payloads(world.rows())[-2:] == [b"left", b"left, too"]
     # Another stream of the same name is not taken for it.
     world.run(lambda ns: ns.delete_stream("a"))
     world.write("a", [b"new"])
     with pytest.raises(DataLossError, match="made again"):
         world.sink().plan()
+
+
+def test_what_others_do_to_a_table_hides_not_how_far_it_is(cluster, tmp_path):
+    world = World(cluster, tmp_path, "iceberg")
+    world.write("a", [b"%d" % n for n in range(10)])
+    world.sink_all()
+    table = world.table()._table
+    for _ in range(2):  # a snapshot without a state, whose parent has none either
+        table.append(schema_of("").empty_table())
+    assert table.refresh().current_snapshot().parent_snapshot_id is not None
+    assert world.sink().plan() is None
+    world.write("a", [b"more"])
+    assert world.sink_all(job_id="second").rows == 1
+    assert payloads(world.rows()) == [*(b"%d" % n for n in range(10)), b"more"]
+
+
+def test_a_file_with_a_gap_is_none(cluster, tmp_path, monkeypatch):
+    world = World(cluster, tmp_path, "parquet")
+    world.write("a", [b"%d" % n for n in range(30)])
+    read = Stream.read_split
+
+    async def read_split(stream, split):
+        async for batch in read(stream, split):
+            if batch.first_sequence_id != 10:
+                yield batch
+
+    monkeypatch.setattr(Stream, "read_split", read_split)
+    results, errors = do_units(world.connection, world.sink().plan())
+    assert results == {}
+    (error,) = errors.values()
+    assert "records 10 to 19 of stream a are missing" in error
+    assert [path for path in (tmp_path / "table").rglob("*") if path.is_file()] == []
 
 
 def test_a_table_of_another_cluster_is_refused(cluster, tmp_path):
