@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 
 from quorumbook.cli.main import main
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs import compact_keys as job
+from quorumbook.spark.jobs.engine import Limits
+from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.streams import Namespace
 from quorumbook.streams.transactions import (
     Application,
@@ -96,6 +101,84 @@ def test_the_latest_of_each_key_replaces_the_result_before(spark, world, capsys)
         capsys.readouterr()
         assert world.command(**words)[0] == 1
         assert what in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_deletes_a_key_stays_until_it_is_old_and_then_nothing_of_the_key_does(spark):
+    now = datetime.now(UTC)
+
+    def row(seq, key, value, age_s):
+        at = None if age_s is None else now - timedelta(seconds=age_s)
+        return seq, key, value, [{"key": "h", "value": b"%d" % seq}], at
+
+    rows = [
+        row(0, b"old", b"1", 9000), row(1, b"old", b"", 7300),
+        row(2, b"young", b"2", 9000), row(3, b"young", b"", 7000),
+        row(4, None, b"", 9000), row(5, None, b"", 9000), row(6, None, b"kept", 9000),
+        row(7, b"again", b"", 9000), row(8, b"again", b"3", 8000),
+        row(9, b"unknown", b"", None), row(10, b"", b"", 9000), row(11, b"whole", b"4", 9000),
+        row(12, b"clocks", b"", 7000), row(13, b"clocks", b"", 9000),
+    ]  # fmt: skip
+    # They come in any order.
+    frame = spark.createDataFrame(rows[::-1], f"{job._COLUMNS}, timestamp timestamp")
+    left = sorted(job.what_stays(frame, 7200.0).collect(), key=lambda each: each.seq)
+    assert [each.seq for each in left] == [3, 4, 5, 6, 8, 9, 11]
+    for each in left:
+        seq, key, value, (header,), _ = rows[each.seq]
+        assert (each.seq, each.key, each.value) == (seq, key, value)
+        assert each.headers[0].value == header["value"]
+
+
+def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, world, tmp_path):
+    world.write("a", (b"x", b"1"), (b"y", b"2"))
+    options = job.KeyOptions(source="a", target="b", retain_s=0.0)
+    connection = Connection(metadata_uri=world.cluster.metadata_uri, namespace_path=world.path)
+
+    async def batch(namespace, *payloads):
+        """Have the job's batch committed as the sink does, and nothing else done."""
+        due = await job.look(namespace, options)
+        place = Place(namespace.client, namespace)
+        app = Application(place, due.application, Identity("batch", "run"))
+        await app.prepare()
+        attempt = app.attempt(due.end, 0, 0, DraftOptions(), 1000)
+        await attempt.append("b", payloads)
+        await app.commit(due.end, [await attempt.finish()], CommitOptions(replaces=True))
+
+    def again(spark=None):
+        journal = JobJournal.begin(str(tmp_path), "compact-keys", {})
+        report = job.run(spark, connection, options, journal, Limits())
+        job.conclude(report)
+        return report.summary["was_there"], report.summary["rows_written"]
+
+    world.run(lambda ns: ns.create_stream("b"))
+    world.run(lambda ns: batch(ns, b"1", b"2"))
+    assert again() == (True, 0)
+    assert world.read("b") == [(None, b"1"), (None, b"2")]
+    # Killed between the batch and what it leaves to be done.
+    world.write("a", (b"x", b""), (b"y", b""))
+    world.run(batch)
+    assert world.read("b") == [(None, b"1"), (None, b"2")]
+    assert again() == (True, 0)
+    assert world.read("b") == []
+    world.write("a", (b"z", b"3"))
+    world.run(lambda ns: batch(ns, b"3"))
+    assert again() == (True, 0)
+    assert world.read("b") == [(None, b"3")]
+    world.write("a", (b"z", b""))
+
+    async def begin():
+        namespace = await Namespace.open(f"{world.cluster.metadata_uri}#{world.path}")
+        writer = await namespace.stream("a").writer()
+        await writer.append(b"4", key=b"late")  # in no segment that is completed
+        return namespace, writer
+
+    run = world.cluster._thread.run
+    namespace, writer = run(begin())
+    try:
+        assert again(spark) == (False, 0)
+    finally:
+        run(writer.close())
+        run(namespace.close())
+    assert world.read("b") == []
 
 
 def test_a_batch_replaces_what_there_was_in_one_step_or_not_at_all(world):

@@ -22,8 +22,10 @@ from quorumbook.spark.jobs.queries import connected_to, paced
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, Position
 from quorumbook.streams.errors import StreamNotFoundError, TransactionLostError
+from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.transactions import Application, Identity, Place
+from quorumbook.streams.transactions.state import AttemptName
 
 _UNIT = "batch"
 _COLUMNS = "seq long, key binary, value binary, headers array<struct<key:string,value:binary>>"
@@ -94,9 +96,7 @@ async def _check_target(namespace: Namespace, name: str, application: str) -> No
     """Raise ConfigError if somebody else has records there."""
     segments = await namespace.stream(name).context.nodes.segments()
     for segment in without_truncated(segments):
-        ledger = await namespace.client.ledger_metadata(segment.ledger_id)
-        made_by = ledger.custom_metadata.get("transaction", b"").decode(errors="replace")
-        if not made_by.startswith(f"{application} "):
+        if not (await _made_by(namespace, segment)).startswith(f"{application} "):
             raise ConfigError(
                 f"--to stream:{name}: segment {segment.number} is no result of compacting this "
                 "stream, and would be replaced; give another stream"
@@ -131,43 +131,62 @@ def run(
         writer = writer.option("txnAppId", due.application).option("txnVersion", str(due.end))
         writer.save(f"stream:{options.target}")
         rows = seen.get["rows"]
-        if not rows:
-            cluster.run(lambda: _empty(namespace, options.target))
+    cluster.run(lambda: drop_older(namespace, options.target, due.end))
     result = {"rows": rows, "end": due.end, "was_there": due.is_done}
     journal.add({_UNIT: result})
     report.results = {_UNIT: result}
     return report
 
 
-async def _empty(namespace: Namespace, name: str) -> None:
-    """Leave nothing of a stream: a batch without rows replaces nothing."""
+async def drop_older(namespace: Namespace, name: str, end: int) -> None:
+    """Leave nothing of earlier results: a batch without rows replaces nothing.
+
+    A job that is killed before this is given again, finds its batch committed, and does this.
+    """
     segments = await namespace.stream(name).context.nodes.segments()
-    if segments:
-        await namespace.stream(name).truncate(Position(segments[-1].number + 1, 0, 0))
+    last = -1
+    for segment in without_truncated(segments):
+        made_by = await _made_by(namespace, segment)
+        attempt = AttemptName.parse(made_by.rpartition(" ")[2])
+        if attempt is not None and attempt.batch < end:
+            last = segment.number
+    if last >= 0:
+        await namespace.stream(name).truncate(Position(last + 1, 0, 0))
+
+
+async def _made_by(namespace: Namespace, segment: SegmentMetadata) -> str:
+    ledger = await namespace.client.ledger_metadata(segment.ledger_id)
+    return ledger.custom_metadata.get("transaction", b"").decode(errors="replace")
 
 
 def latest(spark: Any, connection: Connection, options: KeyOptions, due: Due) -> Any:
-    """Return the rows of the result, in the order of the stream.
-
-    Records without a key are all kept; of those without a payload the young ones.
-    """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
+    """Return the rows of the result, in the order of the stream."""
     reader = connected_to(spark.read.format("quorumbook"), connection)
     reader = reader.option("endingOffsets", json.dumps({options.source: due.end}))
     records = reader.schema(f"{_COLUMNS}, timestamp timestamp").load(f"stream:{options.source}")
+    left = what_stays(records, options.retain_s).orderBy("seq")
+    tasks = 1 + due.size_bytes // _TASK_BYTES
+    return left.coalesce(tasks).select("key", "value", "headers", "timestamp")
+
+
+def what_stays(records: Any, retain_s: float) -> Any:
+    """Return the latest record of each key.
+
+    Records without a key are all kept; of those without a payload, which delete their key, the
+    ones that are younger than ``retain_s``, or of which nobody knows how old they are.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
     by_itself = f.when(f.col("key").isNull(), f.col("seq"))
     newest = (
         records.groupBy("key", by_itself.alias("by_itself"))
         .agg(f.max_by(f.struct("seq", "value", "headers", "timestamp"), "seq").alias("newest"))
         .select("key", "newest.*")
     )
-    since = f.current_timestamp() - f.make_dt_interval(secs=f.lit(options.retain_s))
+    since = f.current_timestamp() - f.make_dt_interval(secs=f.lit(retain_s))
     is_old = f.coalesce(f.col("timestamp") < since, f.lit(False))
     is_deleted = f.col("key").isNotNull() & (f.length("value") == 0)
-    left = newest.where(~(is_deleted & is_old)).orderBy("seq")
-    tasks = 1 + due.size_bytes // _TASK_BYTES
-    return left.coalesce(tasks).select("key", "value", "headers", "timestamp")
+    return newest.where(~(is_deleted & is_old))
 
 
 def arguments(options: KeyOptions) -> dict[str, Any]:
