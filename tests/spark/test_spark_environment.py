@@ -6,15 +6,20 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from spark_helpers import write_ledger
 
 import quorumbook
+from quorumbook.cli.main import main
 from quorumbook.errors import ConfigError
+from quorumbook.spark import session as session_module
 from quorumbook.spark.executors import check_executors
 from quorumbook.spark.options import Use
-from quorumbook.spark.session import check_environment
+from quorumbook.spark.session import check_environment, spark_session
 from quorumbook.spark.write_options import WriteOptions
 
 
@@ -86,6 +91,62 @@ def test_executors_like_the_driver_are_accepted_and_others_refused(
         other.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
         with pytest.raises(ConfigError, match=r"Cannot run program .*/nowhere/python3"):
             check_executors(spark)
+
+
+@pytest.fixture
+def unlike(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return ``unlike(text)``: the session gets executors that have this for our package.
+
+    It is the session of all tests, whose next workers find that before ours.
+    """
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://elsewhere:7077")
+    monkeypatch.setattr(type(spark), "getActiveSession", lambda: None)
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+
+    def call(text: str) -> None:
+        path = tmp_path / uuid4().hex
+        for name in ("quorumbook", "pandas", "pyarrow"):
+            (path / name).mkdir(parents=True)
+            (path / name / "__init__.py").write_text(text if name == "quorumbook" else "")
+        monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(path))
+
+    return call
+
+
+def test_a_session_with_executors_unlike_the_driver_is_refused_before_any_task(
+    unlike: Any, cluster: Any, tmp_path: Path, capsys: Any
+) -> None:
+    write_ledger(cluster, [b"entry"])
+    unlike('__version__ = "0.0.9"')
+    with pytest.raises(ConfigError, match=r"the driver has.*executor .* with quorumbook 0\.0\.9: "):
+        spark_session()
+    # A job says so in one line, and does nothing.
+    unlike("raise ImportError('no such luck')")
+    report = tmp_path / "report.json"
+    code = main(
+        ["spark", "audit", "--metadata", cluster.metadata_uri, "--json-report", str(report),
+         "--state-dir", str(tmp_path / "jobs")]
+    )  # fmt: skip
+    told = [line for line in capsys.readouterr().err.splitlines() if "--resume" not in line]
+    assert (code, len(told), report.exists()) == (1, 1, False), told
+    assert "quorumbook not usable: no such luck: install the same everywhere" in told[0]
+    (journal,) = (tmp_path / "jobs").iterdir()
+    assert len(journal.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("master", "is_checked"),
+    [("local", True), ("local[*]", True), ("local-cluster[1,1,700]", False), ("yarn", False),
+     ("spark://h:7077", False), ("k8s://h", False)],
+)  # fmt: skip
+def test_executors_are_looked_at_unless_the_driver_is_the_only_one(
+    master: str, is_checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+    assert session_module._is_checked_otherwise(session) is is_checked
+    # One of Spark Connect has executors that only its server knows.
+    monkeypatch.setattr("pyspark.sql.utils.is_remote", lambda: True)
+    assert session_module._is_checked_otherwise(session)
 
 
 def test_workers_keep_memory_that_they_will_use_again(spark: Any) -> None:
