@@ -127,6 +127,33 @@ async def test_an_offloaded_segment_reads_as_before_and_comes_back_byte_by_byte(
     assert await payloads(stream) == PAYLOADS
 
 
+async def test_of_files_no_more_is_read_than_is_asked_for(
+    ns: Namespace, tmp_path, small_groups, monkeypatch
+) -> None:
+    stream = await written(ns)
+    segment = await gone_to_files(stream, tmp_path)
+    groups: list[int] = []
+    read_run = part_file.PartFile.read_run
+
+    def noted(file: part_file.PartFile, group: int, *how: object) -> object:
+        groups.append(group)
+        return read_run(file, group, *how)
+
+    monkeypatch.setattr(part_file.PartFile, "read_run", noted)
+    everything = await payloads(stream)
+    assert everything == PAYLOADS
+    per_segment = len(groups)
+    assert per_segment > 3
+    groups.clear()
+    start = Position(segment.number, 12, 0)
+    end = Position(segment.number, 13, 0)
+    async with stream.reader(start, end=end, tail=False) as reader:
+        found = [record.payload async for record in reader]
+    assert found
+    assert set(found) < set(PAYLOADS)
+    assert len(groups) <= 2 < per_segment  # the one that has it, and that of the entry at the end
+
+
 async def test_what_was_done_is_not_done_again(ns: Namespace, tmp_path) -> None:
     stream = await written(ns, 1)
     (segment,) = await segments_of(stream)

@@ -223,12 +223,15 @@ class Walk:
             first = max(self._next.entry, segment.min_active_entry)
         if segment.is_in_progress and not self._options.tail:
             await opened.ledger.read_last_add_confirmed()
+        last = self._last_due(segment)
         while True:
             try:
-                async with contextlib.aclosing(opened.confirmed(first)) as batches:
+                async with contextlib.aclosing(opened.confirmed(first, last)) as batches:
                     async for batch in batches:
                         yield batch
-                break
+                if last is None or self._chunks.start is None:
+                    break
+                first, last = last + 1, None  # a record goes on behind the end
             except DataLossError as error:
                 first = self._pass_over(opened, error)
         if not segment.is_in_progress:
@@ -237,6 +240,18 @@ class Walk:
             async with contextlib.aclosing(self._tail(opened)) as batches:
                 async for batch in batches:
                     yield batch
+
+    def _last_due(self, segment: SegmentMetadata) -> EntryId | None:
+        """Return the entry behind which nothing of a completed segment is read; None: none is.
+
+        What is missing in front of the end is told by what comes behind it, so where that is not
+        an error but a ``Gap``, it is read.
+        """
+        end = self._options.end
+        is_in_it = end is not None and end.segment == segment.number
+        if end is None or not is_in_it or segment.is_in_progress:
+            return None
+        return None if self._options.on_gap == "report" else end.entry
 
     async def _has_successor(self, segment: SegmentMetadata) -> bool:
         """Tell whether a segment is done for, although it was in progress when it was listed."""

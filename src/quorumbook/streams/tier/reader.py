@@ -1,20 +1,30 @@
 """A segment's ledger, read from its files: for those who would read it from bookies.
 
-One worker thread reads a row group at a time; the next one is read while the last is handed out.
+A worker thread reads a row group at a time.  Two take turns while entries are handed out in order,
+since nearly all of that is done outside of Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import itertools
+from asyncio import Future
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import TypeVar
 
 from quorumbook.client import Entry, EntryBatch
 from quorumbook.env import Env
 from quorumbook.errors import LedgerClosedError, NoSuchEntryError
 from quorumbook.ids import EntryId
 from quorumbook.protocol.digest import DigestType, digester
-from quorumbook.streams.tier.manifest import Manifest
+from quorumbook.streams.tier.manifest import Manifest, Part
 from quorumbook.streams.tier.part_file import PartFile
-from quorumbook.streams.tier.worker import FileWorker
+from quorumbook.streams.tier.worker import FileWorker, forget
+
+T = TypeVar("T")
+#: Threads that take turns, and row groups that are read ahead of the one that is handed out.
+_WORKERS = 2
 
 
 class PartsReader:
@@ -29,11 +39,9 @@ class PartsReader:
         self._digester = digester(ledger.digest_type or DigestType.CRC32, ledger.password or b"")
         self.last_add_confirmed = ledger.last_entry_id
         self.length = ledger.length
-        self._worker = FileWorker(env)
+        self._workers = [_Worker(env) for _ in range(_WORKERS)]
         self._is_open = True
-        # Used by the worker only.
-        self._files: dict[str, PartFile] = {}
-        #: The row group that single entries were last read from.
+        #: The row group that single entries were last read from; used by the first worker only.
         self._held: tuple[PartFile, int, EntryBatch] | None = None
 
     async def close(self) -> None:
@@ -41,13 +49,8 @@ class PartsReader:
         if not self._is_open:
             return
         self._is_open = False
-
-        def close() -> None:
-            for file in self._files.values():
-                file.close()
-
-        await self._worker.run(close)
-        self._worker.stop()
+        for worker in self._workers:
+            await worker.close()
 
     async def read_last_add_confirmed(self) -> EntryId:
         """Return the last entry, which never changes."""
@@ -56,7 +59,8 @@ class PartsReader:
     async def read_entry(self, entry_id: EntryId) -> Entry:
         """Return one entry, by reading one row group."""
         self._check(entry_id)
-        batch = await self._worker.run(lambda: self._group_of(entry_id))
+        path = self._manifest.path(self._part_of(entry_id))
+        batch = await self._workers[0].run(path, lambda file: self._holding(file, entry_id))
         return next(iter(batch.part(entry_id, entry_id)))
 
     async def read_batches(
@@ -67,18 +71,22 @@ class PartsReader:
         if first > last:
             return
         self._check(last)
-        coming = self._worker.run(lambda: self._group_of(first))
+        coming: deque[Future[EntryBatch]] = deque()
+        turns = itertools.cycle(self._workers)
         try:
-            while True:
-                batch = await coming
-                following = batch.last_entry_id + 1
-                if following <= last:
-                    coming = self._worker.run(lambda entry_id=following: self._group_of(entry_id))  # type: ignore[misc]
-                yield _within(batch, first, last)
-                if following > last:
-                    return
+            begin = first
+            while begin <= last:
+                part = self._part_of(begin)
+                path, ids = self._manifest.path(part), (begin, min(last, part.last))
+                for group in await self._workers[0].run(path, partial(_groups, ids)):
+                    coming.append(next(turns).run(path, partial(self._batch_of, group)))
+                    if len(coming) > _WORKERS:
+                        yield _within(await coming.popleft(), first, last)
+                begin = part.last + 1
+            while coming:
+                yield _within(await coming.popleft(), first, last)
         finally:
-            coming.cancel()
+            forget(coming)
 
     def tail_batches(self, first: EntryId = 0) -> AsyncGenerator[EntryBatch, None]:
         """Yield what there is: nothing comes any more."""
@@ -94,21 +102,58 @@ class PartsReader:
                 entry_id=entry_id,
             )
 
-    # On the worker ---------------------------------------------------------------------------
+    def _part_of(self, entry_id: EntryId) -> Part:
+        return next(part for part in self._manifest.parts if part.last >= entry_id)
 
-    def _group_of(self, entry_id: EntryId) -> EntryBatch:
-        part = next(part for part in self._manifest.parts if part.last >= entry_id)
-        file = self._files.get(part.name)
-        if file is None:
-            file = self._files[part.name] = PartFile(self._manifest.path(part))
+    # On a worker -----------------------------------------------------------------------------
+
+    def _batch_of(self, group: int, file: PartFile) -> EntryBatch:
+        first, data, payloads = file.read_run(group, self._digester)
+        offset = self._digester.payload_offset
+        return EntryBatch(self._manifest.ledger_id, first, data, payloads, offset)
+
+    def _holding(self, file: PartFile, entry_id: EntryId) -> EntryBatch:
         group = file.group_of(entry_id)
         if self._held is None or self._held[:2] != (file, group):
-            first, data, payloads = file.read_run(group, self._digester)
-            batch = EntryBatch(
-                self._manifest.ledger_id, first, data, payloads, self._digester.payload_offset
-            )
-            self._held = file, group, batch
+            self._held = file, group, self._batch_of(group, file)
         return self._held[2]
+
+
+class _Worker:
+    """A thread with files of its own, which are opened when something of them is read."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._thread: FileWorker | None = None
+        # Used by the thread only.
+        self._files: dict[str, PartFile] = {}
+
+    def run(self, path: str, job: Callable[[PartFile], T]) -> Future[T]:
+        """Run a job with a file."""
+        if self._thread is None:
+            self._thread = FileWorker(self._env)
+        return self._thread.run(lambda: job(self._file(path)))
+
+    async def close(self) -> None:
+        """Let go of the files."""
+        if self._thread is not None:
+            await self._thread.run(self._close_files)
+            self._thread.stop()
+
+    def _file(self, path: str) -> PartFile:
+        found = self._files.get(path)
+        if found is None:
+            found = self._files[path] = PartFile(path)
+        return found
+
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+def _groups(ids: tuple[EntryId, EntryId], file: PartFile) -> range:
+    """Return the row groups that have the entries between two ids, both included."""
+    return range(file.group_of(ids[0]), file.group_of(ids[1]) + 1)
 
 
 def _within(batch: EntryBatch, first: EntryId, last: EntryId) -> EntryBatch:
