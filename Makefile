@@ -65,6 +65,7 @@ bench-streams: setup  ## Measure streams alone, beside DistributedLog and other 
 bench-background: setup  ## Measure garbage collection, and compaction beside a writer (three minutes).
 	$(BIN)/python bench/background.py
 
+bench-spark: ROUNDS = 3
 bench-spark: setup  ## Measure Spark beside the client alone (Java 17; a quarter of an hour; ROUNDS=, ROWS=).
 	$(BIN)/python bench/spark.py --rounds $(ROUNDS) --rows '$(ROWS)'
 

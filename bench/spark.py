@@ -5,13 +5,12 @@
 
 Everything runs on this machine, bookies in processes of their own.  What is compared runs in turn,
 round by round; a ratio is the median of the rounds' own ratios.  Spark runs on ``local[1]``, so
-that one task stands beside one client.
+that one task stands beside one client, but where two tasks are compared with one.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import sys
@@ -31,9 +30,12 @@ from quorumbook.spark import spark_session
 from quorumbook.spark.planning import Piece, plan
 from quorumbook.testing import LocalCluster
 from report import Figure
+from spark_costs import border, commit, overhead, packed, period
+from spark_measure import KB, MB, Bench, Row, text, within
+from spark_scale import counting, readback, scaling, tables
+from spark_synthetic import cross_border
 
 HERE = Path(__file__).resolve().parent
-KB, MB = 1024, 1 << 20
 #: Bytes of entries of each size, and the part of the client's rate that is to be reached.
 READS = {100: (96 * MB, 0.75), KB: (768 * MB, 0.85), 10 * KB: (768 * MB, 0.90)}
 AUDITS = {100: (32 * MB, None), KB: (256 * MB, 0.8)}
@@ -50,72 +52,12 @@ MAX_GROWTH = 1.1
 
 NOTES = (
     "three bookies in processes of their own, metadata in SQLite, E3/Qw3/Qa2, CRC32C, in "
-    "streams CRC-32; Spark `local[1]`, its driver with 2 GB of heap; planning, a task's start and "
-    "the commit count",
+    "streams CRC-32; Spark `local[1]`, for two tasks beside one `local[2]`, its driver with 2 GB "
+    "of heap; planning, a task's start and the commit count",
     "what is compared ran in turn, once to get warm and then round by round; rates are medians, "
     "a ratio is the median (lowest to highest) of the rounds' own ratios",
     "the client and the stream's writer run on uvloop, and do nothing with the payloads",
 )
-
-Row = Callable[["Bench"], Iterator[Figure]]
-
-
-class Bench:
-    """One cluster and one session, and how things are measured beside each other."""
-
-    def __init__(self, spark: Any, uri: str, work: Path, rounds: int) -> None:
-        self.spark = spark
-        self.uri = uri
-        self.work = work
-        self.rounds = rounds
-        self._numbers = itertools.count()
-
-    def name(self, prefix: str) -> str:
-        """Return a name that nothing has."""
-        return f"{prefix}-{next(self._numbers)}"
-
-    def start_s(self) -> float:
-        """Return how long Spark takes to read a single entry."""
-        (ledger_id,) = uvloop.run(load.write_ledgers(self.uri, 1, 1, ledgers=1))
-        path = f"ledger:{ledger_id}"
-        times = [load.read_by_spark(self.spark, self.uri, path) for _ in range(self.rounds + 2)]
-        return statistics.median(times[2:])
-
-    def beside(
-        self,
-        title: str,
-        unit: str,
-        goal: float | None,
-        ours: Callable[[], float],
-        other: Callable[[], float],
-    ) -> Figure:
-        """Measure two rates in turn, after each ran once."""
-        ours(), other()
-        pairs = [(ours(), other()) for _ in range(self.rounds)]
-        ratios = [of / to for of, to in pairs]
-        ratio = statistics.median(ratios)
-        rates = [statistics.median(side) for side in zip(*pairs, strict=True)]
-        value = (
-            f"{rates[0]:,.0f} to {rates[1]:,.0f} {unit}: **{ratio:.2f}** "
-            f"({min(ratios):.2f} to {max(ratios):.2f})"
-        )
-        print(f"{title}: {value}", file=sys.stderr)
-        if goal is None:
-            return Figure(title, value, "-", None)
-        return Figure(title, value, f"≥ {goal}", ratio >= goal)
-
-
-def within(title: str, seconds: list[float], goal: float) -> Figure:
-    """Say how long something took, and whether that is short enough."""
-    median = statistics.median(seconds)
-    spread = f"{median:.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
-    print(f"{title}: {spread}", file=sys.stderr)
-    return Figure(title, spread, f"≤ {goal:g} s", median <= goal)
-
-
-def text(size: int) -> str:
-    """Return a size for people."""
-    return f"{size // KB} KB" if size >= KB else f"{size} B"
 
 
 # Rows ----------------------------------------------------------------------------------------
@@ -138,8 +80,8 @@ def read(bench: Bench) -> Iterator[Figure]:
             lambda ids=ids: uvloop.run(load.read_ledgers(bench.uri, ids)),
         )
         yield processor(bench, whole, ids, text(size), count)
-        border = [load.cross_border(bench.spark, size, count) for _ in range(bench.rounds + 1)]
-        rate = f"{statistics.median(border[1:]):,.0f} rows/s"
+        alone = bench.times(partial(cross_border, bench.spark, size, count))
+        rate = f"{count / statistics.median(alone):,.0f} rows/s"
         yield Figure(
             f"Spark alone, the same rows made in its worker, {text(size)}", rate, "-", None
         )
@@ -274,9 +216,16 @@ def memory(bench: Bench) -> Iterator[Figure]:
         yield Figure(title, value, f"≤ {MAX_GROWTH:g} times", late <= early * MAX_GROWTH)
 
 
+#: In their order in the report; the last ones need another session.
 ROWS: dict[str, Row] = {
-    row.__name__: row for row in (read, sink, planning, offload, audit, latest, fresh, memory)
-}
+    row.__name__: row
+    for row in (
+        read, sink, planning, offload, audit, latest, fresh, memory,
+        overhead, packed, commit, period, border, readback, tables, counting, scaling,
+    )
+}  # fmt: skip
+#: How many tasks run at once, where that is not one.
+AT_ONCE = {"scaling": 2}
 
 
 # The report ----------------------------------------------------------------------------------
@@ -301,6 +250,18 @@ def write_report(new: dict[str, list[Figure]], rounds: int, target: Path) -> Non
     (target / "spark.md").write_text(text + "\n" + remarks.read_text())
 
 
+def session(at_once: int) -> Any:
+    """Return a session that runs so many tasks at once."""
+    configuration = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+    }
+    spark = spark_session("bench", master=f"local[{at_once}]", configuration=configuration)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -311,16 +272,16 @@ def main() -> int:
     names = [name for name in options.rows.split(",") if name] or list(ROWS)
     if set(names) - set(ROWS):
         parser.error(f"--rows {options.rows}: there are {', '.join(ROWS)}")
-    configuration = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
-    }
-    spark = spark_session("bench", master="local[1]", configuration=configuration)
-    spark.sparkContext.setLogLevel("ERROR")
     found: dict[str, list[Figure]] = {}
+    at_once = 0
+    spark = None
     try:
         for name in names:
+            if AT_ONCE.get(name, 1) != at_once:
+                at_once = AT_ONCE.get(name, 1)
+                if spark is not None:
+                    spark.stop()
+                spark = session(at_once)
             # Each with bookies of its own, which have nothing else to do.
             with (
                 tempfile.TemporaryDirectory(prefix="quorumbook-bench-") as work,
@@ -333,8 +294,9 @@ def main() -> int:
                 finally:
                     load.let_go(cluster.metadata_uri)
     finally:
-        spark.stop()
-    write_report(found, options.rounds, options.target)
+        if spark is not None:
+            spark.stop()
+        write_report(found, options.rounds, options.target)
     return 0
 
 

@@ -6,21 +6,17 @@ import asyncio
 import contextlib
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import uvloop
-from pyspark.cloudpickle import register_pickle_by_value
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
 
 import quorumbook
+from quorumbook.env.tasks import of_each
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs import audit, tier
 from quorumbook.spark.jobs.engine import Limits, run_plan
@@ -29,7 +25,7 @@ from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
 from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.schema import LEDGER_COLUMNS, STREAM_COLUMNS, arrow_schema, struct_of
+from quorumbook.spark.schema import LEDGER_COLUMNS, STREAM_COLUMNS, struct_of
 from quorumbook.spark.tail import TailReader
 from quorumbook.streams import Namespace
 from quorumbook.streams.metadata.address import DEFAULT_PATH
@@ -96,6 +92,19 @@ async def write_ledgers(uri: str, size: int, count: int, ledgers: int = 2) -> li
     return ids
 
 
+async def write_small_ledgers(uri: str, size: int, count: int, ledgers: int) -> list[int]:
+    """Write many closed ledgers of so many entries each, and return their ids."""
+    payload = os.urandom(size)
+    async with quorumbook.connect(uri) as client:
+
+        async def write_one(_: int) -> int:
+            async with await client.create_ledger() as writer:
+                await asyncio.gather(*(writer.append(payload) for _ in range(count)))
+                return writer.id
+
+        return sorted(await of_each(write_one, range(ledgers)))
+
+
 async def read_ledgers(uri: str, ids: Sequence[int]) -> float:
     """Read ledgers and do nothing with the payloads; return entries per second."""
     count = 0
@@ -133,6 +142,13 @@ async def write_stream(
                 waiting.clear()
                 await writer.roll()
         return count / (time.perf_counter() - begin)
+
+
+async def make_streams(uri: str, prefix: str, count: int) -> None:
+    """Make streams without a record."""
+    async with await Namespace.open(address(uri)) as namespace:
+        for number in range(count):
+            await namespace.create_stream(f"{prefix}{number}")
 
 
 async def remove_files(uri: str, stream: str) -> None:
@@ -221,62 +237,21 @@ def _beside(work: Callable[[threading.Event, asyncio.Event], Any]) -> Iterator[N
 # Spark ---------------------------------------------------------------------------------------
 
 
-def _frame(spark: Any, uri: str, path: str) -> Any:
+def frame_of(spark: Any, uri: str, path: str, **options: Any) -> Any:
+    """Return the frame of a path, planned as options say."""
     reader = spark.read.format("quorumbook").option("metadataServiceUri", uri)
-    return reader.option("targetPartitionBytes", "10G").load(path)
+    return reader.options(**options).load(path)
 
 
-def read_by_spark(spark: Any, uri: str, path: str) -> float:
-    """Read a path in one task, into nothing; return seconds."""
-    frame = _frame(spark, uri, path)
+def into_nothing(frame: Any) -> float:
+    """Have Spark make all rows of a frame, for nobody; return seconds."""
     return timed(lambda: frame.write.format("noop").mode("overwrite").save())
 
 
-class Border(DataSource):
-    """Rows like those of ledgers that are made in the worker: what Spark alone costs."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "border"
-
-    def schema(self) -> str:
-        """Return the columns."""
-        return "ledger_id long, entry_id long, size int, value binary"
-
-    def reader(self, schema: StructType) -> BorderReader:
-        """Return what reads."""
-        return BorderReader(int(self.options["size"]), int(self.options["count"]), schema)
-
-
-class BorderReader(DataSourceReader):
-    """One task that yields the same batch again and again."""
-
-    def __init__(self, size: int, count: int, schema: StructType) -> None:
-        self._size, self._count, self._schema = size, count, schema
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the task."""
-        return [InputPartition(0)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield batches as large as those of ledgers."""
-        rows = min(10_000, 2 * 1024 * 1024 // self._size)
-        numbers = list(range(rows))
-        columns = [numbers, numbers, [self._size] * rows, [bytes(self._size)] * rows]
-        batch = pa.RecordBatch.from_pydict(
-            dict(zip(self._schema.names, columns, strict=True)), arrow_schema(self._schema)
-        )
-        for _ in range(self._count // rows):
-            yield batch
-
-
-def cross_border(spark: Any, size: int, count: int) -> float:
-    """Have Spark take so many rows of a size that cost nothing to make; return rows per second."""
-    register_pickle_by_value(sys.modules[__name__])
-    spark.dataSource.register(Border)
-    frame = spark.read.format("border").options(size=size, count=count).load()
-    return count / timed(lambda: frame.write.format("noop").mode("overwrite").save())
+def read_by_spark(spark: Any, uri: str, path: str, tasks: int = 1) -> float:
+    """Read a path in one task, or in some, into nothing; return seconds."""
+    planned = {"targetPartitionBytes": "10G", "minPartitions": tasks}
+    return into_nothing(frame_of(spark, uri, path, **planned))
 
 
 def write_parquet(
@@ -319,6 +294,25 @@ def cached_frame(spark: Any, size: int, count: int) -> Iterator[Any]:
         frame.unpersist()
 
 
+@contextlib.contextmanager
+def cached_rows(spark: Any, prefix: str, tasks: int, streams: int) -> Iterator[Any]:
+    """Hold a frame in memory whose partitions have a row each for every one of some streams."""
+    stream = f"concat('{prefix}', id % {streams}) AS stream"
+    rows = spark.range(0, tasks * streams, 1, tasks)
+    frame = rows.selectExpr(stream, "cast('x' AS binary) AS value").cache()
+    frame.count()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
+def write_by_column(frame: Any, uri: str) -> float:
+    """Write a frame to the streams that its rows name; return seconds."""
+    writer = frame.write.format("quorumbook").mode("append").option("metadataServiceUri", uri)
+    return timed(writer.save)
+
+
 def write_by_spark(frame: Any, uri: str, stream: str, count: int) -> float:
     """Write a frame to a new stream; return rows per second."""
     options = {"metadataServiceUri": uri, "createStream": "true"}
@@ -326,12 +320,13 @@ def write_by_spark(frame: Any, uri: str, stream: str, count: int) -> float:
     return count / timed(lambda: writer.save(f"stream:{stream}"))
 
 
-async def plan_offload(uri: str, stream: str, directory: Path) -> Plan:
-    """Plan to move all of a stream into files."""
+async def plan_offload(uri: str, stream: str, directory: Path, delete_lag_s: float = 3600) -> Plan:
+    """Plan to move all of a stream into files; bookies keep theirs for some time."""
     async with await Namespace.open(address(uri)) as namespace:
         return await tier.plan_offload(
-            namespace, [stream], to=str(directory), older_than_s=0, min_bytes=0, delete_lag_s=3600
-        )
+            namespace, [stream], to=str(directory), older_than_s=0, min_bytes=0,
+            delete_lag_s=delete_lag_s,
+        )  # fmt: skip
 
 
 async def plan_audit(uri: str, ids: Sequence[int]) -> Plan:
@@ -391,21 +386,7 @@ def watched_copy(spark: Any, uri: str, stream: str, checkpoint: Path) -> dict[st
 
     By process: Spark's heap after a collection, the Python processes below it, and this one.
     """
-    java = spark._jvm.java.lang  # noqa: SLF001 - the only way there
     found: dict[str, list[int]] = {}
-
-    def note() -> None:
-        java.System.gc()
-        runtime = java.Runtime.getRuntime()
-        pid = java.ProcessHandle.current().pid()
-        sizes = {
-            "Spark's heap": runtime.totalMemory() - runtime.freeMemory(),
-            "its Python workers together": sum(map(memory_of, below(pid))),
-            "the driver's Python": memory_of(os.getpid()),
-        }
-        for what, size in sizes.items():
-            found.setdefault(what, []).append(size)
-
     reader = spark.readStream.format("quorumbook").options(
         metadataServiceUri=uri, startingOffsets="earliest", maxRecordsPerTrigger="500000"
     )
@@ -419,7 +400,8 @@ def watched_copy(spark: Any, uri: str, stream: str, checkpoint: Path) -> dict[st
         progress = query.lastProgress
         if progress is not None and progress["batchId"] > seen:
             seen = progress["batchId"]
-            note()
+            for what, size in held(spark).items():
+                found.setdefault(what, []).append(size)
         time.sleep(0.1)
     query.awaitTermination()
     return found
@@ -459,6 +441,20 @@ def _command(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+def held(spark: Any) -> dict[str, int]:
+    """Return the bytes that Spark's processes hold, its heap after a collection."""
+    java = spark._jvm.java.lang  # noqa: SLF001 - the only way there
+    java.System.gc()
+    runtime = java.Runtime.getRuntime()
+    return {
+        "Spark's heap": runtime.totalMemory() - runtime.freeMemory(),
+        "its Python workers together": sum(
+            map(memory_of, below(java.ProcessHandle.current().pid()))
+        ),
+        "the driver's Python": memory_of(os.getpid()),
+    }
 
 
 def memory_of(pid: int) -> int:
