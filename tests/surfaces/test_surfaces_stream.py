@@ -122,6 +122,47 @@ def test_cursors_and_retention_from_the_command_line(quorumbook):
     assert json.loads(quorumbook(*retention).text) == []
 
 
+def test_cursors_and_retention_of_a_partitioned_stream_by_its_bare_name(quorumbook):
+    policy = ("--policy", "retain_records=1", "--policy", "roll_entries=1")
+    quorumbook("stream", "create", "two", "--partitions", 2, *policy)
+    quorumbook("stream", "create", "other", *policy)
+    for name in "two/p0", "two/p1", "other":
+        for line in b"aa\n", b"bb\n", b"cc\n":
+            quorumbook("stream", "write", name, stdin=line)
+    cursors = ("stream", "cursors", "two", "-o", "json")
+    assert json.loads(quorumbook(*cursors).text) == []
+    for where in "1:0:0", "seq:1", "txid:1":
+        assert "say --partition" in quorumbook(*cursors, "--reset", "c", where, code=2).err
+    assert json.loads(quorumbook(*cursors).text) == []
+
+    def shown(*words, field="records"):
+        rows = json.loads(quorumbook(*cursors, *words).text)
+        return [(row.get("partition"), row["cursor"], row[field]) for row in rows]
+
+    assert shown("--reset", "c", "earliest") == [(0, "c", 3), (1, "c", 3)]
+    assert shown("--reset", "d", "seq:1", "--partition", 1) == [(None, "c", 3), (None, "d", 2)]
+    assert shown("--reset", "c", "2999-01-01") == [(0, "c", 0), (1, "c", 0), (1, "d", 2)]
+    held = shown("--hold", "d", field="holds_retention")
+    assert held == [(0, "c", False), (1, "c", False), (1, "d", True)]
+
+    retention = ("stream", "retention", "two", "-o", "json")
+    would = json.loads(quorumbook(*retention, "--dry-run").text)
+    assert [(row["name"], row["segment"]) for row in would] == [
+        ("two/p0", 1), ("two/p0", 2), ("two/p1", 1),
+    ]  # fmt: skip
+    assert json.loads(quorumbook(*retention).text) == would
+    quorumbook(*cursors, "--hold", "c")
+    released = shown("--release", "c", field="holds_retention")
+    assert released == [(0, "c", False), (1, "c", False), (1, "d", True)]
+    assert shown("--delete", "d") == [(0, "c", 0), (1, "c", 0)]
+    assert shown("--delete", "c") == []
+    assert "two has no cursor c" in quorumbook(*cursors, "--delete", "c", code=2).err
+    (row,) = json.loads(quorumbook(*retention).text)
+    assert (row["name"], row["segment"]) == ("two/p1", 2)
+    left = json.loads(quorumbook("stream", "retention", "two/p0", "other", "-o", "json").text)
+    assert [(row["name"], row["segment"]) for row in left] == [("other", 1), ("other", 2)]
+
+
 def test_keys_and_headers_go_in_and_come_out(quorumbook):
     quorumbook("stream", "create", "keyed")
     lines = ("stream", "write", "keyed", "--key-separator", ":", "--header", "from=shop")

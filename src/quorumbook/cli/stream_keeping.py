@@ -15,10 +15,12 @@ from quorumbook.cli.stream_options import (
     namespace_option,
     opened,
     parse_start,
+    partition_option,
+    whole_or_part,
 )
 
 if TYPE_CHECKING:
-    from quorumbook.streams import Cursor, Stream
+    from quorumbook.streams import Cursor, Namespace, Stream
 
 _CURSOR_COLUMNS = ["cursor", "position", "records", "bytes", "age_s", "acknowledged",
                    "holds_retention", "overrun"]  # fmt: skip
@@ -31,43 +33,73 @@ _CURSOR_COLUMNS = ["cursor", "position", "records", "bytes", "age_s", "acknowled
 @click.option("--hold", metavar="CURSOR", help="Have retention keep what it has not passed.")
 @click.option("--release", metavar="CURSOR", help="Have retention heed it no more.")
 @click.option("--delete", "deleted", metavar="CURSOR", help="Forget a cursor.")
+@partition_option
 @namespace_option
 @click.pass_obj
 def cursors(
     call: Call, name: str, reset: tuple[str, str] | None, hold: str | None, release: str | None,
-    deleted: str | None, path: str,
+    deleted: str | None, partition: int | None, path: str,
 ) -> None:  # fmt: skip
-    """List a stream's cursors, and what is still before them."""
+    """List a stream's cursors, and what is still before them.
 
-    async def run() -> list[dict[str, object]]:
+    Of a partitioned stream, those of all partitions; each has its own.  What is changed is changed
+    in every partition that has the cursor, and made in all.
+    """
+
+    async def run() -> tuple[list[dict[str, object]], list[str]]:
+        from quorumbook.streams import PartitionedStream
+
         async with opened(call, path) as namespace:
-            stream = namespace.stream(name)
+            found = await whole_or_part(namespace, name, partition)
+            is_whole = isinstance(found, PartitionedStream)
+            streams = found.partitions if isinstance(found, PartitionedStream) else (found,)
             if reset is not None:
-                await _reset(stream, *reset)
-            for cursor, holds in (hold, True), (release, False):
-                if cursor is not None:
-                    await (await _existing(stream, cursor)).hold_retention(holds=holds)
+                await _reset(streams, *reset, is_whole=is_whole)
+            for cursor_name, holds in (hold, True), (release, False):
+                if cursor_name is not None:
+                    for cursor in await _existing(streams, name, cursor_name):
+                        await cursor.hold_retention(holds=holds)
             if deleted is not None:
-                await (await _existing(stream, deleted)).delete()
-            return [await cursor_row(cursor) for cursor in await stream.cursors()]
+                for cursor in await _existing(streams, name, deleted):
+                    await cursor.delete()
+            rows = [
+                {"partition": number, **await cursor_row(cursor)}
+                for number, stream in enumerate(streams)
+                for cursor in await stream.cursors()
+            ]
+            columns = ["partition", *_CURSOR_COLUMNS] if is_whole else _CURSOR_COLUMNS
+            return [{column: row[column] for column in columns} for row in rows], columns
 
-    rows = call.run(run())
-    call.output.rows(rows, _CURSOR_COLUMNS, empty="no cursor; readers make them, and --reset")
+    call.output.rows(*call.run(run()), empty="no cursor; readers make them, and --reset")
 
 
-async def _reset(stream: Stream, cursor_name: str, where: str) -> None:
+async def _reset(
+    streams: Sequence[Stream], cursor_name: str, where: str, *, is_whole: bool
+) -> None:
     from quorumbook.streams.cursors.cursor import place
+    from quorumbook.streams.reading.seek import Time
 
     start = parse_start(where)
-    cursor = await stream.cursor(cursor_name, start=start)
-    await cursor.reset(await place(stream.context, start))
+    if is_whole and not isinstance(start, str | Time):
+        raise click.UsageError(
+            f"{where} is a place in one partition: say --partition, too, or earliest, latest or a "
+            "time"
+        )
+    for stream in streams:
+        cursor = await stream.cursor(cursor_name, start=start)
+        await cursor.reset(await place(stream.context, start))
 
 
-async def _existing(stream: Stream, name: str) -> Cursor:
-    for cursor in await stream.cursors():
-        if cursor.name == name:
-            return cursor
-    raise click.UsageError(f"stream {stream.name} has no cursor {name}")
+async def _existing(streams: Sequence[Stream], name: str, cursor_name: str) -> list[Cursor]:
+    found = [
+        cursor
+        for stream in streams
+        for cursor in await stream.cursors()
+        if cursor.name == cursor_name
+    ]
+    if not found:
+        raise click.UsageError(f"stream {name} has no cursor {cursor_name}")
+    return found
 
 
 async def cursor_row(cursor: Cursor) -> dict[str, object]:
@@ -97,23 +129,22 @@ def retention(
 ) -> None:
     """Delete what streams need not keep, by their policies and cursors.
 
-    All streams of the namespace if none is named.  A stream's writer does it by itself; this is
-    for streams that nobody writes.
+    All streams of the namespace if none is named; of a partitioned one, all its partitions.  A
+    stream's writer does it by itself; this is for streams that nobody writes.
     """
 
     async def once() -> None:
         rows: list[dict[str, object]] = []
         async with opened(call, path) as namespace:
-            chosen = list(names) or [each async for each in namespace.streams()]
-            for name in chosen:
-                report = await namespace.stream(name).enforce_retention(dry_run=dry_run)
+            for stream in await _chosen(namespace, names):
+                report = await stream.enforce_retention(dry_run=dry_run)
                 rows += [
-                    {"name": name, "segment": each.number, "ledger_id": each.ledger_id,
+                    {"name": stream.name, "segment": each.number, "ledger_id": each.ledger_id,
                      "records": each.record_count, "reason": str(each.reason)}
                     for each in report.segments
                 ]  # fmt: skip
                 for cursor in report.overrun:
-                    call.note(f"cursor {cursor} of stream {name} had not passed what goes")
+                    call.note(f"cursor {cursor} of stream {stream.name} had not passed what goes")
         columns = ["name", "segment", "ledger_id", "records", "reason"]
         call.output.rows(rows, columns, empty="nothing goes")
 
@@ -124,3 +155,16 @@ def retention(
             await once()
 
     call.run(run())
+
+
+async def _chosen(namespace: Namespace, names: Sequence[str]) -> list[Stream]:
+    """Return the streams of these names, with all partitions; without a name, all there are."""
+    from quorumbook.streams import PartitionedStream
+
+    if not names:
+        return [namespace.stream(name) async for name in namespace.streams()]
+    chosen: list[Stream] = []
+    for name in names:
+        found = await whole_or_part(namespace, name, None)
+        chosen += found.partitions if isinstance(found, PartitionedStream) else [found]
+    return chosen
