@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from spark_helpers import Streams, read_tasks
 
+from doubles.s3_server import CREDENTIALS, Bucket, S3Server
 from doubles.spark import need_spark
 from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
@@ -47,6 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": "0",
+            **{f"spark.executorEnv.{name}": value for name, value in CREDENTIALS.items()},
         },
     )
     session.sparkContext.setLogLevel("ERROR")
@@ -78,6 +80,22 @@ def cluster() -> Iterator[LocalCluster]:
         for known in pool._clusters.values():
             known.run(known.client.close)
         pool._clusters.clear()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Return an S3 server; without moto it skips, except in CI."""
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """Return an empty bucket that this process may use; executors may as well."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    return s3.bucket()
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from quorumbook.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumbook.spark.lake.table import LakeTable
+    from quorumbook.spark.pool import Cluster
 
 _KINDS = ("parquet", "iceberg", "delta")
 
@@ -75,9 +76,11 @@ def lake_sink(
     from quorumbook.spark.jobs.streams import some_or_all
     from quorumbook.spark.lake.rows import schema_of
     from quorumbook.spark.pool import connected
+    from quorumbook.streams.tier.places import check_uri
 
     names = some_or_all("--from", source)
     schema_of(decode)  # says what is wrong with it
+    check_uri(table)  # before it is kept
     connection = connection_of(call, path)
     arguments = {"from": source, "table": table, "format": form, "decode": decode}
     cluster = connected(connection)
@@ -85,7 +88,7 @@ def lake_sink(
     def sink(job_id: str) -> job.LakeSink:
         return job.LakeSink(
             cluster,
-            _table(form, table, words, decode, cluster.instance_id, makes=not run.is_dry_run),
+            _table(form, table, words, decode, cluster, makes=not run.is_dry_run),
             names,
             job_id=job_id,
             decode=decode,
@@ -104,12 +107,13 @@ def lake_sink(
 
 
 def _table(
-    form: str, table: str, words: tuple[str, ...], decode: str, instance_id: str, *, makes: bool
+    form: str, table: str, words: tuple[str, ...], decode: str, cluster: Cluster, *, makes: bool
 ) -> LakeTable:
     from quorumbook.spark.lake.delta import DeltaTable
     from quorumbook.spark.lake.iceberg import IcebergTable
     from quorumbook.spark.lake.manifest import ManifestTable
     from quorumbook.spark.lake.rows import schema_of
+    from quorumbook.spark.lake.turns import TableTurns
 
     if any("=" not in word for word in words) or (words and form != "iceberg"):
         raise ConfigError(f"--catalog {' '.join(words)}: KEY=VALUE, and for --format iceberg only")
@@ -117,5 +121,5 @@ def _table(
     if form == "iceberg":
         return IcebergTable(table, dict(word.split("=", 1) for word in words), schema, makes=makes)
     if form == "delta":
-        return DeltaTable(absolute(table), instance_id, schema, makes=makes)
-    return ManifestTable(absolute(table))
+        return DeltaTable(absolute(table), cluster.instance_id, schema, makes=makes)
+    return ManifestTable(absolute(table), TableTurns(cluster, absolute(table)))

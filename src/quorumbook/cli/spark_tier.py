@@ -119,7 +119,14 @@ def tier_verify(call: Call, run: JobRun, streams: tuple[str, ...], path: str) ->
 
 
 def absolute(place: str) -> str:
-    """Return a path as executors need it, who have another working directory; a URI as it is."""
+    """Return a path as executors need it, who have another working directory; a URI as it is.
+
+    Raises:
+        ConfigError: the URI has credentials in it.
+    """
     import os
 
+    from quorumbook.streams.tier.places import check_uri
+
+    check_uri(place)
     return place if "://" in place else os.path.abspath(place)

@@ -27,8 +27,14 @@ from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams import Namespace, Record, Split
-from quorumbook.streams.tier.part_file import file_system
-from quorumbook.streams.tier.worker import FileWorker
+from quorumbook.streams.tier.places import (
+    below,
+    check_place,
+    file_system,
+    make_directory,
+    safe_name,
+)
+from quorumbook.streams.tier.worker import FileWorker, in_worker
 
 FORMATS = ("parquet", "jsonl", "csv")
 _UNIT_BYTES = 128 * 1024 * 1024
@@ -71,7 +77,12 @@ class ExportOptions:
 async def plan_streams(
     namespace: Namespace, streams: Sequence[str], options: ExportOptions
 ) -> Plan:
-    """Return the parts of streams, as they are now."""
+    """Return the parts of streams, as they are now.
+
+    Raises:
+        ConfigError: files cannot be put where they should.
+    """
+    await in_worker(namespace.client.store.env, lambda: check_place(options.out))
     units = []
     for name in await chosen_streams(namespace, streams):
         snapshot = await namespace.stream(name).snapshot()
@@ -85,7 +96,12 @@ async def plan_streams(
 async def plan_ledgers(
     client: BookKeeper, ranges: Sequence[tuple[LedgerId, LedgerId]], options: ExportOptions
 ) -> Plan:
-    """Return the parts of ledgers: all of those that are closed, and what is settled of others."""
+    """Return the parts of ledgers: all of those that are closed, and what is settled of others.
+
+    Raises:
+        ConfigError: files cannot be put where they should.
+    """
+    await in_worker(client.store.env, lambda: check_place(options.out))
     units = []
     async for metadata in client.list_ledgers():
         if not any(first <= metadata.ledger_id <= last for first, last in ranges):
@@ -118,7 +134,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
         FilesUnavailableError: the file cannot be written.
     """
     if "stream" in arguments:
-        name = arguments["stream"].replace("/", "%2F")
+        name = safe_name(arguments["stream"])
         split = Split.from_json(arguments["split"])
         stem = f"{name}-{split.segment:018d}-{split.first_entry:012d}"
         schema, rows = STREAM_SCHEMA, _records(cluster, pace, arguments, split)
@@ -127,7 +143,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
         schema, rows = LEDGER_SCHEMA, _entries(cluster, pace, arguments)
     worker = FileWorker(cluster.client.context.env)
     count = size = 0
-    path = f"{arguments['out'].rstrip('/')}/{stem}.{arguments['format']}"
+    path = below(arguments["out"], f"{stem}.{arguments['format']}")
     try:
         writer = await worker.run(
             partial(_Writer, path, schema, arguments["format"], arguments["encoding"])
@@ -229,7 +245,7 @@ class _Writer:
 
     def __init__(self, path: str, schema: pa.Schema, form: str, encoding: str) -> None:
         self._system, self._path = file_system(path)
-        self._system.create_dir(self._path.rpartition("/")[0], recursive=True)
+        make_directory(self._system, self._path.rpartition("/")[0])
         self._schema, self._form, self._encoding = schema, form, encoding
         self._temporary = f"{self._path}.tmp"
         self._out: Any = self._system.open_output_stream(self._temporary)
@@ -286,10 +302,11 @@ class _Writer:
 
     def abandon(self) -> None:
         """Leave nothing behind."""
-        with contextlib.suppress(Exception):
-            if self._writer is not None:
-                self._writer.close()
-            self._out.close()
+        # What is not closed now is closed when it is forgotten, and then there.
+        for each in self._writer, self._out:
+            with contextlib.suppress(Exception):
+                if each is not None:
+                    each.close()
         with contextlib.suppress(OSError):
             self._system.delete_file(self._temporary)
 

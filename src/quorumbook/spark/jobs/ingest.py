@@ -6,6 +6,7 @@ a job that is resumed, or given again with the same name, finds it written and d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from quorumbook.streams.partitions.partition_node import check_stream_exists
 from quorumbook.streams.transactions import Application, Identity, Place
 
 FORMATS = ("csv", "json", "parquet", "orc", "text", "jdbc")
+_SECRET = re.compile("secret|password|token", re.IGNORECASE)
 _UNIT = "batch"
 _VERSION = 0
 
@@ -57,8 +59,12 @@ class IngestOptions:
         return ""
 
     def arguments(self) -> dict[str, Any]:
-        """Return what the job depends on."""
-        return {**asdict(self), "reader_options": dict(sorted(self.reader_options.items()))}
+        """Return what the job depends on, without secrets: it is kept in a file."""
+        told = {
+            name: "***" if _SECRET.search(f"{name}={value}") else value
+            for name, value in sorted(self.reader_options.items())
+        }
+        return {**asdict(self), "reader_options": told}
 
 
 def frame_of(spark: Any, options: IngestOptions) -> Any:

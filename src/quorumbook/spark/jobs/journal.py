@@ -106,6 +106,8 @@ class JobJournal:
 def _path(directory: str, job_id: str) -> str:
     if not re.fullmatch(r"[a-z-]+-[0-9a-f]{8}", job_id):
         raise ConfigError(f"{job_id!r} is no id of a job; the report and the first line name it")
+    if "://" in directory:
+        raise ConfigError(f"--state-dir {directory}: a directory of this machine, not a URI")
     return os.path.join(directory, f"{job_id}.jsonl")
 
 

@@ -25,7 +25,7 @@ from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams import Record, Split
 from quorumbook.streams.errors import DataLossError
-from quorumbook.streams.tier.part_file import file_system
+from quorumbook.streams.tier.places import below, file_system, make_directory, safe_name
 from quorumbook.streams.tier.worker import FileWorker
 
 _ROWS, _ROW_BYTES = 10_000, 8 * 1024 * 1024
@@ -96,7 +96,7 @@ class LakeSink:
             )
         )
         batch = before.batch + 1
-        out = f"{self._table.data_directory}/{batch:010d}-{self._job_id}"
+        out = below(self._table.data_directory, f"{batch:010d}-{self._job_id}")
         units = []
         for due in self._due:
             for index, split in enumerate(due.splits):
@@ -178,11 +178,11 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     namespace = await cluster.opened_namespace()
     split = Split.from_json(arguments["split"])
     stream = arguments["stream"]
-    name = stream.replace("/", "%2F")
-    path = f"{arguments['out']}/{name}-{split.segment:018d}-{split.first_entry:012d}.parquet"
+    stem = f"{safe_name(stream)}-{split.segment:018d}-{split.first_entry:012d}"
+    path = below(arguments["out"], f"{stem}.parquet")
     rows = Rows(arguments["decode"])
     worker = FileWorker(cluster.client.context.env)
-    writer = await worker.run(partial(_File, path, rows.schema))
+    writer = await _begun(worker, path, rows.schema)
     first = behind = -1
     count = size = 0
     held: list[Record] = []
@@ -234,29 +234,40 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     }
 
 
+async def _begun(worker: FileWorker, path: str, schema: pa.Schema) -> _File:
+    try:
+        return await worker.run(partial(_File, path, schema))
+    except BaseException:
+        worker.stop()
+        raise
+
+
 class _File:
     """A file that has its name when it is whole; blocks."""
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self._system, self._path = file_system(path)
-        self._system.create_dir(self._path.rpartition("/")[0], recursive=True)
+        make_directory(self._system, self._path.rpartition("/")[0])
         self._temporary = f"{self._path}.tmp"
+        self._out: Any = self._system.open_output_stream(self._temporary)
         self._writer: Any = pyarrow.parquet.ParquetWriter(
-            self._temporary, schema, filesystem=self._system, compression="zstd",
-            compression_level=1,
-        )  # fmt: skip
+            self._out, schema, compression="zstd", compression_level=1
+        )
 
     def add(self, table: pa.Table) -> None:
         self._writer.write_table(table)
 
     def finish(self) -> int:
         self._writer.close()
+        self._out.close()
         self._system.move(self._temporary, self._path)
         return int(self._system.get_file_info(self._path).size)
 
     def abandon(self) -> int:
-        with contextlib.suppress(Exception):
-            self._writer.close()
+        # What is not closed now is closed when it is forgotten, and then there.
+        for each in self._writer, self._out:
+            with contextlib.suppress(Exception):
+                each.close()
         with contextlib.suppress(OSError):
             self._system.delete_file(self._temporary)
         return 0

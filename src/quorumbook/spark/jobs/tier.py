@@ -26,6 +26,8 @@ from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.tier import copying, moving
 from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.streams.tier.nodes import TierNodes
+from quorumbook.streams.tier.places import check_place
+from quorumbook.streams.tier.worker import in_worker
 
 
 async def plan_offload(
@@ -46,8 +48,13 @@ async def plan_offload(
         older_than_s: Only segments that were completed so long ago.
         min_bytes: Only segments with so many bytes.
         delete_lag_s: So long both copies stay.
+
+    Raises:
+        ConfigError: files cannot be put there.
     """
-    now_ms = namespace.client.store.env.clock.wall_ms()
+    env = namespace.client.store.env
+    await in_worker(env, lambda: check_place(to))
+    now_ms = env.clock.wall_ms()
     units = []
     for name in await chosen_streams(namespace, streams):
         context = namespace.stream(name).context
@@ -151,7 +158,11 @@ async def restore(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
 
 
 async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
-    """Read one segment's files again."""
+    """Read one segment's files again.
+
+    Raises:
+        FilesUnavailableError: they cannot be read now; a file that is not there is a finding.
+    """
     segment = await _segment(cluster, pace, arguments)
     stored = await segment.nodes.read(segment.number)
     if stored is None or not stored.manifest.is_readable:
@@ -159,8 +170,12 @@ async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     problem = ""
     try:
         await copying.verify(segment.env, stored.manifest)
-    except (CorruptRecordsError, FilesUnavailableError, UnsupportedFormatError) as error:
+    except (CorruptRecordsError, UnsupportedFormatError) as error:
         # A file of another version than its list, which was read, is no whole one either.
+        problem = str(error)
+    except FilesUnavailableError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         problem = str(error)
     return {**_facts(stored.manifest), "problem": problem}
 

@@ -3,6 +3,7 @@
 rows      which columns, and how records become them
 table     what every kind of table can do: say how far it is, take a batch in one step
 manifest  a directory of Parquet files
+turns     whose batch is next, where a directory cannot say that: in object stores
 iceberg   by pyiceberg
 delta     by deltalake
 

@@ -10,15 +10,18 @@ commit's own notes for ever.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import parse_qs
 
 import pyarrow as pa
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.jobs.batches import Reached
 from quorumbook.spark.lake.table import STATE, LakeConflictError, LakeFile, LakeState
+from quorumbook.streams.tier.places import bare, below, check_place, options_of, relative
 
 
 class DeltaTable:
@@ -34,7 +37,7 @@ class DeltaTable:
             makes: Make it if it is not there.
 
         Raises:
-            ConfigError: deltalake is missing, or the table has other columns.
+            ConfigError: deltalake is missing, no table can be there, or it has other columns.
         """
         try:
             import deltalake  # noqa: PLC0415
@@ -42,15 +45,19 @@ class DeltaTable:
             raise ConfigError(
                 f"{error.name} is missing: pip install 'quorumbook[delta]'"
             ) from error
+        check_place(location)
         self._cluster = cluster
         self._location = location.rstrip("/")
         self._application = f"{STATE}/{cluster}"
         self._schema = schema
         self._table: Any = None
+        where, options = bare(self._location), storage_options(self._location)
         if makes:
-            self._table = deltalake.DeltaTable.create(self._location, schema, mode="ignore")
-        elif deltalake.DeltaTable.is_deltatable(self._location):
-            self._table = deltalake.DeltaTable(self._location)
+            self._table = deltalake.DeltaTable.create(
+                where, schema, mode="ignore", storage_options=options
+            )
+        elif deltalake.DeltaTable.is_deltatable(where, options):
+            self._table = deltalake.DeltaTable(where, storage_options=options)
         columns = schema.names
         if self._table is not None:
             columns = [field.name for field in self._table.schema().fields]
@@ -60,7 +67,7 @@ class DeltaTable:
     @property
     def data_directory(self) -> str:
         """Where tasks put files."""
-        return f"{self._location}/data"
+        return below(self._location, "data")
 
     def state(self, streams: Sequence[str]) -> LakeState:
         """Return how far these streams are."""
@@ -94,7 +101,7 @@ class DeltaTable:
         now_ms = int(time.time() * 1000)
         actions = [
             AddAction(
-                file.path.removeprefix(f"{self._location}/"),
+                relative(file.path, self._location),
                 file.size_bytes,
                 {},
                 now_ms,
@@ -118,3 +125,21 @@ class DeltaTable:
             )
         except CommitFailedError as error:
             raise conflict from error
+
+
+def storage_options(location: str) -> dict[str, str]:
+    """Return what deltalake has to be told so that it finds the place that pyarrow finds."""
+    given = {name: words[-1] for name, words in parse_qs(options_of(location)[1:]).items()}
+    options = {}
+    endpoint = given.get("endpoint_override", "")
+    if endpoint:
+        if "://" not in endpoint:
+            endpoint = f"{given.get('scheme', 'https')}://{endpoint}"
+        options["aws_endpoint_url"] = endpoint
+    else:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if "region" in given:
+        options["aws_region"] = given["region"]
+    if endpoint.startswith("http://"):
+        options["aws_allow_http"] = "true"
+    return options

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.lake.table import STATE, LakeConflictError, LakeFile, LakeState
+from quorumbook.streams.tier.places import bare, below, check_place
+
+#: What the catalog is told of the store that has the files, as pyarrow has it.
+_OPTIONS = {"s3.endpoint": "endpoint_override", "s3.region": "region"}
 
 
 class IcebergTable:
@@ -28,7 +33,8 @@ class IcebergTable:
             makes: Make it if it is not there.
 
         Raises:
-            ConfigError: pyiceberg is missing, or there is no such catalog, or other columns.
+            ConfigError: pyiceberg is missing, there is no such catalog, the table has other
+                columns, or its files have no place.
         """
         try:
             from pyiceberg.catalog import load_catalog  # noqa: PLC0415
@@ -54,13 +60,21 @@ class IcebergTable:
         columns = schema.names if self._table is None else self._table.schema().column_names
         if list(columns) != schema.names:
             raise ConfigError(f"table {name} has columns {', '.join(columns)}: not these")
+        self._options = ""
+        if self._table is not None:
+            told = self._table.io.properties
+            self._options = urlencode({_OPTIONS[key]: told[key] for key in _OPTIONS if key in told})
+            check_place(self.data_directory)
 
     @property
     def data_directory(self) -> str:
         """Where tasks put files; nowhere if there is no table."""
         if self._table is None:
             return ""
-        return f"{self._table.location().removeprefix('file://')}/data"
+        location = self._table.location().removeprefix("file://")
+        if self._options and "://" in location:
+            location = f"{location}?{self._options}"
+        return below(location, "data")
 
     def state(self, streams: Sequence[str]) -> LakeState:
         """Return what the newest snapshot says that says it."""
@@ -85,7 +99,7 @@ class IcebergTable:
             raise self._conflict(state)
         try:
             self._table.add_files(
-                [file.path for file in files], snapshot_properties={STATE: _text(state)}
+                [bare(file.path) for file in files], snapshot_properties={STATE: _text(state)}
             )
         except (CommitFailedException, ValueError) as error:
             raise self._conflict(state) from error

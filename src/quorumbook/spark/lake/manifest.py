@@ -3,16 +3,21 @@
     <table>/_quorumbook/<20 digits>.json    the state, and the files of the batch
     <table>/data/<batch>-<job>/*.parquet    files, of which those count that a manifest names
 
-A manifest appears whole and is never replaced: on a file system of this machine it is linked to
-its name, which fails if there is one; elsewhere one job at a time writes a table.
+A manifest appears whole and is never replaced.  On a file system of this machine it is linked to
+its name, which fails if there is one.  Elsewhere, as in object stores, whoever moves a file moves
+it over another: there the metadata decides whose batch is next (``turns``), and whoever comes next
+makes that visible if its job was killed before.
+
+    <table>/_quorumbook/<20 digits>-<16 hex digits>.tmp    a manifest that is not visible yet
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow.fs as pafs
 
@@ -22,40 +27,71 @@ from quorumbook.spark.lake.table import (
     LakeFormatError,
     LakeState,
 )
-from quorumbook.streams.tier.part_file import file_system
+from quorumbook.streams.tier.places import (
+    below,
+    check_place,
+    file_system,
+    make_directory,
+    relative,
+)
 
 _DIRECTORY = "_quorumbook"
+
+
+class Turns(Protocol):
+    """Decides whose batch is next; see ``turns.TableTurns``."""
+
+    def read(self) -> tuple[str, int | None]:
+        """Return what was decided on last, and the version of that; empty, None: nothing was."""
+        ...
+
+    def take(self, batch: str, version: int | None) -> bool:
+        """Decide on a batch; False: somebody else was first."""
+        ...
 
 
 class ManifestTable:
     """A directory."""
 
-    def __init__(self, location: str) -> None:
-        """Take its path or URI."""
-        self._location = location.rstrip("/")
-        self._system, self._path = file_system(self._location)
+    def __init__(self, location: str, turns: Turns | None = None) -> None:
+        """Open it.
+
+        Args:
+            location: Path or URI.
+            turns: Whose batch is next, if it is written and no directory of this machine.
+
+        Raises:
+            ConfigError: no table can be there.
+        """
+        check_place(location)
+        self._location = location
+        self._system, self._path = file_system(below(location))
         self._manifests = f"{self._path}/{_DIRECTORY}"
+        self._is_local = isinstance(self._system, pafs.LocalFileSystem)
+        self._turns = turns
 
     @property
     def data_directory(self) -> str:
         """Where tasks put files."""
-        return f"{self._location}/data"
+        return below(self._location, "data")
 
     def state(self, streams: Sequence[str]) -> LakeState:
         """Return how far it is, in all its streams."""
         del streams
+        self._settle()
         paths = self._paths()
         return LakeState.from_json(self._read(paths[-1])["state"]) if paths else LakeState()
 
     def files(self) -> list[str]:
         """Return the files that count."""
-        return [f"{self._location}/{path}" for each in self._paths() for path in self._names(each)]
+        names = [name for each in self._paths() for name in self._names(each)]
+        return [below(self._location, name) for name in names]
 
     def commit(self, before: LakeState, state: LakeState, files: Sequence[LakeFile]) -> None:
         """Write a batch's manifest, unless there is one."""
         rows = [
             {
-                "path": file.path.removeprefix(f"{self._location}/"),
+                "path": relative(file.path, self._location),
                 "stream": file.stream,
                 "rows": file.rows,
                 "bytes": file.size_bytes,
@@ -65,31 +101,62 @@ class ManifestTable:
             for file in files
         ]
         data = json.dumps({"state": state.to_json(), "files": rows}, indent=1).encode()
-        path = f"{self._manifests}/{state.batch:020d}.json"
-        self._system.create_dir(self._manifests, recursive=True)
-        temporary = f"{path}.{os.getpid()}.tmp"
+        make_directory(self._system, self._manifests)
+        name = f"{state.batch:020d}-{secrets.token_hex(8)}"
+        temporary = self._temporary(name)
+        version = self._settle()
         with self._system.open_output_stream(temporary) as out:
             out.write(data)
         try:
-            if self.state(()) != before:
-                raise FileExistsError(path)
-            self._make_visible(temporary, path)
-        except FileExistsError as error:
-            raise LakeConflictError(
-                f"batch {state.batch} of {self._location} is there already: another job writes "
-                "this table"
-            ) from error
-        finally:
-            if self._system.get_file_info(temporary).type is not pafs.FileType.NotFound:
-                self._system.delete_file(temporary)
+            if self.state(()) != before or not self._publish(name, version):
+                raise LakeConflictError(
+                    f"batch {state.batch} of {self._location} is there already: another job "
+                    "writes this table"
+                )
+        except LakeConflictError:
+            self._system.delete_file(temporary)
+            raise
 
-    def _make_visible(self, temporary: str, path: str) -> None:
-        if isinstance(self._system, pafs.LocalFileSystem):
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.link(temporary, path)
-        else:
-            self._system.move(temporary, path)
+    def _publish(self, name: str, version: int | None) -> bool:
+        """Make a manifest visible; False: there is one already."""
+        if not self._is_local:
+            assert self._turns is not None
+            if not self._turns.take(name, version):
+                return False
+            self._settle()
+            return True
+        temporary = self._temporary(name)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, self._visible(name))
+        except FileExistsError:
+            return False
+        os.unlink(temporary)
+        return True
+
+    def _settle(self) -> int | None:
+        """Make visible what was decided on last, if its job did not; return which decision."""
+        if self._turns is None or self._is_local:
+            return None
+        name, version = self._turns.read()
+        if name and self._is_there(self._temporary(name)):
+            try:
+                self._system.move(self._temporary(name), self._visible(name))
+            except OSError:
+                # Somebody else may have done it meanwhile.
+                if self._is_there(self._temporary(name)):
+                    raise
+        return version
+
+    def _temporary(self, name: str) -> str:
+        return f"{self._manifests}/{name}.tmp"
+
+    def _visible(self, name: str) -> str:
+        return f"{self._manifests}/{name.partition('-')[0]}.json"
+
+    def _is_there(self, path: str) -> bool:
+        return bool(self._system.get_file_info(path).type != pafs.FileType.NotFound)
 
     def _paths(self) -> list[str]:
         selector = pafs.FileSelector(self._manifests, allow_not_found=True)

@@ -1,5 +1,6 @@
 """Completed segments as Parquet files: anybody's query engine reads them, and so does a stream.
 
+    places      where files may be: directories, object stores
     part_file   the bytes of one file
     manifest    what is known of a segment's files, and how that may change (pure)
     nodes       where it stands in the metadata, and changes by compare-and-set
@@ -8,5 +9,5 @@
     moving      offload, go live, delete the bookies' copy, restore, remove
 
 The files hold whole entries, so a ledger comes back to bookies byte by byte.  pyarrow is imported
-by ``part_file`` alone, and only where a file is read or written.
+by ``places`` and ``part_file`` alone, and only where a file is read or written.
 """

@@ -31,6 +31,7 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.metadata_format import decode as decode_ledger
 from quorumbook.ledger.metadata_format import encode as encode_ledger
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
+from quorumbook.streams.tier.places import below
 
 _VERSION = 1
 #: In the custom metadata of a ledger that is being made again.
@@ -97,7 +98,7 @@ class Manifest:
 
     def path(self, part: Part) -> str:
         """Return where a part is."""
-        return f"{self.location}/{part.name}"
+        return below(self.location, part.name)
 
     def turned(self, state: TierState, now_ms: int, **changes: Any) -> Manifest:
         """Return it in another state.

@@ -47,7 +47,8 @@ from quorumbook.streams.tier.manifest import (
     is_restoring,
 )
 from quorumbook.streams.tier.nodes import StoredManifest, TierNodes
-from quorumbook.streams.tier.part_file import PartFacts, PartFile, file_system
+from quorumbook.streams.tier.part_file import PartFacts, PartFile
+from quorumbook.streams.tier.places import below, file_system, safe_name
 from quorumbook.streams.tier.worker import FileWorker, in_worker
 
 _log = logger("streams.tier")
@@ -125,8 +126,8 @@ async def _copy(
     if not ledger.is_closed:
         raise LocalProtocolError(f"ledger {ledger.ledger_id} is not closed")
     token = f"{segment.env.random.getrandbits(64):016x}"
-    name = segment.context.name.replace("/", "%2F")
-    location = f"{directory.rstrip('/')}/{name}/{segment.number:018d}-{token}"
+    name = safe_name(segment.context.name)
+    location = below(directory, name, f"{segment.number:018d}-{token}")
     begun = Manifest(
         state=TierState.COPYING, token=token, location=location, ledger=ledger,
         since_ms=segment.now_ms(),

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from struct import Struct
@@ -36,11 +36,12 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 from quorumbook.client import EntryBatch
-from quorumbook.errors import ConfigError, DigestMismatchError
+from quorumbook.errors import DigestMismatchError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import HEADER_SIZE_BYTES, Digester, DigestType
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
 from quorumbook.streams.tier.manifest import Part
+from quorumbook.streams.tier.places import below, file_system, is_object_store, make_directory
 
 FORMAT_VERSION = 1
 ROW_GROUP_BYTES = 6 * 1024 * 1024
@@ -79,27 +80,6 @@ class VerifiedGroup(NamedTuple):
     values: Any
 
 
-def file_system(location: str) -> tuple[Any, str]:
-    """Return the file system of a path or URI, and the path in it.
-
-    Raises:
-        ConfigError: pyarrow is not installed, or the location is of no kind that it knows.
-    """
-    try:
-        from pyarrow import fs
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet files are read and written by pyarrow: pip install 'quorumbook[spark]'"
-        ) from error
-    try:
-        if "://" in location:
-            system, path = fs.FileSystem.from_uri(location)
-            return system, path
-        return fs.LocalFileSystem(), location
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{location} is no place for files: {error}") from error
-
-
 def _schema() -> Any:
     import pyarrow as pa
 
@@ -114,15 +94,14 @@ class PartWriter:
         """Begin a file in a directory, which is made if it is not there.
 
         Raises:
-            ConfigError: see ``file_system``.
+            ConfigError: see ``places.file_system``.
             OSError: it cannot be written.
         """
         import pyarrow.parquet as pq
 
-        self._system, directory = file_system(location)
-        self._system.create_dir(directory, recursive=True)
+        self._system, self._path = file_system(below(location, name))
+        make_directory(self._system, self._path.rpartition("/")[0])
         self._name, self._facts = name, facts
-        self._path = f"{directory}/{name}"
         self._first, self._next = first_entry_id, first_entry_id
         self._checksum = 0
         self._schema = _schema()
@@ -207,15 +186,26 @@ class PartFile:
             UnsupportedFormatError: it says that it is of another release, or is damaged just there.
             OSError: it cannot be read.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         self.path = path
         system, inner = file_system(path)
-        source = system.open_input_file(inner)
+        # Reads that belong together are one request.
+        self._is_far = is_object_store(system)
+        self._source = system.open_input_file(inner)
         try:
-            self._file: Any = pq.ParquetFile(source)
-            metadata = self._file.metadata
+            self._file: Any = self._tried(self._opened)
+            self._understand(self._file.metadata)
+        except BaseException:
+            self._source.close()
+            raise
+        if self._starts[-1] != self.last + 1:
+            self.close()
+            raise CorruptRecordsError(f"{path} has not the entries that its footer tells")
+
+    def _understand(self, metadata: Any) -> None:
+        import pyarrow as pa
+
+        path = self.path
+        try:
             stored = (metadata.metadata or {}).items()
             facts = {k.decode(): v.decode() for k, v in stored if k.startswith(_PREFIX.encode())}
             if int(facts[f"{_PREFIX}format_version"]) != FORMAT_VERSION:
@@ -233,14 +223,32 @@ class PartFile:
             for index in range(metadata.num_row_groups):
                 self._starts.append(self._starts[-1] + metadata.row_group(index).num_rows)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-            source.close()
             raise CorruptRecordsError(f"{path}: {error}") from error
-        except BaseException:
-            source.close()
-            raise
-        if self._starts[-1] != self.last + 1:
-            self.close()
-            raise CorruptRecordsError(f"{path} has not the entries that its footer tells")
+
+    def _opened(self) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(self._source, pre_buffer=self._is_far)
+
+    def _tried(self, read: Callable[[], Any]) -> Any:
+        """Return what is read, at the second attempt if need be.
+
+        pyarrow tells damage and a store that is away by the same kind of error.
+
+        Raises:
+            CorruptRecordsError: it can be read, and not be understood.
+            OSError: it cannot be read.
+        """
+        import pyarrow as pa
+
+        try:
+            return read()
+        except (pa.ArrowException, OSError, ValueError):
+            self._source.read_at(1, 0)
+        try:
+            return read()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CorruptRecordsError(f"{self.path}: {error}") from error
 
     def close(self) -> None:
         """Let go of the file."""
@@ -298,12 +306,10 @@ class PartFile:
     def _columns(self, group: int) -> tuple[Any, Any]:
         """Return header with digest of each entry, as rows of a numpy array, and the values."""
         import numpy as np
-        import pyarrow as pa
 
-        try:
-            table = self._file.read_row_group(group, columns=list(_COLUMNS), use_threads=False)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise CorruptRecordsError(f"{self.path}: {error}") from error
+        table = self._tried(
+            lambda: self._file.read_row_group(group, columns=list(_COLUMNS), use_threads=False)
+        )
         if [*table.schema.types] != _schema().types or any(c.null_count for c in table.columns):
             raise CorruptRecordsError(f"{self.path} has other columns than it should")
         numbers = np.stack([table.column(name).to_numpy() for name in _DELTA], axis=1)

@@ -27,7 +27,7 @@ class FileWorker:
             if future.done():
                 return
             if isinstance(result, OSError):
-                error = FilesUnavailableError(f"a segment's files: {result}")
+                error = FilesUnavailableError(f"files are out of reach: {result}")
                 error.__cause__ = result
                 future.set_exception(error)
             elif isinstance(result, BaseException):

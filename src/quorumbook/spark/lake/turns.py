@@ -1,0 +1,52 @@
+"""Whose batch is a table's next one, where its files cannot decide that.
+
+The node ``<ledgers root>-tables/<32 hex digits of SHA-256 over the table's place>`` holds the name
+of the last batch that was decided on, as ASCII.  Who replaces the version that it has read may
+make that batch visible; so may everybody else, as what is visible then is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
+from quorumbook.metadata.nodes import create_with_parents, with_living_session
+from quorumbook.spark.pool import Cluster
+from quorumbook.streams.tier.places import bare
+
+
+class TableTurns:
+    """The node of one table; all calls block."""
+
+    def __init__(self, cluster: Cluster, location: str) -> None:
+        """Take the table's path or URI."""
+        self._cluster = cluster
+        self._store = cluster.client.store
+        place = re.sub("^s3a://", "s3://", bare(location).rstrip("/"))
+        name = hashlib.sha256(place.encode()).hexdigest()[:32]
+        self._path = f"{self._store.ledgers_root}-tables/{name}"
+
+    def read(self) -> tuple[str, int | None]:
+        """Return what was decided on last, and the version of that; empty, None: nothing was."""
+        node = self._cluster.run(lambda: self._store.exists(self._path))
+        return ("", None) if node is None else (node.data.decode(), node.version)
+
+    def take(self, batch: str, version: int | None) -> bool:
+        """Decide on a batch, whose name is nobody else's; False: somebody else was first."""
+        return self._cluster.run(lambda: self._take(batch.encode(), version))
+
+    async def _take(self, data: bytes, version: int | None) -> bool:
+        async def write() -> None:
+            if version is None:
+                await create_with_parents(self._store, self._path, data)
+            else:
+                await self._store.set(self._path, data, version)
+
+        try:
+            await with_living_session(self._store, write)
+        except (MetadataVersionConflict, NodeExistsError, NoSuchNodeError):
+            # An answer that was lost may have been that it is done.
+            node = await self._store.exists(self._path)
+            return node is not None and node.data == data
+        return True

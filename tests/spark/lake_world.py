@@ -1,0 +1,99 @@
+"""What tests of ``lake-sink`` do again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet
+from inline import do_units, follow
+
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs.lake_sink import LakeSink
+from quorumbook.spark.lake.delta import DeltaTable
+from quorumbook.spark.lake.iceberg import IcebergTable
+from quorumbook.spark.lake.manifest import ManifestTable, committed_files
+from quorumbook.spark.lake.rows import schema_of
+from quorumbook.spark.lake.turns import TableTurns
+from quorumbook.spark.pool import connected
+from quorumbook.streams import Namespace
+
+KINDS = ["parquet", "iceberg", "delta"]
+
+
+class World:
+    """A namespace, a table of one kind here or in a bucket, and the job without Spark around."""
+
+    def __init__(self, cluster, tmp_path, kind, bucket=None):
+        self.cluster, self.kind, self.tmp_path = cluster, kind, tmp_path
+        self.path = f"/lake-{uuid4().hex[:8]}"
+        asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{self.path}"))
+        self.connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path=self.path)
+        self.catalog = {
+            "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "warehouse": f"file://{tmp_path}/warehouse",
+        }  # fmt: skip
+        self.location = str(tmp_path / "table")
+        if bucket is not None:
+            self.location = bucket.uri("lake/table")
+            self.catalog |= {
+                "warehouse": f"s3://{bucket.name}/warehouse", "s3.endpoint": bucket.server.endpoint,
+                "s3.region": "us-east-1",
+            }  # fmt: skip
+
+    def run(self, work):
+        async def run():
+            address = f"{self.cluster.metadata_uri}#{self.path}"
+            async with await Namespace.open(address) as namespace:
+                return await work(namespace)
+
+        return asyncio.run(run())
+
+    def write(self, name, payloads, **extra):
+        async def work(namespace):
+            if not await namespace.stream(name).context.nodes.exists():
+                await namespace.create_stream(name)
+            async with namespace.stream(name).writer() as writer:
+                for start in range(0, len(payloads), 10):
+                    await writer.append_batch(payloads[start : start + 10])
+                if extra:
+                    await writer.append(b"{}", **extra)
+
+        self.run(work)
+
+    def table(self, decode=""):
+        if self.kind == "iceberg":
+            return IcebergTable("db.events", self.catalog, schema_of(decode), makes=True)
+        if self.kind == "delta":
+            instance_id = connected(self.connection).instance_id
+            return DeltaTable(self.location, instance_id, schema_of(decode), makes=True)
+        return ManifestTable(self.location, TableTurns(connected(self.connection), self.location))
+
+    def rows(self):
+        """Return what a reader of the table gets, in order."""
+        if self.kind == "iceberg":
+            found = self.table()._table.scan().to_arrow()
+        elif self.kind == "delta":
+            found = self.table()._table.to_pyarrow_dataset().to_table()
+        else:
+            files = committed_files(self.location)
+            tables = [pyarrow.parquet.read_table(file) for file in files]
+            found = pa.concat_tables(tables) if tables else schema_of("").empty_table()
+        rows = found.to_pylist()
+        return sorted(rows, key=lambda row: (row["stream"], row["seq"]))
+
+    def sink(self, *names, job_id="job", max_bytes=1 << 30, allows_loss=False, decode=""):
+        return LakeSink(
+            connected(self.connection), self.table(decode), names,
+            job_id=job_id, decode=decode, max_bytes=max_bytes, allows_loss=allows_loss,
+        )  # fmt: skip
+
+    def units(self, plan):
+        """Do a plan's units as a task does."""
+        results, errors = do_units(self.connection, plan)
+        assert errors == {}
+        return results
+
+    def sink_all(self, *names, **options):
+        return follow(self.connection, self.sink(*names, **options))

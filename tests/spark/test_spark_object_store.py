@@ -1,0 +1,430 @@
+"""Files of segments, exports and tables in a bucket of an S3 server, where nothing is renamed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from uuid import uuid4
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
+
+import pyarrow.parquet
+from inline import run_inline
+from lake_world import KINDS, World
+
+from doubles.replicas import assert_fully_replicated, copies
+from quorumbook.cli.main import main
+from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.spark.jobs import export, ingest, tier
+from quorumbook.spark.lake.manifest import ManifestTable, committed_files
+from quorumbook.spark.lake.table import LakeConflictError
+from quorumbook.streams import Namespace, SequenceId
+from quorumbook.streams.errors import FilesUnavailableError
+from quorumbook.streams.tier import moving, part_file
+from quorumbook.streams.tier.part_file import PartFile
+
+STREAM = "eu/orders%é"
+RECORDS = [b"record %d" % number * (number % 5 + 1) for number in range(60)]
+SECRET = "s3cr3t"
+
+
+class Space:
+    """A namespace of a test's own, with a stream of three segments in it."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.path = f"/store-{uuid4().hex[:8]}"
+        self.ids = self.run(self._write)
+
+    def run(self, work):
+        async def run():
+            address = f"{self.cluster.metadata_uri}#{self.path}"
+            async with await Namespace.open(address, bind=True) as namespace:
+                return await work(namespace)
+
+        return asyncio.run(run())
+
+    async def _write(self, namespace):
+        await namespace.create_stream(STREAM)
+        stream = namespace.stream(STREAM)
+        for number in range(3):
+            async with stream.writer() as writer:
+                await writer.append_batch(RECORDS[20 * number : 20 * number + 20])
+        return [segment.metadata.ledger_id for segment in await stream.segments()]
+
+    def read(self):
+        async def read(namespace):
+            async with namespace.stream(STREAM).reader(tail=False) as reader:
+                return [record.payload async for record in reader]
+
+        return self.run(read)
+
+    def bytes_of_ledgers(self):
+        """Return each ledger's entries as bookies have them; None: it is gone."""
+
+        async def find(namespace):
+            found = []
+            for ledger_id in self.ids:
+                try:
+                    entries = await copies(namespace.client, ledger_id)
+                except NoSuchLedgerInMetadataError:
+                    found.append(None)
+                else:
+                    found.append({e: set(each.values()) for e, each in entries.items()})
+            return found
+
+        return self.run(find)
+
+    def first_segment(self, work):
+        async def run(namespace):
+            stream = namespace.stream(STREAM)
+            first = (await stream.segments())[0].metadata
+            return await work(moving.Segment(context=stream.context, metadata=first))
+
+        return self.run(run)
+
+
+@pytest.fixture
+def space(cluster):
+    return Space(cluster)
+
+
+@pytest.fixture
+def run(cluster, space, tmp_path):
+    """Return what runs a job and gives its exit code and report."""
+
+    def call(job, *words):
+        report = tmp_path / "report.json"
+        report.unlink(missing_ok=True)
+        code = main(
+            ["spark", job, "--metadata", cluster.metadata_uri, "--namespace", space.path,
+             "--json-report", str(report), "--state-dir", str(tmp_path / "jobs"), *words]
+        )  # fmt: skip
+        return code, json.loads(report.read_text()) if report.exists() else None
+
+    return call
+
+
+def test_segments_go_to_a_bucket_and_come_back_byte_by_byte(spark, space, bucket, load, run):
+    before = space.bytes_of_ledgers()
+    to = ["--to", bucket.uri("tier")]
+    assert run("offload", "--dry-run", *to)[1]["units"] == 3
+    assert bucket.objects() == []
+    code, report = run("offload", *to)
+    assert (code, report["done"]) == (0, 3)
+    keys = bucket.objects()
+    assert len(keys) == 3
+    assert all(key.startswith("tier/eu~2Forders~25~C3~A9/0000") for key in keys)
+    code, report = run("offload", *to, "--delete-lag", "0")
+    assert (code, report["bookie_copies_deleted"]) == (0, 3)
+    assert space.bytes_of_ledgers() == [None] * 3
+    assert space.read() == RECORDS
+    rows = load(f"stream:{STREAM}", namespace=space.path).orderBy("seq").collect()
+    assert [bytes(row.value) for row in rows] == RECORDS
+    assert run("tier-verify")[0] == 0
+
+    whole = [bucket.read(key) for key in keys]
+    values = pyarrow.parquet.read_metadata(io.BytesIO(whole[0])).row_group(0).column(5)
+    at = values.data_page_offset + values.total_compressed_size - 9
+    bucket.write(keys[0], whole[0][:at] + bytes([whole[0][at] ^ 1]) + whole[0][at + 1 :])
+    bucket.delete(keys[1])
+    code, report = run("tier-verify")
+    assert (code, report["findings"]) == (2, 2)
+    assert [row["segment"] for row in report["rows"]] == [f"{STREAM}#1", f"{STREAM}#2"]
+    code, report = run("restore")
+    assert (code, report["done"], len(report["errors"])) == (1, 1, 2)
+    for key, data in zip(keys[:2], whole, strict=False):
+        bucket.write(key, data)
+    assert run("restore")[0] == 0
+    assert space.bytes_of_ledgers() == before
+    for ledger_id in space.ids:
+        space.run(lambda ns, each=ledger_id: assert_fully_replicated(ns.client, each))
+    assert bucket.objects() == []
+    assert bucket.uploads() == []
+    assert space.read() == RECORDS
+
+
+def offload(space, bucket):
+    """Offload all in this process, and delete the bookies' copies."""
+    for _ in range(2):
+        report = run_inline(
+            space.cluster,
+            lambda namespace: tier.plan_offload(
+                namespace, [], to=bucket.uri("tier"), older_than_s=0, min_bytes=0, delete_lag_s=0
+            ),
+            tier.conclude,
+            namespace=space.path,
+        )
+        assert report.errors == {}
+
+
+@pytest.mark.parametrize("how", ["truncated", "deleted"])
+def test_objects_go_with_their_segments(space, bucket, how):
+    offload(space, bucket)
+    assert len(bucket.objects()) == 3
+
+    async def cut(namespace):
+        if how == "deleted":
+            await namespace.delete_stream(STREAM)
+            return
+        stream = namespace.stream(STREAM)
+        await stream.truncate(SequenceId(45))
+        await stream.enforce_retention()
+
+    space.run(cut)
+    assert len(bucket.objects()) == (0 if how == "deleted" else 1)
+
+
+def test_an_interrupted_copy_leaves_nothing_in_the_bucket(space, bucket, monkeypatch):
+    async def stop(*_):
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "verify", stop)
+        with pytest.raises(asyncio.CancelledError):
+            space.first_segment(lambda segment: moving.offload(segment, bucket.uri("tier")))
+    left = bucket.objects()
+    assert left
+    space.first_segment(lambda segment: moving.offload(segment, bucket.uri("tier")))
+    assert len(bucket.objects()) == 1
+    assert not set(bucket.objects()) & set(left)
+
+
+def test_what_cannot_be_read_now_is_not_taken_for_damage(space, bucket, monkeypatch):
+    monkeypatch.setattr(part_file, "ROW_GROUP_BYTES", 100)
+    manifest = space.first_segment(lambda each: moving.offload(each, bucket.uri("tier")))
+    file = PartFile(manifest.path(manifest.parts[0]))
+    (key,) = bucket.objects()
+    whole = bucket.read(key)
+    bucket.delete(key)
+    with pytest.raises(OSError, match="GetObject"):
+        file.read_group(0)
+    bucket.write(key, whole)
+    assert file.read_group(0)
+    file.close()
+
+    # Of a job the first is an error, and no finding.
+    def away(*_):
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(part_file, "file_system", away)
+    report = run_inline(
+        space.cluster, lambda ns: tier.plan_verify(ns, []), tier.conclude, namespace=space.path
+    )
+    assert report.findings == 0
+    assert [FilesUnavailableError.__name__ in each for each in report.errors.values()] == [True]
+
+
+@pytest.mark.parametrize("form", export.FORMATS)
+def test_exports_are_there_under_their_names_when_they_are_whole(space, bucket, form, monkeypatch):
+    def do():
+        options = export.ExportOptions(out=bucket.uri("out"), format=form)
+        return run_inline(
+            space.cluster, lambda ns: export.plan_streams(ns, [], options), export.conclude,
+            namespace=space.path,
+        )  # fmt: skip
+
+    add = export._Writer.add
+
+    def full(writer, rows):
+        add(writer, rows)
+        raise OSError("no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export._Writer, "add", full)
+        assert len(do().errors) == 3
+    assert bucket.objects() == bucket.uploads() == []
+    report = do()
+    assert report.errors == {}
+    assert len(bucket.objects()) == 3
+    place = [each["path"] for _, each in sorted(report.results.items())]
+    assert [each.partition("?")[0] for each in place] == [
+        f"s3://{bucket.name}/{key}" for key in bucket.objects()
+    ]
+    if form == "parquet":
+        values = [
+            value
+            for each in place
+            for value in pyarrow.parquet.read_table(each).column("value").to_pylist()
+        ]
+        assert values == RECORDS
+    else:
+        text = b"".join(map(bucket.read, bucket.objects()))
+        assert text.count(b"record 59") == len(RECORDS[59]) // len(b"record 59")
+
+
+@pytest.fixture(params=KINDS)
+def world(request, cluster, tmp_path, bucket):
+    return World(cluster, tmp_path, request.param, bucket)
+
+
+def payloads(rows):
+    return [row["value"] for row in rows]
+
+
+def test_a_table_in_a_bucket_has_each_record_once(world, bucket, monkeypatch):
+    first, more = [b"%d" % n for n in range(25)], [b"more %d" % n for n in range(7)]
+    world.write(STREAM, first)
+    # Killed before the table knew of the files.
+    sink = world.sink()
+    world.units(sink.plan())
+    assert world.rows() == []
+    world.sink_all(job_id="second")
+    assert payloads(world.rows()) == first
+    world.write(STREAM, more)
+    # Of two at once one is told so.
+    one, two = world.sink(job_id="one"), world.sink(job_id="two")
+    results = [world.units(each.plan()) for each in (one, two)]
+    two.commit(results[1])
+    if world.kind == "delta":
+        # Its log itself refuses a version that is there.
+        monkeypatch.setattr(one._table, "state", lambda names: one._before)
+    with pytest.raises(LakeConflictError, match="another job"):
+        one.commit(results[0])
+    assert payloads(world.rows()) == [*first, *more]
+    assert world.sink().plan() is None
+    assert bucket.uploads() == []
+    if world.kind == "iceberg":
+        # As other engines take them.
+        paths = world.table()._table.inspect.files().column("file_path").to_pylist()
+        keys = {f"s3://{bucket.name}/{key}" for key in bucket.objects()}
+        assert paths
+        assert set(paths) <= keys
+
+
+@pytest.mark.parametrize("before", [[], [b"before"]])
+def test_of_two_that_saw_the_same_table_in_a_bucket_one_is_told_so(
+    cluster, tmp_path, bucket, monkeypatch, before
+):
+    world = World(cluster, tmp_path, "parquet", bucket)
+    world.write("a", [*before, b"0"][:1])
+    if before:
+        world.sink_all()
+        world.write("a", [b"0"])
+    one, two = world.sink(job_id="one"), world.sink(job_id="two")
+    results = [world.units(each.plan()) for each in (one, two)]
+    publish = ManifestTable._publish
+
+    def overtaken(table, name, version):
+        monkeypatch.setattr(ManifestTable, "_publish", publish)
+        two.commit(results[1])
+        return publish(table, name, version)
+
+    monkeypatch.setattr(ManifestTable, "_publish", overtaken)
+    with pytest.raises(LakeConflictError, match="another job"):
+        one.commit(results[0])
+    assert payloads(world.rows()) == [*before, b"0"]
+    assert "-two/" in committed_files(world.location)[-1]
+    assert not [key for key in bucket.objects() if key.endswith(".tmp")]
+
+
+def test_a_batch_that_was_decided_on_becomes_visible_whoever_was_killed(
+    cluster, tmp_path, bucket, monkeypatch
+):
+    world = World(cluster, tmp_path, "parquet", bucket)
+    world.write("a", [b"0"])
+    sink = world.sink()
+    results = world.units(sink.plan())
+    take = type(sink._table._turns).take
+
+    class Killed(BaseException):
+        """The process is no more."""
+
+    def killed(*arguments):
+        assert take(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(sink._table._turns), "take", killed)
+        with pytest.raises(Killed):
+            sink.commit(results)
+    assert committed_files(world.location) == []
+    assert world.sink().plan() is None
+    assert [row["value"] for row in world.rows()] == [b"0"]
+    # A table that somebody removed is begun anew.
+    for key in bucket.objects():
+        bucket.delete(key)
+    world.sink_all(job_id="anew")
+    assert [row["value"] for row in world.rows()] == [b"0"]
+
+
+def test_the_command_writes_a_table_that_spark_workers_reach(spark, space, bucket, run):
+    table = bucket.uri("lake")
+    code, report = run("lake-sink", "--from", f"stream:{STREAM}", "--table", table)
+    assert (code, report["rows_written"]) == (0, 60)
+    found = [pyarrow.parquet.read_table(file) for file in committed_files(table)]
+    rows = [row for each in found for row in each.to_pylist()]
+    assert [row["value"] for row in sorted(rows, key=lambda row: row["seq"])] == RECORDS
+    # As Hadoop spells it, for Spark's own reader.
+    assert all(
+        file.startswith(f"s3a://{bucket.name}/lake/data/")
+        for file in committed_files(bucket.uri("lake", scheme="s3a"))
+    )
+
+
+JOBS = {
+    "offload": ["offload", "--to"],
+    "export": ["export", "--from", "stream:*", "--out"],
+    **{
+        kind: ["lake-sink", "--from", "stream:*", "--format", kind, "--table"]
+        for kind in ("parquet", "delta")
+    },
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_place_that_is_none_is_told_before_any_task(space, bucket, run, job, capsys, monkeypatch):
+    monkeypatch.setattr("quorumbook.cli.spark_run.open_session", None)
+    elsewhere = bucket.uri("dir").replace(bucket.name, "nobodys-bucket")
+    for uri, told in (
+        (elsewhere, "no bucket nobodys-bucket"),
+        (f"{bucket.uri('dir')}&nonsense=1", "nonsense"),
+        ("s9://bucket/dir", "s9://bucket/dir is no place for files"),
+    ):
+        assert run(*JOBS[job], uri) == (1, None)
+        assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+MORE_JOBS = {
+    **JOBS,
+    "ingest": ["ingest", "--format", "csv", "--to", "stream:x", "--src"],
+    "analytics": [
+        "analytics", "--from", "stream:x", "--schema", "n int", "--time", "n", "--window", "1 hour",
+        "--to",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("job", MORE_JOBS)
+@pytest.mark.parametrize("how", ["s3://key:{}@{}/dir", "s3://{}@{}/d", "s3://k:{}/x@{}/d"])
+def test_credentials_in_a_uri_are_refused_and_neither_kept_nor_shown(
+    space, bucket, run, tmp_path, job, how, capsys
+):
+    assert run(*MORE_JOBS[job], how.format(SECRET, bucket.name))[0] == 1
+    said = capsys.readouterr()
+    assert "credentials in it" in said.err.splitlines()[-1]
+    assert SECRET not in said.out + said.err
+    kept = [file.read_text() for file in tmp_path.rglob("*.jsonl")]
+    assert not [text for text in kept if SECRET in text]
+
+
+def test_jobs_keep_no_passwords_of_databases():
+    options = ingest.IngestOptions(
+        source="", format="jdbc", target="stream:x",
+        reader_options={
+            "dbtable": "t", "Password": SECRET, "url": f"jdbc:pg://h/d?user=u&password={SECRET}"
+        },
+    )  # fmt: skip
+    assert options.arguments()["reader_options"] == {
+        "dbtable": "t", "Password": "***", "url": "***",
+    }  # fmt: skip
+    assert options.reader_options["Password"] == SECRET
+
+
+def test_a_job_keeps_what_it_did_on_this_machine(space, bucket, run, capsys):
+    code, _ = run("offload", "--to", bucket.uri("tier"), "--state-dir", "s3://bucket/jobs")
+    assert code == 1
+    assert "--state-dir" in capsys.readouterr().err.splitlines()[-1]
