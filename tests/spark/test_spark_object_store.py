@@ -411,6 +411,14 @@ def test_credentials_in_a_uri_are_refused_and_neither_kept_nor_shown(
     assert not [text for text in kept if SECRET in text]
 
 
+def test_what_spark_itself_would_write_says_what_it_needs(spark, space, bucket, run, capsys):
+    words = [*MORE_JOBS["analytics"], f"s3a://{bucket.name}/out"]
+    words[words.index("n int")] = "n timestamp"
+    words[words.index("stream:x")] = f"stream:{STREAM}"
+    assert run(*words)[0] == 1
+    assert "hadoop-aws" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_jobs_keep_no_passwords_of_databases():
     options = ingest.IngestOptions(
         source="", format="jdbc", target="stream:x",

@@ -143,7 +143,10 @@ def _reason(error: BaseException) -> QuorumbookError:
     """Return what a message of Spark's, which has the stacks of three languages, comes to."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("quorumbook.", ": org.apache.spark."))]
+    told = told or [line for line in lines if line.startswith(": ")]
     text = told[-1].lstrip(": ").partition(": ")[2] if told else (lines or [repr(error)])[0]
+    if "S3AFileSystem" in text:
+        text += "; put hadoop-aws on Spark's class path, of the version of its Hadoop"
     return QuorumbookError(f"Spark: {text}")
 
 
