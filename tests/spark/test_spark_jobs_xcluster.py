@@ -16,8 +16,9 @@ from spark_helpers import let_go
 from quorumbook.cli.main import main
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs import xcluster_verify
+from quorumbook.spark.jobs.batches import Due
 from quorumbook.spark.jobs.frame import Report
-from quorumbook.spark.jobs.xcluster import CrossCluster, _Copier
+from quorumbook.spark.jobs.xcluster import CrossCluster, _Copier, _Planned
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, Position, SequenceId
 from quorumbook.streams.compaction import Compaction
@@ -216,6 +217,26 @@ def test_a_copy_in_chunks_is_no_other_segment_than_its_chunks_say():
     ):  # fmt: skip
         with pytest.raises(TransactionLostError, match="goes on with segment"):
             as_copied("a", wrong, tail)
+
+
+def test_chunks_behind_a_part_without_records_are_left_for_the_next_batch():
+    taken = []
+    # What it is told to run is the commit of one stream's parts.
+    target = SimpleNamespace(instance_id="b", run=lambda work: taken.append(work.args[1:]))
+    source = SimpleNamespace(instance_id="a", connection=None)
+    job = CrossCluster(source, target, ["s"], job_id="j", max_bytes=1)
+    splits = [SimpleNamespace(segment=1, first_entry=n, last_entry=n) for n in range(3)]
+    planned = _Planned(Due("s", 1, 10, splits), "app", "query", False, 7)
+    job._planned = [planned]
+    parts = [
+        {"rows": 5, "first": 10, "behind": 15}, {"rows": 0, "first": 15, "behind": 15},
+        {"rows": 2, "first": 15, "behind": 17},
+    ]  # fmt: skip
+    for has_chunks in (False, True):
+        parts[2] |= {"has_chunks": has_chunks}
+        assert job.commit({job._key(planned, n): part for n, part in enumerate(parts)})
+    # Chunks tell numbers of segments, of which the part without records gets none.
+    assert taken == [(parts, 17), (parts[:1], 15)]
 
 
 def chunk_at(first):
