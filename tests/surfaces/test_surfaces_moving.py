@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -16,6 +17,8 @@ from quorumbook.metadata.cookies import CookieStore
 from quorumbook.metadata.replication_lock import ReplicationLocks
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.testing import LocalCluster
+
+PATIENCE_S = 30.0
 
 PAYLOADS = [b"entry %d" % n for n in range(50)]
 
@@ -268,6 +271,16 @@ def test_full_disks_give_to_empty_ones(cluster, run, monkeypatch):
         do(cluster, lambda client, i=row["ledger_id"]: assert_fully_replicated(client, i, PAYLOADS))
 
 
+def listed_once_read_only(ls, bookie):
+    """Return the rows by bookie once one of them is registered as read-only, right after it is."""
+    ends_at = time.monotonic() + PATIENCE_S
+    while True:
+        rows = {row["bookie_id"]: row for row in ls()}
+        if rows[bookie]["state"] != "writable":
+            return rows
+        assert time.monotonic() < ends_at, rows
+
+
 @pytest.mark.faults
 def test_a_bookie_is_drained_decommissioned_and_forgotten(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
@@ -287,7 +300,7 @@ def test_a_bookie_is_drained_decommissioned_and_forgotten(tmp_path, monkeypatch,
         assert not run(cluster, "readonly", "off", bookie)["readOnly"]
         state = run(cluster, "readonly", "on", bookie, "--reason", "new disks & more")
         assert state["reasons"] == ["operator: new disks & more"]
-        listed = {row["bookie_id"]: row for row in run(cluster, "ls")}
+        listed = listed_once_read_only(lambda: run(cluster, "ls"), bookie)
         assert listed[bookie]["reasons"] == state["reasons"]
         assert all("reasons" not in row for i, row in listed.items() if i != bookie)
 

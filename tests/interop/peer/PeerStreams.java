@@ -27,6 +27,7 @@ import org.apache.distributedlog.api.DistributedLogManager;
 import org.apache.distributedlog.api.namespace.Namespace;
 import org.apache.distributedlog.api.namespace.NamespaceBuilder;
 import org.apache.distributedlog.exceptions.EndOfStreamException;
+import org.apache.distributedlog.exceptions.ReadCancelledException;
 import org.apache.distributedlog.impl.metadata.BKDLConfig;
 import org.apache.distributedlog.io.CompressionCodec;
 import org.apache.distributedlog.metadata.DLMetadata;
@@ -253,7 +254,21 @@ final class PeerStreams {
     }
 
     /** Reads so many bytes, or as many as there are. */
+    /** The peer's reader closes a reader of its own as it skips, and may hear of that itself. */
     private void readBytes(JsonNode request, ObjectNode result) throws Exception {
+        for (int left = 3;; left--) {
+            try {
+                readBytesOnce(request, result);
+                return;
+            } catch (ReadCancelledException error) {
+                if (left == 0) {
+                    throw error;
+                }
+            }
+        }
+    }
+
+    private void readBytesOnce(JsonNode request, ObjectNode result) throws Exception {
         int count = request.get("count").asInt();
         long offset = request.get("offset").asLong();
         ByteArrayOutputStream found = new ByteArrayOutputStream();
