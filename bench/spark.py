@@ -31,7 +31,7 @@ from quorumbook.spark.planning import Piece, plan
 from quorumbook.testing import LocalCluster
 from report import Figure
 from spark_costs import border, commit, overhead, packed, period
-from spark_measure import KB, MB, Bench, Row, text, within
+from spark_measure import KB, MB, Bench, Row, compared, said, text, within
 from spark_scale import counting, readback, scaling, tables
 from spark_synthetic import cross_border
 
@@ -73,22 +73,36 @@ def read(bench: Bench) -> Iterator[Figure]:
         path = "ledger:" + ",".join(map(str, ids))
         start_s = bench.start_s()
         whole = partial(load.read_by_spark, bench.spark, bench.uri, path)
+        border = partial(cross_border, bench.spark, size, count)
         for _ in range(WARM_READS):
             whole()
+        border()
+        rounds = [
+            (
+                count / (whole() - start_s),
+                uvloop.run(load.read_ledgers(bench.uri, ids)),
+                count / (border() - start_s),
+            )
+            for _ in range(bench.rounds)
+        ]
         title = f"batch read of {size_bytes // MB} MB beside the client, {text(size)} entries"
-        yield bench.beside(
+        yield compared(
             f"{title}, less the {start_s:.2f} s that a read of one entry takes",
             "entries/s",
             goal,
-            lambda count=count, start_s=start_s, whole=whole: count / (whole() - start_s),
-            lambda ids=ids: uvloop.run(load.read_ledgers(bench.uri, ids)),
+            [(ours, client) for ours, client, _ in rounds],
+        )
+        yield compared(
+            f"the same beside the client, and then Spark alone with such rows, {text(size)}",
+            "entries/s",
+            None,
+            [(ours, 1 / (1 / client + 1 / alone)) for ours, client, alone in rounds],
+        )
+        alone = statistics.median([alone for *_, alone in rounds])
+        yield said(
+            f"Spark alone, the same rows made in its worker, {text(size)}", f"{alone:,.0f} rows/s"
         )
         yield processor(bench, whole, ids, text(size), count)
-        alone = bench.times(partial(cross_border, bench.spark, size, count))
-        rate = f"{count / statistics.median(alone):,.0f} rows/s"
-        yield Figure(
-            f"Spark alone, the same rows made in its worker, {text(size)}", rate, "-", None
-        )
 
 
 def processor(
