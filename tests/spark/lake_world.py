@@ -8,6 +8,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet
 from inline import do_units, follow
+from spark_helpers import in_namespace
 
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.lake_sink import LakeSink
@@ -43,12 +44,7 @@ class World:
             }  # fmt: skip
 
     def run(self, work):
-        async def run():
-            address = f"{self.cluster.metadata_uri}#{self.path}"
-            async with await Namespace.open(address) as namespace:
-                return await work(namespace)
-
-        return asyncio.run(run())
+        return in_namespace(self.cluster, self.path, work)
 
     def write(self, name, payloads, **extra):
         async def work(namespace):

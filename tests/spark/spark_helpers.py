@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 import time
@@ -173,3 +174,14 @@ class Query:
         while self.step() is not None:
             assert len(self.checkpoint) < 1000
         return self.rows
+
+
+def in_namespace(cluster: LocalCluster, path: str, work: Any, *, bind: bool = False) -> Any:
+    """Run a coroutine with the namespace at a path."""
+
+    async def run() -> Any:
+        address = f"{cluster.metadata_uri}#{path}"
+        async with await Namespace.open(address, bind=bind) as namespace:
+            return await work(namespace)
+
+    return asyncio.run(run())

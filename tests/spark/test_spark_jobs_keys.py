@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+from spark_helpers import in_namespace
 
 from quorumbook.cli.main import main
 from quorumbook.spark.connection import Connection
@@ -33,12 +34,7 @@ class World:
         asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{self.path}"))
 
     def run(self, work):
-        async def run():
-            address = f"{self.cluster.metadata_uri}#{self.path}"
-            async with await Namespace.open(address) as namespace:
-                return await work(namespace)
-
-        return asyncio.run(run())
+        return in_namespace(self.cluster, self.path, work)
 
     def write(self, name, *records):
         async def work(namespace):

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from inline import run_inline
+from spark_helpers import in_namespace
 
 from doubles.replicas import assert_fully_replicated
 from quorumbook.cli.main import main
@@ -19,13 +20,8 @@ from quorumbook.streams import Namespace
 RECORDS = [b"record %d" % number for number in range(60)]
 
 
-def in_namespace(cluster, work):
-    async def run():
-        address = f"{cluster.metadata_uri}#/tiered"
-        async with await Namespace.open(address, bind=True) as namespace:
-            return await work(namespace)
-
-    return asyncio.run(run())
+def in_tiered(cluster, work):
+    return in_namespace(cluster, "/tiered", work, bind=True)
 
 
 async def write(namespace):
@@ -51,7 +47,7 @@ def ledgers(cluster, ids):
                 found.append(None)
         return found
 
-    return in_namespace(cluster, find)
+    return in_tiered(cluster, find)
 
 
 @pytest.fixture
@@ -70,7 +66,7 @@ def run(cluster, tmp_path):
 
 
 def test_offloaded_segments_are_read_verified_and_restored(spark, cluster, tmp_path, load, run):
-    ids = in_namespace(cluster, write)
+    ids = in_tiered(cluster, write)
     before = ledgers(cluster, ids)
     to = ["--to", str(tmp_path / "files")]
     assert run("offload", "--dry-run", *to)[1]["units"] == 3
@@ -81,7 +77,7 @@ def test_offloaded_segments_are_read_verified_and_restored(spark, cluster, tmp_p
     code, report = run("offload", *to, "--delete-lag", "0")
     assert (code, report["bookie_copies_deleted"]) == (0, 3)
     assert ledgers(cluster, ids) == [None] * 3
-    assert in_namespace(cluster, read) == RECORDS
+    assert in_tiered(cluster, read) == RECORDS
     rows = load("stream:s", namespace="/tiered").orderBy("seq").collect()
     assert [bytes(row.value) for row in rows] == RECORDS
 
@@ -152,9 +148,9 @@ def check_restored(cluster, ids, before):
         for ledger_id in ids:
             await assert_fully_replicated(namespace.client, ledger_id)
 
-    in_namespace(cluster, check)
+    in_tiered(cluster, check)
     for old, new in zip(before, ledgers(cluster, ids), strict=True):
         assert (old.last_entry_id, old.length, old.custom_metadata, old.ctime_ms) == (
             new.last_entry_id, new.length, new.custom_metadata, new.ctime_ms,
         )  # fmt: skip
-    assert in_namespace(cluster, read) == RECORDS
+    assert in_tiered(cluster, read) == RECORDS

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 import pyarrow.parquet
 from inline import run_inline
 from lake_world import KINDS, World
+from spark_helpers import in_namespace
 
 from doubles.replicas import assert_fully_replicated, copies
 from quorumbook.cli.main import main
@@ -21,7 +22,7 @@ from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs import export, ingest, tier
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
 from quorumbook.spark.lake.table import LakeConflictError
-from quorumbook.streams import Namespace, SequenceId
+from quorumbook.streams import SequenceId
 from quorumbook.streams.errors import FilesUnavailableError
 from quorumbook.streams.tier import moving, part_file
 from quorumbook.streams.tier.part_file import PartFile
@@ -40,12 +41,7 @@ class Space:
         self.ids = self.run(self._write)
 
     def run(self, work):
-        async def run():
-            address = f"{self.cluster.metadata_uri}#{self.path}"
-            async with await Namespace.open(address, bind=True) as namespace:
-                return await work(namespace)
-
-        return asyncio.run(run())
+        return in_namespace(self.cluster, self.path, work, bind=True)
 
     async def _write(self, namespace):
         await namespace.create_stream(STREAM)
