@@ -16,7 +16,7 @@ CASES ?= 10000
 ENTRIES ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture soak interop-full clean bench-spark
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture mutants soak interop-full clean bench-spark
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -83,6 +83,9 @@ torture: setup  ## Kill bookies, cut power, damage files, fail calls; account fo
 spark-torture: setup  ## Kill a Spark query's workers, executors and driver KILLS=50 times; count rows.
 	PYTHONPATH=tests $(BIN)/python tests/faults/spark_kills.py --kills $(KILLS) \
 		--report docs/reports/spark-kills.md
+
+mutants: setup  ## Plant each bug of tests/mutants in a copy of the sources; its test must find it.
+	$(BIN)/python tests/mutants/run.py --only '$(ONLY)' $(if $(ONLY),,--report docs/reports/mutants.md)
 
 soak: setup  ## Write and read ENTRIES=1000000 over TLS 1.2 and 1.3, and compare every byte.
 	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && for v in TLSv1.2 TLSv1.3; do \
