@@ -38,6 +38,7 @@ def file_of(tmp_path):
     def write(name, password=None):
         file = tmp_path / f"sasl-{name}"
         file.write_text(f"{name}:{password or USERS[name]}\n", encoding="utf-8")
+        file.chmod(0o600)
         return file
 
     return write

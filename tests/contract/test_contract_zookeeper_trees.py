@@ -279,6 +279,7 @@ async def test_metadata_that_cannot_be_read_is_told_with_the_ledger(uri, kazoo):
 async def test_what_is_created_for_its_creator_alone_is_closed_to_others(uri, kazoo, tmp_path):
     file = tmp_path / "auth"
     file.write_text("writer:hush\n")
+    file.chmod(0o600)
     store = await open_store(f"zk://{uri}?acl=creator&auth_file={file}")
     await init_cluster(store)
     manager = LedgerManager(store)

@@ -206,7 +206,10 @@ def test_a_file_of_secrets_is_refused_with_what_to_do(
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("kerberos", "'kerberos' is no plug-in; give module:Class, or one of shared-secret"),
+        (
+            "kerberos",
+            "'kerberos' is not an installed plug-in; give module:Class, or one of shared-secret",
+        ),
         ("nowhere.module:Class", "cannot be found: No module named 'nowhere'"),
         ("security_toys:Missing", "cannot be found"),
         ("security_toys:Nameless", "it has no name for its messages"),
@@ -230,6 +233,11 @@ def test_a_plug_in_that_is_none_is_said_so(name: str, why: str) -> None:
         ("0:writer", ["writer"]),
         ("0:writer,reader;1:main", ["writer", "reader"]),
         ("1:main;0: writer ", ["writer"]),
+        ("0:first;0:last", ["last"]),
+        ("0:,writer", ["", "writer"]),
+        ("0:writer\nmore", []),
+        ("0:\u00a0writer", ["\u00a0writer"]),
+        (" 0:writer", []),
         ("writer", []),
         ("1:writer", []),
         ("", []),
@@ -276,6 +284,26 @@ async def test_a_certificates_role_lets_in_who_has_one_that_is_listed(
         raw = await cluster.raw()
         assert (await raw.ask_v3(v3.encode_bookie_info(1, 0))).status is Status.UNAUTHORIZED
         raw.close()
+
+
+def test_a_unit_that_is_part_of_a_longer_name_counts_where_the_peer_sees_it() -> None:
+    unit, other = ("organizationalUnitName", "0:writer"), ("organizationalUnitName", "0:admin")
+    assert roles_of({"subject": ((("stateOrProvinceName", "s"), unit),)}) == ["writer"]
+    assert roles_of({"subject": ((("commonName", "c"), unit), (other,))}) == ["admin"]
+    assert roles_of({"subject": ((unit, other),)}) == ["admin"]
+
+
+@pytest.mark.parametrize(
+    "plugin", ["certificate-role", "org.apache.bookkeeper.tls.BookieAuthZFactory"]
+)
+def test_certificates_roles_without_a_list_of_those_that_may_come_in_are_refused(
+    plugin: str,
+) -> None:
+    options = BookieOptions(
+        journal_directories=("j",), ledger_directories=("l",), auth_plugin=plugin
+    )
+    with pytest.raises(ConfigError, match=r"may come in with bookie\.authorized_roles"):
+        Admission(Env(), options, BookieMetrics())
 
 
 def test_roles_without_a_plug_in_that_tells_them_are_a_contradiction(tmp_path: Any) -> None:

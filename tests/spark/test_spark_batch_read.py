@@ -24,6 +24,22 @@ def test_a_ledger_is_a_table(load, cluster):
     ]
 
 
+@pytest.mark.parametrize("option", ["client.auth_plugin", "placement.rack_class"])
+def test_sql_runs_no_code_through_an_option(spark, cluster, tmp_path, option):
+    ledger_id = _ledger(cluster, [b"one"])
+    proof = tmp_path / "proof"
+    settings = "client.auth_settings" if option == "client.auth_plugin" else f"{option}_settings"
+    with pytest.raises(Exception, match="names code to be run") as caught:
+        spark.sql(
+            "CREATE OR REPLACE TEMPORARY VIEW hostile USING quorumbook OPTIONS ("
+            f"'metadataServiceUri' '{cluster.metadata_uri}', 'path' 'ledger:{ledger_id}', "
+            f"'{option}' 'os:system', '{settings}' 'touch {proof}')"
+        )
+        spark.sql("SELECT * FROM hostile").collect()
+    assert option in str(caught.value)
+    assert not proof.exists()
+
+
 def test_a_stream_is_a_table(load, streams):
     streams.write("table", [b"record %d" % n for n in range(100)])
     frame = load("stream:table")

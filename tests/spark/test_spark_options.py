@@ -32,6 +32,23 @@ def test_an_unknown_option_is_refused_with_the_nearest_names():
         read_options(**{"client.read_ahead_byte": "7"}).connection.client_options()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("client.auth_plugin", "os:system"),
+        ("placement.rack_class", "os:system"),
+        ("placement.rack_script", "/bin/true"),
+    ],
+)
+def test_an_option_names_no_code(name, value, tmp_path):
+    with pytest.raises(ConfigError, match="refused from here: an option of Spark"):
+        read_options(**{name: value}).connection.client_options()
+    section, _, key = name.partition(".")
+    (tmp_path / "q.toml").write_text(f"[{section}]\n{key} = {value!r}\n")
+    with pytest.raises(ConfigError, match="refused from here: an option of Spark"):
+        read_options(configFile=str(tmp_path / "q.toml")).connection.client_options()
+
+
 @pytest.mark.parametrize("name", ["password", "secret", "Token"])
 def test_a_secret_is_refused_as_an_option(name):
     with pytest.raises(ConfigError, match="passwordFile"):

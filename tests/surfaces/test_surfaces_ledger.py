@@ -394,3 +394,17 @@ def test_a_file_that_is_not_as_long_as_its_ledger_says_is_an_error(quorumbook, c
     failed = quorumbook("ledger", "get", ledger_id, "--to", "file", code=4)
     assert "gave 7 bytes and its metadata says 8" in failed.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_in_somebody_elses_directory_runs_no_code_of_theirs(quorumbook, tmp_path):
+    ledger_id = _write(quorumbook, b"x\n")
+    proof, theirs = tmp_path / "proof", tmp_path / "quorumbook.toml"
+    theirs.write_text(f"[client]\nauth_plugin = 'os:system'\nauth_settings = 'touch {proof}'\n")
+    theirs.chmod(0o666)
+    done = quorumbook("ledger", "read", ledger_id)
+    assert done.out == b"x\n"
+    assert f"{theirs} is ignored: everybody may write to it" in done.err
+    refused = quorumbook("ledger", "read", ledger_id, "--config", "quorumbook.toml", code=2)
+    assert "client.auth_plugin: 'os:system'" in refused.err
+    assert "names code to be run" in refused.err
+    assert not proof.exists()

@@ -1,7 +1,9 @@
 """The interface of authentication plug-ins, and how one is found by its name.
 
-A plug-in is a class of the program's own; the configuration names it ``module:Class``, and it is
-made once with one text, its settings.  Its messages travel as AUTH messages, in v2 and v3 alike:
+A plug-in is a class of somebody else's.  The configuration names it by an entry point that its
+package declares in the group ``quorumbook.client_auth`` or ``quorumbook.bookie_auth``, or, where
+code may be named (``config.trust``), as ``module:Class``.  It is made once with one text, its
+settings.  Its messages travel as AUTH messages, in v2 and v3 alike:
 
     client                                   bookie
     plugin.session(peer)                     plugin.session(peer)
@@ -17,6 +19,7 @@ Either side refuses by raising ``SecurityError``.  Payloads are secrets and are 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -38,6 +41,9 @@ _BUILT_IN = {
         "quorumbook.auth.certificate_role:CertificateRole",
     ),
 }
+
+
+_GROUPS = ("quorumbook.client_auth", "quorumbook.bookie_auth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,10 @@ class BookieSession(Protocol):
 
 
 class BookiePlugin(Protocol):
-    """The bookie's side."""
+    """The bookie's side.
+
+    One with a true ``needs_authorized_roles`` is refused without ``bookie.authorized_roles``.
+    """
 
     name: str
 
@@ -141,8 +150,7 @@ def _load(name: str, settings: str, side: int, option: str) -> object | None:
         )
     module, colon, attribute = path.partition(":")
     if not colon:
-        short = ", ".join(key for key, sides in _BUILT_IN.items() if sides[side] and "." not in key)
-        raise ConfigError(f"{option}: {name!r} is no plug-in; give module:Class, or one of {short}")
+        module, attribute = _installed(name, side, option)
     try:
         made = getattr(importlib.import_module(module), attribute)(settings)
     except ConfigError as error:
@@ -152,3 +160,15 @@ def _load(name: str, settings: str, side: int, option: str) -> object | None:
     if not isinstance(getattr(made, "name", None), str):
         raise ConfigError(f"{option}: {name} is no plug-in; it has no name for its messages")
     return cast(object, made)
+
+
+def _installed(name: str, side: int, option: str) -> tuple[str, str]:
+    """Return module and class of the plug-in that an installed package calls by this name."""
+    found = importlib.metadata.entry_points(group=_GROUPS[side])
+    if name in found.names:
+        return found[name].module, found[name].attr
+    built_in = (key for key, sides in _BUILT_IN.items() if sides[side] and "." not in key)
+    known = ", ".join([*built_in, *sorted(found.names)])
+    raise ConfigError(
+        f"{option}: {name!r} is not an installed plug-in; give module:Class, or one of {known}"
+    )

@@ -18,12 +18,11 @@ count.  A secret has at least 16 characters.
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
-import stat
 from dataclasses import dataclass, field
 
 from quorumbook.auth.plugins import BookieSession, ClientSession, Peer, Principal, Step
+from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError, SecurityError
 
 _NAME = "QuorumbookSharedSecret"
@@ -131,15 +130,10 @@ def _read(path: str) -> dict[str, _Account]:
     if not path:
         raise ConfigError("auth_settings must name the file with names and secrets")
     try:
-        with open(path, encoding="utf-8") as file:
-            is_open_to_all = bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
-            lines = [line.strip() for line in file]
+        text = read_secret_file(path, "auth_settings").decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    if is_open_to_all:
-        raise ConfigError(f"{path} holds secrets and everybody may read it; chmod o-r {path}")
+    lines = [line.strip() for line in text.splitlines()]
     accounts: dict[str, _Account] = {}
     for number, line in enumerate(lines, 1):
         if not line or line.startswith("#"):

@@ -59,6 +59,11 @@ class Admission:
         self._roles = frozenset(options.authorized_roles)
         if self._roles and self.plugin is None:
             raise ConfigError("bookie.authorized_roles needs a bookie.auth_plugin that tells roles")
+        if getattr(self.plugin, "needs_authorized_roles", False) and not self._roles:
+            raise ConfigError(
+                f"bookie.auth_plugin {options.auth_plugin} lets in by role: name the roles that "
+                "may come in with bookie.authorized_roles"
+            )
 
     def gate(self, connection: Connection) -> Gate | None:
         """Return the gate of a new connection, None if it need not prove anything."""

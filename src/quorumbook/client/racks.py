@@ -5,15 +5,17 @@
                   ``rack_refresh_s`` for all of them
 
 A script gets addresses as its arguments and prints a location for each, white space between, as
-the peer's do.  A class is made with one text, its settings, and has ``resolve(addresses)``, which
-returns a location or None for each; both run on a thread of their own.  What is not told is not
-known; a source that fails leaves what it told before.
+the peer's do.  A class, an entry point of the group ``quorumbook.racks`` or named ``module:Class``,
+is made with one text, its settings, and has ``resolve(addresses)``, which returns a
+location or None for each; both run on a thread of their own.  What is not told is not known; a
+source that fails leaves what it told before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -27,6 +29,7 @@ from quorumbook.metadata.racks import RackTable, location_in
 _log = logger("client.racks")
 _NS = 1_000_000_000
 _SCRIPT_TIMEOUT_S = 10.0
+_PLUG_INS = "quorumbook.racks"
 
 
 class RackSource(Protocol):
@@ -189,10 +192,13 @@ def _script(env: Env, options: PlacementOptions) -> Callable[[Sequence[str]], Se
 
 
 def _class(name: str, settings: str) -> Callable[[Sequence[str]], Sequence[str | None]]:
-    module, _, attribute = name.partition(":")
+    module, colon, attribute = name.partition(":")
     try:
+        if not colon:
+            entry = importlib.metadata.entry_points(group=_PLUG_INS)[name]
+            module, attribute = entry.module, entry.attr
         made = getattr(importlib.import_module(module), attribute)(settings)
         resolve: Callable[[Sequence[str]], Sequence[str | None]] = made.resolve
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, KeyError) as error:
         raise ConfigError(f"placement.rack_class: {name} cannot be used: {error}") from None
     return resolve

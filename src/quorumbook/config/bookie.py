@@ -136,8 +136,9 @@ BOOKIE_OPTIONS = (
         peer_key="forceReadOnlyBookie",
     ),
     Option(
-        "bookie", "auth_plugin", Kind.TEXT, "",
-        "How clients authenticate: shared-secret, certificate-role or module:Class; empty: not.",
+        "bookie", "auth_plugin", Kind.PLUG_IN, "",
+        "How clients authenticate: shared-secret, certificate-role, an installed plug-in, or "
+        "module:Class; empty: not.",
         peer_key="bookieAuthProviderFactoryClass",
     ),
     Option(

@@ -9,6 +9,10 @@ Later sources win over earlier ones:
                           ``QUORUMBOOK_METADATA_URI``
     --set KEY=VALUE       ``section.name``, or the peer's key
 
+Options that name code to be run are refused where somebody else could have written them: from a
+file that others may change (``trust``), and from Spark's options.  Such a file is not read at all
+if nobody has named it and it only lies in the working directory.
+
 A file has one table for a section.  The peer's key is accepted wherever our name is, with its
 value in the peer's unit.  A key that no option has is an error that names the nearest one, since
 a misspelt option that is silently ignored is found only when it is needed.
@@ -26,7 +30,11 @@ from quorumbook.config.options import Option, Value
 from quorumbook.config.peer_conf import PeerConf
 from quorumbook.config.properties import Properties
 from quorumbook.config.schema import OPTIONS
+from quorumbook.config.trust import distrust_of
+from quorumbook.env import logger
 from quorumbook.errors import ConfigError
+
+_log = logger("config")
 
 DEFAULT_FILE = "quorumbook.toml"
 FILE_VARIABLE = "QUORUMBOOK_CONFIG"
@@ -105,6 +113,7 @@ def load(
     peer_file: str | None = None,
     environment: Mapping[str, str] | None = None,
     overrides: Iterable[str] = (),
+    foreign: str = "",
 ) -> Settings:
     """Gather every option's value from all sources.
 
@@ -113,6 +122,8 @@ def load(
         peer_file: a configuration file of the peer.
         environment: the variables; without it those of the process.
         overrides: texts of the form ``KEY=VALUE``.
+        foreign: where ``file`` and ``overrides`` come from if that is somebody who may not have
+            code run here, such as ``Spark's options``.
 
     Raises:
         ConfigError: an unknown key, a bad value, an unreadable file, or options that contradict
@@ -122,16 +133,25 @@ def load(
     settings = {option.key: Setting(option, option.default, "default") for option in OPTIONS}
     warnings: list[str] = []
     if peer_file is not None:
-        _read_peer_file(settings, PeerConf(Properties(peer_file, variables)), warnings)
+        conf = PeerConf(Properties(peer_file, variables))
+        _read_peer_file(settings, conf, warnings, distrust_of(os.stat(peer_file)))
     path = file or variables.get(FILE_VARIABLE)
-    if path is not None or os.path.exists(DEFAULT_FILE):
-        _read_file(settings, path or DEFAULT_FILE)
+    if path is not None:
+        _read_file(settings, path, foreign if file else "")
+    elif os.path.exists(DEFAULT_FILE):
+        if distrust := distrust_of(os.stat(DEFAULT_FILE)):
+            _log.warning(
+                "%s is ignored: %s; to use it all the same, give --config %s",
+                os.path.abspath(DEFAULT_FILE), distrust, DEFAULT_FILE,
+            )  # fmt: skip
+        else:
+            _read_file(settings, DEFAULT_FILE)
     _read_environment(settings, variables)
     for override in overrides:
         key, equals, raw = override.partition("=")
         if not equals:
             raise ConfigError(f"--set {override}: write KEY=VALUE, such as bookie.port=3182")
-        _store(settings, key.strip(), raw, source="--set")
+        _store(settings, key.strip(), raw, source=foreign or "--set", distrust=foreign)
     result = Settings(settings, warnings)
     check(result)
     return result
@@ -155,9 +175,10 @@ def check(settings: Settings) -> None:
         raise ConfigError("tls.require needs tls.enabled")
 
 
-def _read_file(settings: dict[str, Setting], path: str) -> None:
+def _read_file(settings: dict[str, Setting], path: str, foreign: str = "") -> None:
     try:
         with open(path, "rb") as file:
+            distrust = foreign or distrust_of(os.fstat(file.fileno()))
             tables = tomllib.load(file)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
@@ -168,21 +189,24 @@ def _read_file(settings: dict[str, Setting], path: str) -> None:
     source = f"file {path}"
     for name, content in tables.items():
         if not isinstance(content, dict):
-            _store(settings, name, content, source=source)
+            _store(settings, name, content, source=source, distrust=distrust)
             continue
         if name not in _SECTIONS:
             raise ConfigError(f"{name} ({source}) is no section{_nearest(name, _SECTIONS)}")
         for key, raw in content.items():
             # The peer's keys are unique, so they need no section of their own.
             full = key if key in _BY_PEER_KEY else f"{name}.{key}"
-            _store(settings, full, raw, source=source)
+            _store(settings, full, raw, source=source, distrust=distrust)
 
 
-def _read_peer_file(settings: dict[str, Setting], conf: PeerConf, warnings: list[str]) -> None:
+def _read_peer_file(
+    settings: dict[str, Setting], conf: PeerConf, warnings: list[str], distrust: str
+) -> None:
     for key in conf.direct:
         option = _BY_PEER_KEY[key]
         raw = conf.raw(key, option)
         value = option.parse(raw, source=conf.source(key), is_peer_unit=True)
+        _demand_trust(option, value, conf.source(key), distrust)
         settings[option.key] = Setting(option, value, conf.source(key))
     for name, (raw, source) in conf.derived().items():
         option = _BY_KEY[name]
@@ -207,7 +231,9 @@ def _read_environment(settings: dict[str, Setting], variables: Mapping[str, str]
         settings[option.key] = Setting(option, value, source)
 
 
-def _store(settings: dict[str, Setting], key: str, raw: object, *, source: str) -> None:
+def _store(
+    settings: dict[str, Setting], key: str, raw: object, *, source: str, distrust: str = ""
+) -> None:
     option = _BY_KEY.get(key)
     is_peer_unit = False
     if option is None:
@@ -218,7 +244,17 @@ def _store(settings: dict[str, Setting], key: str, raw: object, *, source: str) 
             f"{key} ({source}) is no option{_nearest(key, (*_BY_KEY, *_BY_PEER_KEY))}"
         )
     value = option.parse(raw, source=source, is_peer_unit=is_peer_unit)
+    _demand_trust(option, value, source, distrust)
     settings[option.key] = Setting(option, value, source)
+
+
+def _demand_trust(option: Option, value: Value, source: str, distrust: str) -> None:
+    if distrust and option.names_code(value):
+        raise ConfigError(
+            f"{option.key}: {value!r} ({source}) names code to be run, and that is refused from "
+            f"here: {distrust}; install it as a plug-in, or name it in a file that only you can "
+            f"change, by --config or {FILE_VARIABLE}"
+        )
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -30,6 +30,9 @@ class Kind(Enum):
     """The type of an option, named as the documentation prints it."""
 
     TEXT = "text"
+    #: What a plug-in is called, or where its code is.
+    PLUG_IN = "plug-in or module:Class"
+    PROGRAM = "path of a program"
     LIST = "list of text"
     SWITCH = "true or false"
     INTEGER = "integer"
@@ -66,6 +69,12 @@ class Option:
     def variable(self) -> str:
         """The environment variable that sets it."""
         return f"QUORUMBOOK_{self.section}_{self.name}".upper()
+
+    def names_code(self, value: Value) -> bool:
+        """Tell whether a value has code run that is not installed under a plug-in's name."""
+        if self.kind is Kind.PLUG_IN:
+            return ":" in str(value)
+        return self.kind is Kind.PROGRAM and bool(value)
 
     def bounds(self) -> str:
         """Say in words what values are allowed; "" if all are."""
@@ -105,7 +114,7 @@ class Option:
 
     def _convert(self, raw: object, unit: float) -> Value:
         match self.kind:
-            case Kind.TEXT:
+            case Kind.TEXT | Kind.PLUG_IN | Kind.PROGRAM:
                 return _text(raw)
             case Kind.LIST:
                 return _list(raw)
@@ -126,6 +135,8 @@ class Option:
 
 _NAMES = {
     Kind.TEXT: "a text",
+    Kind.PLUG_IN: "a text",
+    Kind.PROGRAM: "a text",
     Kind.LIST: "a list of texts",
     Kind.SWITCH: "true or false",
     Kind.INTEGER: "an integer",

@@ -84,7 +84,7 @@ PLACEMENT_OPTIONS = (
         "With the policy local-bookie: who comes first in every new ensemble.",
     ),
     Option(
-        "placement", "rack_script", Kind.TEXT, "",
+        "placement", "rack_script", Kind.PROGRAM, "",
         "A program that tells where bookies stand; empty: `cluster racks` does.",
         peer_key="networkTopologyScriptFileName",
     ),
@@ -94,8 +94,8 @@ PLACEMENT_OPTIONS = (
         peer_key="networkTopologyScriptNumberArgs", minimum=1,
     ),
     Option(
-        "placement", "rack_class", Kind.TEXT, "",
-        "A class that tells it, as module:Class.",
+        "placement", "rack_class", Kind.PLUG_IN, "",
+        "A class that tells it: an installed plug-in's name, or module:Class.",
     ),
     Option(
         "placement", "rack_class_settings", Kind.TEXT, "",

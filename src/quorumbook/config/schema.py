@@ -260,8 +260,9 @@ _CLIENT = (
         minimum=4 * _KB, maximum=_GB,
     ),
     Option(
-        "client", "auth_plugin", Kind.TEXT, "",
-        "How to authenticate at bookies: shared-secret or module:Class; empty: not.",
+        "client", "auth_plugin", Kind.PLUG_IN, "",
+        "How to authenticate at bookies: shared-secret, an installed plug-in, or module:Class; "
+        "empty: not.",
         peer_key="clientAuthProviderFactoryClass",
     ),
     Option(

@@ -16,6 +16,7 @@ import ssl
 from dataclasses import dataclass
 
 from quorumbook.env.interfaces import Clock
+from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -141,9 +142,11 @@ def _load_own(context: ssl.SSLContext, options: TlsOptions, *, server_side: bool
         return
     if not server_side and not options.client_authentication:
         return
-    password = _read_text(options.key_password_file, "tls.key_password_file").strip()
-    _read_text(options.certificate_file, "tls.certificate_file")
-    _read_text(options.key_file, "tls.key_file")
+    password = b""
+    if options.key_password_file:
+        password = read_secret_file(options.key_password_file, "tls.key_password_file").strip()
+    read_public_file(options.certificate_file, "tls.certificate_file")
+    read_secret_file(options.key_file, "tls.key_file")
     try:
         context.load_cert_chain(options.certificate_file, options.key_file, lambda: password)
     except ssl.SSLError as error:
@@ -175,14 +178,14 @@ def _load_trust(context: ssl.SSLContext, options: TlsOptions, *, server_side: bo
         return
     for path, name in ((options.ca_file, "tls.ca_file"), (options.crl_file, "tls.crl_file")):
         if path:
-            _read_text(path, name)
+            read_public_file(path, name)
             try:
                 context.load_verify_locations(cafile=path)
             except ssl.SSLError:
                 what = "certificate" if name == "tls.ca_file" else "revocation list"
                 raise ConfigError(f"{name} {path} has no {what} in PEM form") from None
     if options.crl_file:
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
     if not options.ca_file:
         if server_side:
             raise ConfigError(
@@ -192,11 +195,14 @@ def _load_trust(context: ssl.SSLContext, options: TlsOptions, *, server_side: bo
         context.load_default_certs()
 
 
-def _read_text(path: str, name: str) -> str:
-    if not path:
-        return ""
+def read_public_file(path: str, name: str) -> bytes:
+    """Return the content of a file of certificates.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
-        with open(path, encoding="latin-1") as file:
+        with open(path, "rb") as file:
             return file.read()
     except OSError as error:
         raise ConfigError(f"{name} {path} cannot be read: {error.strerror}") from None

@@ -106,7 +106,7 @@ async def open_store(
 
 
 async def _open_zookeeper(uri: str, env: Env, session_timeout_s: float) -> MetadataStore:
-    options = parse_address(uri, env.disk)
+    options = parse_address(uri)
     store = await ZooKeeperStore.open(options, env, uri=uri, session_timeout_s=session_timeout_s)
     try:
         await check_layout(store, parse_layout(uri))

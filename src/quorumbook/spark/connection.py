@@ -109,7 +109,10 @@ class Connection:
         Raises:
             ConfigError: the file or an option is none.
         """
-        return client_options(load(file=self.config_file or None, overrides=self.passed_on))
+        settings = load(
+            file=self.config_file or None, overrides=self.passed_on, foreign="an option of Spark"
+        )
+        return client_options(settings)
 
     def password(self) -> bytes:
         """Return the ledgers' password.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.env import RealDisk
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.zookeeper import address
@@ -13,7 +12,7 @@ from quorumbook.metadata.zookeeper.jute import CREATOR_ACL, OPEN_ACL
 
 
 def parse_address(uri):
-    return address.parse_address(uri, RealDisk())
+    return address.parse_address(uri)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +48,7 @@ def test_a_layout_is_named_as_the_peer_names_it(uri, kind):
 def test_options_stand_behind_a_question_mark(tmp_path):
     file = tmp_path / "auth"
     file.write_text("me:se:cret\nignored\n")
+    file.chmod(0o600)
     options = parse_address(f"zk://h/l?acl=creator&auth_file={file}&chroot=/top/a")
     assert options.credential.scheme == "digest"
     assert options.credential.secret == b"me:se:cret"
@@ -85,6 +85,7 @@ def test_a_mistake_in_a_uri_is_told(uri, says):
 def test_a_file_of_credentials_without_a_password_is_refused_without_showing_it(tmp_path):
     file = tmp_path / "auth"
     file.write_text("secret\n")
+    file.chmod(0o600)
     with pytest.raises(ConfigError, match="not USER:PASSWORD") as caught:
         parse_address(f"zk://h/l?auth_file={file}")
     assert "secret" not in str(caught.value)
@@ -99,6 +100,7 @@ def test_a_password_in_a_uri_is_not_repeated():
 def test_a_file_for_sasl_is_read_like_the_other(tmp_path):
     file = tmp_path / "sasl"
     file.write_text("me:se:cret\n")
+    file.chmod(0o600)
     options = parse_address(f"zk://h/l?acl=creator&sasl_file={file}")
     assert (options.credential.scheme, options.credential.secret) == ("sasl", b"me:se:cret")
     assert options.acl == CREATOR_ACL

@@ -8,7 +8,8 @@ import ssl
 import grpc
 
 from quorumbook.env import Env
-from quorumbook.env.tls import TlsContexts, TlsOptions
+from quorumbook.env.secret_files import read_secret_file
+from quorumbook.env.tls import TlsContexts, TlsOptions, read_public_file
 
 #: Patterns in what grpc says of a failure, and what that is.
 _CAUSES = (
@@ -43,9 +44,11 @@ def credentials(options: TlsOptions | None, env: Env) -> grpc.ChannelCredentials
     # The library says nothing about files that it cannot use.
     TlsContexts(options, env.clock, server_side=False)
     ca_file = options.ca_file or ssl.get_default_verify_paths().cafile or ""
-    files = (ca_file, options.key_file, options.certificate_file)
+    certificate_file, key_file = options.certificate_file, options.key_file
     return grpc.ssl_channel_credentials(
-        *(env.disk.read_file(path) if path else None for path in files)
+        read_public_file(ca_file, "tls.ca_file") if ca_file else None,
+        read_secret_file(key_file, "tls.key_file") if key_file else None,
+        read_public_file(certificate_file, "tls.certificate_file") if certificate_file else None,
     )
 
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl
 
-from quorumbook.env import Disk
-from quorumbook.errors import ConfigError, LocalProtocolError, StorageError
+from quorumbook.env.secret_files import read_secret_file
+from quorumbook.errors import ConfigError, LocalProtocolError
 from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.store import check_path
 from quorumbook.metadata.tls import TLS_OPTIONS, parse_tls
@@ -54,7 +54,7 @@ def parse_layout(uri: str) -> LayoutKind | None:
         ) from None
 
 
-def parse_address(uri: str, disk: Disk) -> ZooKeeperOptions:
+def parse_address(uri: str) -> ZooKeeperOptions:
     """Take the part behind the scheme apart; reads the file of credentials.
 
     Raises:
@@ -79,7 +79,7 @@ def parse_address(uri: str, disk: Disk) -> ZooKeeperOptions:
     files = [name for name in _FILES if name in options]
     if len(files) > 1:
         raise ConfigError(f"metadata URI {uri!r}: name auth_file or sasl_file, not both")
-    credential = _credential(_FILES[files[0]], options[files[0]], disk) if files else None
+    credential = _credential(_FILES[files[0]], options[files[0]]) if files else None
     if acl == "creator" and credential is None:
         raise ConfigError(
             f"metadata URI {uri!r}: acl=creator needs credentials: auth_file=FILE or sasl_file=FILE"
@@ -112,11 +112,8 @@ def _path(uri: str, path: str) -> str:
     return path
 
 
-def _credential(scheme: str, path: str, disk: Disk) -> Credential:
-    try:
-        lines = disk.read_file(path).splitlines()
-    except StorageError as error:
-        raise ConfigError(f"file of credentials: {error}") from error
+def _credential(scheme: str, path: str) -> Credential:
+    lines = read_secret_file(path, "file of credentials").splitlines()
     secret = lines[0].strip() if lines else b""
     try:
         name, colon, _ = secret.decode().partition(":")

@@ -1,0 +1,145 @@
+"""Code is named only by files that nobody else can change, and never by Spark's options."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
+from quorumbook.config import OPTIONS, Kind, load, trust
+from quorumbook.errors import ConfigError
+
+#: Each option that can name code, with a value that does.
+CODE = {
+    "client.auth_plugin": "os:system",
+    "bookie.auth_plugin": "os:system",
+    "placement.rack_class": "os:system",
+    "placement.rack_script": "/bin/true",
+}
+#: Ways in which somebody else may write to a file: mode, owner, group.
+OPEN = {
+    "to all": (0o646, None, None),
+    "to a group": (0o664, None, 12345),
+    "to its owner": (0o644, 54321, None),
+}
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(path, key, value):
+    section, _, name = key.partition(".")
+    path.write_text(f"[{section}]\n{name} = {value!r}\n")
+    path.chmod(0o600)
+
+
+def give_away(monkeypatch, path, mode, owner, group):
+    """Let a file look as if it were somebody else's; changing its owner takes root."""
+    path.chmod(mode)
+    real = os.stat_result
+
+    def seen(found: real):
+        return SimpleNamespace(
+            st_mode=found.st_mode,
+            st_uid=found.st_uid if owner is None else owner,
+            st_gid=found.st_gid if group is None else group,
+        )
+
+    judge = trust.distrust_of
+    module = sys.modules["quorumbook.config.load"]
+    monkeypatch.setattr(module, "distrust_of", lambda found: judge(seen(found)))
+
+
+def test_all_options_that_name_code_are_tried_here():
+    kinds = (Kind.PLUG_IN, Kind.PROGRAM)
+    assert {option.key for option in OPTIONS if option.kind in kinds} == set(CODE)
+
+
+@pytest.mark.parametrize("key", CODE)
+@pytest.mark.parametrize("way", OPEN)
+def test_a_file_that_others_can_change_names_no_code(tmp_path, monkeypatch, key, way):
+    path = tmp_path / "given.toml"
+    write(path, key, CODE[key])
+    assert load(file=str(path), environment={}).text(key) == CODE[key]
+    give_away(monkeypatch, path, *OPEN[way])
+    with pytest.raises(ConfigError, match=f"{key}: .*names code to be run.*by --config"):
+        load(file=str(path), environment={})
+    with pytest.raises(ConfigError, match="names code to be run"):
+        load(environment={"QUORUMBOOK_CONFIG": str(path)})
+
+
+@pytest.mark.parametrize("way", OPEN)
+def test_a_file_in_the_working_directory_that_others_can_change_is_ignored_and_said_so(
+    tmp_path, monkeypatch, way, caplog
+):
+    path = tmp_path / "quorumbook.toml"
+    write(path, "client.auth_settings", "/home/me/secret")
+    assert load(environment={}).text("client.auth_settings") == "/home/me/secret"
+    give_away(monkeypatch, path, *OPEN[way])
+    assert load(environment={})["client.auth_settings"].is_default
+    assert f"{path} is ignored: " in caplog.text
+    assert "give --config quorumbook.toml" in caplog.text
+
+
+def test_what_names_no_code_may_come_from_a_named_file_of_somebody_else(tmp_path, monkeypatch):
+    path = tmp_path / "given.toml"
+    write(path, "client.auth_plugin", "shared-secret")
+    give_away(monkeypatch, path, *OPEN["to all"])
+    assert load(file=str(path), environment={}).text("client.auth_plugin") == "shared-secret"
+
+
+@pytest.mark.parametrize("key", CODE)
+def test_somebody_foreign_names_no_code_by_option_or_file(tmp_path, key):
+    path = tmp_path / "given.toml"
+    write(path, key, CODE[key])
+    said = {"environment": {}, "foreign": "an option of Spark"}
+    for source in ({"overrides": [f"{key}={CODE[key]}"]}, {"file": str(path)}):
+        with pytest.raises(ConfigError, match=f"{key}: .*refused from here: an option of Spark"):
+            load(**source, **said)
+    assert load(environment={"QUORUMBOOK_CONFIG": str(path)}, foreign="x").text(key) == CODE[key]
+
+
+def test_a_group_without_other_members_is_nobody_else(monkeypatch):
+    me = SimpleNamespace(pw_gid=1000, pw_name="ann")
+    group = SimpleNamespace(gr_name="ann", gr_mem=["ann"])
+    monkeypatch.setattr(trust.pwd, "getpwuid", lambda uid: me)
+    monkeypatch.setattr(trust.grp, "getgrgid", lambda gid: group)
+    found = SimpleNamespace(st_uid=os.geteuid(), st_mode=0o100664, st_gid=1000)
+    assert trust.distrust_of(found) == ""
+    group.gr_mem.append("bob")
+    assert trust.distrust_of(found) == "a group may write to it (gid 1000)"
+    group.gr_mem.remove("bob")
+    group.gr_name = "staff"
+    assert trust.distrust_of(found) == "a group may write to it (gid 1000)"
+
+
+class Toy:
+    """A plug-in."""
+
+    name = "toy"
+
+    def __init__(self, settings):
+        self.settings = settings
+
+
+def test_an_installed_plug_in_is_found_by_its_name(monkeypatch):
+    entry = importlib.metadata.EntryPoint("toy", f"{__name__}:Toy", "")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Toy.__module__])
+    installed = importlib.metadata.EntryPoints([entry])
+    asked = []
+
+    def entry_points(group):
+        asked.append(group)
+        return installed
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    assert load_client_plugin("toy", "a").settings == "a"
+    assert load_bookie_plugin("toy", "b").settings == "b"
+    assert asked == ["quorumbook.client_auth", "quorumbook.bookie_auth"]
+    assert load(environment={}, overrides=["client.auth_plugin=toy"], foreign="x")
