@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kazoo.client import KazooClient
 
 from interop.clusters import LEAN_BOOKIE, READY_S
-from interop.peer_driver import Peer
+from interop.peer_driver import Peer, PeerError
 from interop.peer_java import Java, free_port
 from quorumbook.zookeeper_server import ZooKeeperServer
 
@@ -56,6 +57,25 @@ class Handover:
     async def start_java(self) -> None:
         self._peer = Peer(self._java, self.directory / f"java-{free_port()}")
         await self._peer.call("start_bookie", name=self.bookie_id, conf=self.conf)
+
+    async def refusals(self, *confs: dict[str, Any]) -> list[str]:
+        """Try to start the peer's bookie with each of these options; return its complaints.
+
+        Raises:
+            AssertionError: it started.
+        """
+        process = Peer(self._java, self.directory / f"java-{free_port()}")
+        complaints = []
+        try:
+            for conf in confs:
+                with pytest.raises(PeerError) as refused:
+                    await process.call(
+                        "start_bookie", name=self.bookie_id, conf={**self.conf, **conf}
+                    )
+                complaints.append(str(refused.value))
+        finally:
+            await asyncio.to_thread(process.stop)
+        return complaints
 
     async def stop_java(self) -> None:
         assert self._peer is not None

@@ -24,6 +24,11 @@ def several(directory, name):
     return ",".join(str(directory / f"{name}{number}") for number in range(2))
 
 
+async def until_found_by(client: JavaSide, bookie_id: str) -> None:
+    while bookie_id not in (await client.bookies())[0]:
+        await asyncio.sleep(0.05)
+
+
 class History:
     """Ledgers of every kind, and what must be in them whoever serves them."""
 
@@ -72,8 +77,7 @@ class History:
     async def until_found(self, bookie_id):
         """Wait until the clients know where the bookie is now."""
         for client in (self.client, self.explicit):
-            while bookie_id not in (await client.bookies())[0]:
-                await asyncio.sleep(0.05)
+            await until_found_by(client, bookie_id)
 
     async def go_on(self):
         """The writers that are alive write on."""
@@ -93,6 +97,18 @@ class History:
         reader = await self.client.open(self.published.id, ALONE, recover=False)
         assert await reader.read_last_add_confirmed("explicit") == len(SIZES) - 1
         await reader.close()
+
+
+async def check_that_the_peer_refuses(bookie: Handover) -> None:
+    """Start it on directories of ours: as it is, and with the options that forgive a cookie."""
+    complaints = await bookie.refusals(
+        {},
+        {"allowStorageExpansion": True},
+        {"dataIntegrityCheckingEnabled": True, "dataIntegrityStampMissingCookiesEnabled": True},
+    )
+    for complaint in complaints:
+        assert "InvalidCookie" in complaint
+        assert "run `quorumbook bookie give-back --apply`" in complaint
 
 
 @pytest.fixture
@@ -147,6 +163,7 @@ async def test_a_bookie_of_the_peer_becomes_ours_and_the_peers_again(
     assert not found["is_done"]
     assert found["damage"] == []
     assert bookie.done("bookie", "adopt", "--apply")["is_done"]
+    await check_that_the_peer_refuses(bookie)
     await bookie.start_own()
     await history.until_found(bookie.bookie_id)
     await history.check()
@@ -163,4 +180,37 @@ async def test_a_bookie_of_the_peer_becomes_ours_and_the_peers_again(
     await history.check()
     for ledger in history.open:
         await ledger.close()
+    await bookie.stop_java()
+
+
+async def test_the_peer_starts_on_no_directories_of_ours_before_they_are_given_back(
+    handover, connect
+):
+    bookie = handover(ledgerStorageClass=SORTED)
+    await bookie.start_own()
+    client = await connect("java-v3", bookie.uri)
+    ledger = await client.create(ALONE)
+    await ledger.append("acknowledged", SIZES)
+
+    async def entries():
+        await until_found_by(client, bookie.bookie_id)
+        reader = await client.open(ledger.id, ALONE, recover=False)
+        found = await reader.read_unconfirmed(0, len(SIZES) - 1)
+        await reader.close()
+        return found
+
+    await bookie.stop_own(is_kill=True)
+    await check_that_the_peer_refuses(bookie)
+    # Earlier releases left cookies that the peer takes for its own.
+    versions = [path / "current" / "VERSION" for path in (*bookie.journals, *bookie.ledgers)]
+    for version in versions:
+        version.write_text(version.read_text().partition("\n")[2])
+    await bookie.start_own()
+    assert await entries() == expected("acknowledged", SIZES)
+    await bookie.stop_own(is_kill=True)
+    await check_that_the_peer_refuses(bookie)
+
+    assert bookie.done("bookie", "give-back", "--apply")["is_done"]
+    await bookie.start_java()
+    assert await entries() == expected("acknowledged", SIZES)
     await bookie.stop_java()

@@ -47,7 +47,7 @@ from quorumbook.storage.adoption.adopt import (
 )
 from quorumbook.storage.adoption.peer_index import DB, SORTED, index_kinds
 from quorumbook.storage.adoption.survey import Draft, Places, demand_whole, survey
-from quorumbook.storage.directories import LOCK_NAME, Directories
+from quorumbook.storage.directories import LOCK_NAME, Directories, make_the_peers
 from quorumbook.storage.index_files import BUILDING_SUFFIX
 from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.state_file import LedgerState
@@ -349,6 +349,12 @@ async def give_back(
         await run_job(worker, lambda: _lock(env, directories, is_dry=not is_applied))
         found = await _identify(env, worker, options, store, directories.all)
         note = await run_job(worker, lambda: give_back_files.read_note(env, places))
+        if note is None and await run_job(
+            worker, lambda: give_back_files.is_the_peers_but_for_cookies(env, directories, places)
+        ):
+            if is_applied:
+                await run_job(worker, lambda: make_the_peers(env, directories.all))
+            return ReturnReport(found.bookie_id, found.cluster, storage or "", is_done=is_applied)
         if note is None:
             report, note = await _return(
                 env, worker, directories, places, store, found, storage, is_applied=is_applied
@@ -379,7 +385,9 @@ async def _return(
 ) -> tuple[ReturnReport, give_back_files.ReturnNote | None]:
     if not env.disk.exists(directories.index_path):
         raise ForeignDirectoryError(
-            "no bookie of ours keeps these directories", path=directories.index_path
+            "there is no index of ours: either a Java bookie keeps these directories, or the index "
+            "is lost and `quorumbook bookie run` makes it again",
+            path=directories.index_path,
         )
     marks = None
     if is_applied:

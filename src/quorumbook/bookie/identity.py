@@ -125,11 +125,12 @@ async def claim(
             check_cookies(wanted, None, found.cookies, is_empty=len(found.empty) == len(held.all))
             await run_job(worker, lambda: write_past_note(env, options, Past.UNCHECKED))
             await cookies.write(wanted)
-            await run_job(worker, lambda: _stamp(env, held.all, wanted))
+            await run_job(worker, lambda: _stamp(env, held.all, wanted, is_ours=False))
         elif _is_expansion(wanted, stored[0]):
             check_expansion(wanted, stored[0], found, is_allowed=options.allow_storage_expansion)
             # First the directories: a crash in between is found and mended by the next start.
-            await run_job(worker, lambda: _stamp(env, held.all, wanted))
+            is_ours = await run_job(worker, lambda: places.is_any_ours(env, held.all))
+            await run_job(worker, lambda: _stamp(env, held.all, wanted, is_ours=is_ours))
             await cookies.write(wanted, stored[1])
             _log.warning("took in new ledger directories: %s", ", ".join(held.all))
         else:
@@ -140,7 +141,10 @@ async def claim(
                     del kept[directory]
             check_cookies(wanted, stored[0], kept, is_empty=False)
             if lost:
-                await run_job(worker, lambda: _replace_lost(env, options, lost, wanted))
+                is_ours = await run_job(worker, lambda: places.is_any_ours(env, held.all))
+                await run_job(
+                    worker, lambda: _replace_lost(env, options, lost, wanted, is_ours=is_ours)
+                )
     finally:
         await run_job(worker, held.release)
         worker.stop()
@@ -276,12 +280,14 @@ def look(env: Env, directories: list[str]) -> Found:
     return found
 
 
-def _stamp(env: Env, directories: list[str], cookie: Cookie) -> None:
+def _stamp(env: Env, directories: list[str], cookie: Cookie, *, is_ours: bool) -> None:
     for directory in directories:
-        places.write_cookie_file(env, directory, cookie.encode())
+        places.write_cookie_file(env, directory, cookie.encode(), is_ours=is_ours)
 
 
-def _replace_lost(env: Env, options: BookieOptions, lost: list[str], cookie: Cookie) -> None:
+def _replace_lost(
+    env: Env, options: BookieOptions, lost: list[str], cookie: Cookie, *, is_ours: bool
+) -> None:
     """Go on without what was in some directories; what may be missing is found after the start."""
     _log.warning(
         "%s lost what the cookie said of it; what this bookie lacks is copied from others",
@@ -296,7 +302,7 @@ def _replace_lost(env: Env, options: BookieOptions, lost: list[str], cookie: Coo
             if env.disk.exists(f"{directory}/{name}"):
                 env.disk.unlink(f"{directory}/{name}")
                 env.disk.sync_directory(directory)
-    _stamp(env, lost, cookie)
+    _stamp(env, lost, cookie, is_ours=is_ours)
 
 
 def _past_path(options: BookieOptions) -> str:

@@ -125,7 +125,8 @@ def _copy_cookie(env: Env, directories: places.Directories, directory: str) -> l
     if len({cookie.encode() for cookie in good.values()}) != 1:
         return []
     source, cookie = next(iter(good.items()))
-    places.write_cookie_file(env, directory, cookie.encode())
+    is_ours = places.is_any_ours(env, directories.all)
+    places.write_cookie_file(env, directory, cookie.encode(), is_ours=is_ours)
     return [f"copied the cookie of {source} to {directory}"]
 
 

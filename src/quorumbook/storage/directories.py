@@ -6,7 +6,10 @@
     <any directory>/quorumbook.lock held while a bookie runs
 
 ``VERSION`` is the cookie, one copy in each directory; what it must say is decided by the bookie
-(R25), which asks here before it starts the storage.
+(R25), which asks here before it starts the storage.  Where a bookie of ours keeps the index, a
+line stands before the cookie that says so.  A Java bookie expects a number there: it quotes the
+line and does not start, because its own index would know nothing of what was acknowledged.  The
+line is written before anything that a Java bookie relies on is changed, and goes last of all.
 """
 
 from __future__ import annotations
@@ -23,6 +26,13 @@ LOCK_NAME = "quorumbook.lock"
 ADOPTING_NAME = "quorumbook.adopting"
 GIVING_BACK_NAME = "quorumbook.giving-back"
 INDEX_NAME = "index.sqlite"
+#: A Java bookie's error quotes this line up to its end.
+_OURS = (
+    b"Quorumbook keeps these directories: run `quorumbook bookie give-back --apply` before a Java "
+    b"bookie starts on them\n"
+)
+#: Known by this, whatever release wrote the rest of the line.
+_OURS_START = b"Quorumbook "
 
 
 def normal(directory: str) -> str:
@@ -37,15 +47,55 @@ def current(directory: str) -> str:
 
 def read_cookie_file(env: Env, directory: str) -> bytes | None:
     """Return the cookie of a configured directory, None if it has none."""
-    path = f"{current(directory)}/{COOKIE_NAME}"
-    return env.disk.read_file(path) if env.disk.exists(path) else None
+    cookie, _ = _read_version(env, directory)
+    return cookie
 
 
-def write_cookie_file(env: Env, directory: str, cookie: bytes) -> None:
-    """Stamp a configured directory, durably."""
+def write_cookie_file(env: Env, directory: str, cookie: bytes, *, is_ours: bool) -> None:
+    """Stamp a configured directory, durably.
+
+    Args:
+        env: The outside world.
+        directory: Which.
+        cookie: Its text.
+        is_ours: A bookie of ours keeps the index, so no Java bookie may start here.
+    """
     env.disk.make_directory(current(directory))
     env.disk.sync_directory(normal(directory))
-    env.disk.write_file(f"{current(directory)}/{COOKIE_NAME}", cookie)
+    line = _OURS if is_ours else b""
+    env.disk.write_file(f"{current(directory)}/{COOKIE_NAME}", line + cookie)
+
+
+def is_any_ours(env: Env, directories: Sequence[str]) -> bool:
+    """Tell whether one of the configured directories keeps Java bookies away."""
+    return any(_read_version(env, directory)[1] for directory in directories)
+
+
+def make_ours(env: Env, directories: Sequence[str]) -> None:
+    """Keep Java bookies away from configured directories that have a cookie."""
+    _set_ours(env, directories, is_ours=True)
+
+
+def make_the_peers(env: Env, directories: Sequence[str]) -> None:
+    """Let a Java bookie start on configured directories again."""
+    _set_ours(env, directories, is_ours=False)
+
+
+def _set_ours(env: Env, directories: Sequence[str], *, is_ours: bool) -> None:
+    for directory in directories:
+        cookie, was_ours = _read_version(env, directory)
+        if cookie is not None and was_ours is not is_ours:
+            write_cookie_file(env, directory, cookie, is_ours=is_ours)
+
+
+def _read_version(env: Env, directory: str) -> tuple[bytes | None, bool]:
+    path = f"{current(directory)}/{COOKIE_NAME}"
+    if not env.disk.exists(path):
+        return None, False
+    data = env.disk.read_file(path)
+    if data.startswith(_OURS_START):
+        return data.partition(b"\n")[2], True
+    return data, False
 
 
 def is_empty(env: Env, directory: str) -> bool:

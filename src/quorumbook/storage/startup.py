@@ -1,5 +1,6 @@
 """From a set of directories to a storage that serves: open or rebuild, replay, flush.
 
+    cookies                               say from now on that the directories are ours
     marks, index, copies of the states    the index is rebuilt from entry logs and copies if it is
                                           lost, damaged or older than the marks
     entry logs                            those nothing points to are removed; a new one is begun
@@ -28,7 +29,7 @@ from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.adoption.peer_index import index_parts
 from quorumbook.storage.book import Book
 from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import Directories, current
+from quorumbook.storage.directories import Directories, current, make_ours
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
 from quorumbook.storage.flush import (
@@ -121,6 +122,7 @@ class _Opening:
     def run(self) -> Opened:
         env, directories = self._env, self._directories
         self._demand_no_peer()
+        make_ours(env, directories.all)
         reserve = Reserve(env.disk, f"{directories.ledgers[0]}/{START_NAME}")
         reserve.give()
         marks = LastMarks(env, directories.ledgers, len(directories.journals))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import shutil
+from pathlib import Path
 
 import pytest
 from bookie_harness import cluster, running
@@ -33,7 +34,7 @@ from quorumbook.metadata.registration import BookieRegistration, BookieServiceIn
 from quorumbook.protocol.digest import DigestType, master_key
 from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.adoption.peer_index import IndexFiles
-from quorumbook.storage.directories import Directories
+from quorumbook.storage.directories import Directories, make_ours, make_the_peers
 from quorumbook.storage.store import LedgerStorage
 
 LAC = lac_packet(3, 1)
@@ -129,6 +130,29 @@ async def check_history(storage: LedgerStorage) -> None:
     assert [i for i, handle in handles.items() if handle.is_fenced] == [2, 7]
     assert handles[3].explicit_lac == LAC
     assert storage.handle(5) is None
+
+
+def java_starts(disk: PeerDisk) -> bool:
+    """Tell whether a Java bookie takes all the cookies for its own: each begins with a number."""
+    versions = [
+        (directory / "current" / "VERSION").read_text()
+        for directory in (*disk.journals, *disk.ledgers, *disk.indexes)
+    ]
+    return all(version.partition("\n")[0].isdigit() for version in versions)
+
+
+def check_that_java_starts_only_on_its_own(disk: PeerDisk) -> None:
+    """See that its index is whole and nothing of ours remains, wherever it would start."""
+    if not java_starts(disk):
+        return
+    names = {path.name for ledgers in disk.ledgers for path in (ledgers / "current").iterdir()}
+    assert not names & {"index.sqlite", "quorumbook.adopting", "quorumbook.giving-back"}
+    places = [str(directory / "current") for directory in disk.indexes or disk.ledgers]
+    if disk.kind == "sorted":
+        assert {1, 2, 3} <= set(IndexFiles(Env(), places).states)
+    else:
+        assert all((Path(place) / "ledgers" / "CURRENT").exists() for place in places)
+        assert all((Path(place) / "locations" / "CURRENT").exists() for place in places)
 
 
 async def take(disk: PeerDisk, store, env: Env | None = None, **how):
@@ -349,8 +373,10 @@ async def test_adoption_and_return_go_on_after_an_end_at_any_point(tmp_path, sto
                 await work(disk, store, Env(disk=DyingDisk(point)))
             except StorageError:
                 is_unharmed = False
+                check_that_java_starts_only_on_its_own(disk)
                 with contextlib.suppress(ForeignDirectoryError):  # it was done already
                     await work(disk, store, Env())
+            assert java_starts(disk) is (work is _give)
             if work is take:
                 storage = await serving(disk)
                 await check_history(storage)
@@ -369,6 +395,65 @@ async def test_adoption_and_return_go_on_after_an_end_at_any_point(tmp_path, sto
 
 async def _give(disk, store, env):
     return await give_back(env, options_of(disk), store, is_applied=True)
+
+
+@pytest.mark.parametrize("begun", [1, 6])
+async def test_what_only_the_cookies_call_ours_is_given_back_or_adopted(tmp_path, store, begun):
+    disk = await peer_disk(tmp_path, store, **SHAPES[1])
+    history(disk)
+    await known(store, 1, 2, 3, 7)
+    every = [str(directory) for directory in (*disk.journals, *disk.ledgers, *disk.indexes)]
+    for way_out in (_give, take):
+        # An adoption, or a return, was killed when so many cookies said "ours" and nothing else.
+        make_ours(Env(), every[:begun])
+        assert not java_starts(disk)
+        found = await give_back(Env(), options_of(disk), store, is_applied=False)
+        assert not found.is_done
+        assert not java_starts(disk)
+        assert (await way_out(disk, store, Env())).is_done
+        assert java_starts(disk) is (way_out is _give)
+    storage = await serving(disk)
+    await check_history(storage)
+    await storage.stop()
+
+
+async def test_directories_of_an_earlier_release_keep_java_away_from_the_next_start_on(
+    tmp_path, store
+):
+    disk = await peer_disk(tmp_path, store, **SHAPES[1])
+    history(disk)
+    await known(store, 1, 2, 3, 7)
+    await take(disk, store)
+    every = [str(directory) for directory in (*disk.journals, *disk.ledgers, *disk.indexes)]
+    make_the_peers(Env(), every)  # as earlier releases left them
+    assert java_starts(disk)
+    storage = await serving(disk)
+    assert not java_starts(disk)
+    await check_history(storage)
+    await storage.stop()
+    assert not java_starts(disk)
+
+
+async def test_a_lost_index_is_no_reason_to_let_java_start(tmp_path, store):
+    disk = await peer_disk(tmp_path, store)
+    history(disk)
+    await known(store, 1, 2, 3, 7)
+    await take(disk, store)
+    (disk.ledgers[0] / "current" / "index.sqlite").unlink()
+    with pytest.raises(ForeignDirectoryError, match="no index of ours"):
+        await give_back(Env(), options_of(disk), store, is_applied=True)
+    assert not java_starts(disk)
+    await (await serving(disk)).stop()
+    await give_back(Env(), options_of(disk), store, is_applied=True)
+    assert java_starts(disk)
+
+
+async def test_a_start_that_is_refused_leaves_directories_of_java_as_they_are(tmp_path, store):
+    disk = await peer_disk(tmp_path, store)
+    history(disk)
+    with pytest.raises(ForeignDirectoryError, match="bookie adopt"):
+        await serving(disk)
+    assert java_starts(disk)
 
 
 async def test_a_bookie_does_not_start_on_what_is_the_peers_or_half_way(tmp_path, store):

@@ -1,15 +1,17 @@
 """Making the directories of a stopped bookie of the peer ours, in steps that a kill cannot undo.
 
     1. survey       an index of ours is built beside; the peer's files are untouched
-    2. note         ``quorumbook.adopting`` in the first ledger directory: from here on it only
+    2. cookies      every ``VERSION`` says that the directories are ours, so that the peer does
+                    not start any more.  Up to here ``give-back`` takes it back
+    3. note         ``quorumbook.adopting`` in the first ledger directory: from here on it only
                     goes forward, and no bookie of ours starts before the end
-    3. renames      entry logs whose id another directory has as well get another one
-    4. aside        the peer's index goes to ``before-adoption`` beside ``current``
-    5. marks        every ledger directory gets the newest mark, as the peer's replay has it
-    6. states       the copies of keys, fences and explicit LACs
-    7. index        gets its name
-    8. replay       of all journals into our entry logs, by the bookie's own start
-    9. the note goes
+    4. renames      entry logs whose id another directory has as well get another one
+    5. aside        the peer's index goes to ``before-adoption`` beside ``current``
+    6. marks        every ledger directory gets the newest mark, as the peer's replay has it
+    7. states       the copies of keys, fences and explicit LACs
+    8. index        gets its name
+    9. replay       of all journals into our entry logs, by the bookie's own start
+   10. the note goes
 
 Each step finds what an earlier attempt did and goes on from there.
 """
@@ -26,7 +28,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.storage.adoption.peer_index import index_parts
 from quorumbook.storage.adoption.survey import Draft, Places
 from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import ADOPTING_NAME, Directories
+from quorumbook.storage.directories import ADOPTING_NAME, Directories, make_ours
 from quorumbook.storage.entrylog.format import encode_last_id, entry_log_name
 from quorumbook.storage.flush import (
     LIMBO_START_ID,
@@ -154,6 +156,7 @@ def apply(env: Env, directories: Directories, places: Places, note: Note) -> Non
         StorageError: It could not be finished; the note stays.
     """
     path = note_path(places)
+    make_ours(env, directories.all)
     if not env.disk.exists(path):
         env.disk.sync_directory(places.ledger_files[0])
         env.disk.write_file(path, note.encode())

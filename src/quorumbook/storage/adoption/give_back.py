@@ -9,6 +9,7 @@
     5. marks      one file for each journal directory, as the peer reads them
     6. aside      index, copies of the states and notes of ours go to ``after-giving-back``
     7. the note goes
+    8. cookies    ``VERSION`` is the peer's alone again, so that it starts
 
 The peer's own tool that builds an index from entry logs cannot do this: it knows no keys and
 fences every ledger that is not closed.
@@ -44,7 +45,12 @@ from quorumbook.storage.adoption.peer_index import DATABASES, DB
 from quorumbook.storage.adoption.rocksdb import remove_databases, write_databases
 from quorumbook.storage.adoption.survey import Places
 from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import GIVING_BACK_NAME, Directories
+from quorumbook.storage.directories import (
+    GIVING_BACK_NAME,
+    Directories,
+    is_any_ours,
+    make_the_peers,
+)
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs
 from quorumbook.storage.flush import LIMBO_START_KEY
@@ -325,6 +331,14 @@ def finish(env: Env, directories: Directories, places: Places, note: ReturnNote)
         disk.sync_directory(directory)
     disk.unlink(path)
     disk.sync_directory(places.ledger_files[0])
+    # Last: a Java bookie must not have written anything when one of these steps is done again.
+    make_the_peers(env, directories.all)
+
+
+def is_the_peers_but_for_cookies(env: Env, directories: Directories, places: Places) -> bool:
+    """Tell whether only the cookies keep the peer away: not begun, or returned all but them."""
+    is_kept = is_any_ours(env, directories.all)
+    return is_kept and next(_own_files(env, directories, places), None) is None
 
 
 def _own_files(env: Env, directories: Directories, places: Places) -> Iterator[tuple[str, str]]:
