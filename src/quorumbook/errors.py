@@ -23,7 +23,8 @@
     │   ├── NoSuchLedgerInMetadataError
     │   ├── MetadataFormatError  SessionExpiredError  MetadataUnavailableError
     │   ├── MetadataUnauthorizedError
-    │   └── ClusterNotInitializedError  ClusterExistsError  MetadataMoveError
+    │   ├── ClusterNotInitializedError  ClusterExistsError  MetadataMoveError
+    │   └── ForeignLayoutError
     ├── NoAuditorError                 nobody looks after the cluster's ledgers, or may
     ├── StorageError                   a bookie's own disk, with path and offset
     │   ├── CorruptJournalError  CorruptEntryLogError  CorruptIndexError  CorruptStateError
@@ -343,6 +344,10 @@ class ClusterNotInitializedError(MetadataError):
 
 class ClusterExistsError(MetadataError):
     """The metadata store already holds a cluster."""
+
+
+class ForeignLayoutError(MetadataError):
+    """Ledgers lie where the cluster's layout has none, so that no list of ledgers is whole."""
 
 
 class MetadataMoveError(MetadataError):

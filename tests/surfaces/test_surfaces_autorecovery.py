@@ -15,8 +15,8 @@ def record(process):
     return json.loads(process.stdout.readline())
 
 
-def ask(http, path, method="GET"):
-    request = urllib.request.Request(f"{http}{path}", method=method)
+def ask(http, path, method="GET", body=None):
+    request = urllib.request.Request(f"{http}{path}", body, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -65,9 +65,9 @@ def test_the_peers_pages_are_there(quorumbook, recovery):
     with quorumbook.running("recovery", "run", "-o", "jsonl", "--set", "recovery.name=a2") as run:
         http = record(run)["http"]
 
-        def page(path, method="GET"):
-            status, body = ask(http, root + path, method)
-            return status, json.loads(body)
+        def page(path, method="GET", body=None):
+            status, answer = ask(http, root + path, method, body)
+            return status, json.loads(answer)
 
         wait_until(lambda: page("/who_is_auditor") == (200, {"auditor": "a2"}), run)
         assert page("/status") == (200, {"enabled": True})
@@ -80,6 +80,7 @@ def test_the_peers_pages_are_there(quorumbook, recovery):
         delay = "/lost_bookie_recovery_delay"
         assert page(f"{delay}?seconds=5", "PUT") == (200, {"delay_seconds": 5})
         assert page(delay) == (200, {"delay_seconds": 5})
+        assert page(delay, "PUT", b'{"delay_seconds": 6}') == (200, {"delay_seconds": 6})
         assert page(f"{delay}?seconds=99999999999", "PUT")[0] == 400
         assert page(f"{delay}?seconds=soon", "PUT")[0] == 400
         assert recovery("delay", "0") == {"lost_bookie_delay_s": 0}

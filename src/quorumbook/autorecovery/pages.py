@@ -7,13 +7,15 @@
     PUT /api/v1/autorecovery/trigger_audit                 look for lost bookies now
     GET /api/v1/autorecovery/lost_bookie_recovery_delay
     PUT /api/v1/autorecovery/lost_bookie_recovery_delay?seconds=60
+        {"delay_seconds": 60}                              or with the peer's body
 
-The peer answers some of them as text, takes the delay in a body, and says 404 where the queue is
-empty.  All speak of the cluster, not of this process.
+The peer answers some of them as text, and says 404 where the queue is empty.  All speak of the
+cluster, not of this process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from quorumbook.errors import LocalProtocolError, MetadataError
@@ -38,10 +40,12 @@ class RecoveryPages:
         self._store = store
         self._queue = UnderreplicationQueue(store)
 
-    async def answer(self, method: str, target: str) -> tuple[int, object]:
+    async def answer(self, method: str, target: str, body: Mapping[str, str]) -> tuple[int, object]:
         """Return status and body."""
         path, _, query = target.partition("?")
         given = {name: values[0] for name, values in parse_qs(query).items()}
+        if "delay_seconds" in body:
+            given.setdefault("seconds", body["delay_seconds"])
         try:
             return await self._answer(method, path.rstrip("/").removeprefix(ROOT), given)
         except LocalProtocolError as error:

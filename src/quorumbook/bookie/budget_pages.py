@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs
 
+from quorumbook.bookie.http import Body
 from quorumbook.env import Budget
 
 ROOT = "/api/v1/background_io"
 
 
-async def answer(budget: Budget, method: str, target: str) -> tuple[int, object]:
+async def answer(budget: Budget, method: str, target: str, _body: Body) -> tuple[int, object]:
     """Return status and body."""
     path, _, query = target.partition("?")
     if path.rstrip("/") != ROOT:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from quorumbook.bookie.disks import DiskMonitor
+from quorumbook.bookie.http import Body
 from quorumbook.storage.store import LedgerStorage
 
 ROOT = "/api/v1/bookie/directories"
@@ -61,7 +62,7 @@ class DirectoryPages:
             found.append(DirectoryState(path, use, total, free, syncs, sync_ns))
         return found
 
-    async def answer(self, method: str, target: str) -> tuple[int, object]:
+    async def answer(self, method: str, target: str, _body: Body) -> tuple[int, object]:
         """Return status and body."""
         if method != "GET":
             return 404, {"error": f"there is no {method} {target}"}

@@ -2,13 +2,15 @@
 
     GET /api/v1/bookie/gc                       whether a pass is under way
     PUT /api/v1/bookie/gc?minor=true&major=true begin a pass, with compaction if that is said
+        {"forceMinor": true, "forceMajor": true}    or with the peer's body, whose fields are true
+                                                unless they say otherwise or compaction is suspended
     GET /api/v1/bookie/gc_details               counters
     GET /api/v1/bookie/gc_plan?minor=true       what such a pass would do
     GET /api/v1/bookie/gc_logs                  each entry log, what keeps it, what comes next
     PUT /api/v1/bookie/gc/suspend_compaction    compact nothing until it is resumed
     PUT /api/v1/bookie/gc/resume_compaction
 
-``gc_logs``, ``gc_plan`` and the parameters are ours: the peer takes its choice in a body.
+``gc_logs``, ``gc_plan`` and the parameters are ours.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from urllib.parse import parse_qs
 
+from quorumbook.bookie.http import Body
 from quorumbook.errors import MetadataError
 from quorumbook.storage.gc.collector import Collector
 from quorumbook.storage.gc.decisions import fate
@@ -23,7 +26,7 @@ from quorumbook.storage.gc.decisions import fate
 ROOT = "/api/v1/bookie/gc"
 
 
-async def answer(collector: Collector, method: str, target: str) -> tuple[int, object]:
+async def answer(collector: Collector, method: str, target: str, body: Body) -> tuple[int, object]:
     """Return status and body."""
     path, _, query = target.partition("?")
     wanted = parse_qs(query)
@@ -42,6 +45,8 @@ async def answer(collector: Collector, method: str, target: str) -> tuple[int, o
         case "GET", "_logs":
             return 200, await _logs(collector)
         case "PUT", "":
+            if body:
+                kinds = _kinds_of_body(collector, body)
             collector.trigger(**kinds)
             return 200, {"triggered": True}
         case "PUT", "/suspend_compaction":
@@ -51,6 +56,15 @@ async def answer(collector: Collector, method: str, target: str) -> tuple[int, o
             collector.resume()
             return 200, {"is_suspended": False}
     return 404, {"error": f"there is no {method} {path}"}
+
+
+def _kinds_of_body(collector: Collector, body: Body) -> dict[str, bool]:
+    """Return which compactions the peer's body asks for."""
+    default = str(not collector.is_suspended)
+    return {
+        kind: body.get(f"force{kind.title()}", default).lower() == "true"
+        for kind in ("minor", "major")
+    }
 
 
 async def _logs(collector: Collector) -> list[dict[str, object]]:

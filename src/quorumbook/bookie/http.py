@@ -35,8 +35,10 @@ _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"\ncontent-length:\s*(\d{1,9})", re.IGNORECASE)
-#: Takes method and target, returns status and what becomes JSON.
-Page: TypeAlias = Callable[[str, str], Awaitable[tuple[int, object]]]
+#: The fields of the JSON object in a request's body; the texts that the peer makes of values.
+Body: TypeAlias = Mapping[str, str]
+#: Takes method, target and body, returns status and what becomes JSON.
+Page: TypeAlias = Callable[[str, str, Body], Awaitable[tuple[int, object]]]
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -70,28 +72,32 @@ class _HttpConnection(asyncio.Protocol):
         method, target = parts[0], parts[1]
         page = self._server.page(target) if method in ("GET", "PUT") else None
         if page is not None:
-            turn = self._turn(page, method, target)
+            body = _fields(self._head)
+            if body is None:
+                self._send(method, 400, _TEXT, b"the body is not a JSON object\n")
+                return
+            turn = self._turn(page, method, target, body)
             self._task = asyncio.get_running_loop().create_task(turn)
             return
         if method not in ("GET", "HEAD"):
             self._send(method, 405, _TEXT, b"only GET\n")
             return
         try:
-            status, kind, body = self._server.respond(target.partition("?")[0])
+            status, kind, text = self._server.respond(target.partition("?")[0])
         except Exception:
             _log.exception("%s failed", target)
-            status, kind, body = 500, _TEXT, b"Internal Server Error\n"
-        self._send(method, status, kind, body)
+            status, kind, text = 500, _TEXT, b"Internal Server Error\n"
+        self._send(method, status, kind, text)
 
-    async def _turn(self, page: Page, method: str, target: str) -> None:
-        status, body = 200, cast(object, None)
+    async def _turn(self, page: Page, method: str, target: str, body: Body) -> None:
+        status, answer = 200, cast(object, None)
         try:
-            status, body = await page(method, target)
+            status, answer = await page(method, target, body)
         except Exception:
             _log.exception("%s failed", target)
-            status, body = 500, {"error": "Internal Server Error"}
+            status, answer = 500, {"error": "Internal Server Error"}
         if not self._transport.is_closing():
-            self._send(method, status, _JSON, json.dumps(body).encode() + b"\n")
+            self._send(method, status, _JSON, json.dumps(answer).encode() + b"\n")
 
     def _send(self, method: str, status: int, kind: str, body: bytes) -> None:
         head = (
@@ -114,14 +120,32 @@ class _HttpConnection(asyncio.Protocol):
 def _missing(request: bytes) -> int:
     """Return how many bytes at least are to come.
 
-    A body is read by nobody, but closing before it came would reset the connection, and the
-    answer would be lost on its way.
+    Few paths use a body, but closing before it came would reset the connection, and the answer
+    would be lost on its way.
     """
     end = _END_OF_HEAD.search(request)
     if end is None:
         return 1
     length = _CONTENT_LENGTH.search(request, 0, end.start())
     return end.end() + (int(length[1]) if length else 0) - len(request)
+
+
+def _fields(request: bytes) -> Body | None:
+    """Return the fields of a request's body, none of an empty one; None if it is no object."""
+    end = _END_OF_HEAD.search(request)
+    text = request[end.end() :].strip() if end is not None else b""
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in found.items()
+    }
 
 
 class HttpServer:

@@ -9,8 +9,9 @@ Over HTTP, under the peer's path; answers are JSON:
     GET /api/v1/bookie/state/readonly                           readOnly, and why: reasons
     PUT /api/v1/bookie/state/readonly?read_only=true&reason=R   take no plain adds from now on
     PUT /api/v1/bookie/state/readonly?read_only=false           the operator has nothing against it
+        {"readOnly": true}                                      or with the peer's body
 
-The peer takes its choice in a body, and keeps no reason.  What else makes a bookie read-only, full
+The peer keeps no reason.  What else makes a bookie read-only, full
 disks and its configuration, is ``disks``'; an operator's "writable" does not overrule it (S81).
 """
 
@@ -24,6 +25,7 @@ from typing import TypeVar
 from urllib.parse import parse_qs
 
 from quorumbook.bookie.disks import DiskMonitor
+from quorumbook.bookie.http import Body
 from quorumbook.env import Env, logger, run_job
 from quorumbook.storage import directories as places
 
@@ -68,11 +70,12 @@ class OperatorsWord:
             await self._job(lambda: self._write(note))
             await self._take(note)
 
-    async def answer(self, method: str, target: str) -> tuple[int, object]:
+    async def answer(self, method: str, target: str, body: Body) -> tuple[int, object]:
         """Return status and body for ``ROOT``."""
         wanted = parse_qs(target.partition("?")[2])
         if method == "PUT":
-            choice = wanted.get("read_only", [""])[0]
+            # The peer's body, or parameters of ours.
+            choice = wanted.get("read_only", [body.get("readOnly", "")])[0]
             if choice not in ("true", "false"):
                 return 400, {"error": "say read_only=true or read_only=false"}
             reason = wanted.get("reason", ["no reason given"])[0]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from quorumbook.bookie.healing import Healing
+from quorumbook.bookie.http import Body
 
 ROOT = "/api/v1/bookie/scrub"
 
 
-async def answer(healing: Healing, method: str, target: str) -> tuple[int, object]:
+async def answer(healing: Healing, method: str, target: str, _body: Body) -> tuple[int, object]:
     """Return status and body."""
     path = target.partition("?")[0]
     if path.rstrip("/") != ROOT:

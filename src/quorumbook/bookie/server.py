@@ -34,7 +34,7 @@ from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.garbage import ClusterLedgers
 from quorumbook.bookie.gate import LedgerGate
 from quorumbook.bookie.healing import Healing, lacks
-from quorumbook.bookie.http import HttpServer, Page
+from quorumbook.bookie.http import Body, HttpServer, Page
 from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
 from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions
@@ -44,7 +44,7 @@ from quorumbook.errors import ConfigError, InternalError, LocalProtocolError, Qu
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.labels import labels_to_properties
-from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.registration import BookieServiceInfo, Endpoint
 from quorumbook.metadata.store import MetadataStore
@@ -179,6 +179,8 @@ class Bookie:
     async def _start(self) -> None:
         options = self._options
         instance_id = await read_instance_id(self._store)
+        # Before anything is left behind: neither cookie nor port of a bookie that is refused.
+        await read_layout(self._store)
         # The id may have the port in it, and a port that is taken must not end up in a cookie.
         # Nobody is served before the rest is ready.
         await self._listen()
@@ -298,15 +300,15 @@ class Bookie:
         await http.start()
         self._http = http
 
-    async def _gc_page(self, method: str, target: str) -> tuple[int, object]:
+    async def _gc_page(self, method: str, target: str, body: Body) -> tuple[int, object]:
         if self.collector is None:
             return 503, {"error": "the bookie is not started"}
-        return await gc_pages.answer(self.collector, method, target)
+        return await gc_pages.answer(self.collector, method, target, body)
 
-    async def _scrub_page(self, method: str, target: str) -> tuple[int, object]:
+    async def _scrub_page(self, method: str, target: str, body: Body) -> tuple[int, object]:
         if self.healing is None:
             return 503, {"error": "the bookie is not started"}
-        return await scrub_pages.answer(self.healing, method, target)
+        return await scrub_pages.answer(self.healing, method, target, body)
 
     def _service_info(self) -> BookieServiceInfo:
         endpoints = [

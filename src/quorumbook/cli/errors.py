@@ -53,6 +53,7 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     ),
     (e.ClusterExistsError, REFUSED, "it can be used as it is"),
     (e.MetadataMoveError, REFUSED, ""),
+    (e.ForeignLayoutError, REFUSED, ""),
     (e.NoSuchLedgerInMetadataError, NOT_THERE, "`quorumbook ledger ls` lists the ledgers"),
     (e.NoSuchEntryError, NOT_THERE, "`quorumbook ledger show ID` says what the ledger holds"),
     (e.NoSuchLedgerError, NOT_THERE, "`quorumbook ledger show ID` says who should hold it"),

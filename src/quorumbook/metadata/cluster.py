@@ -1,7 +1,9 @@
 r"""The cluster as such: its root, its layout and its instance id.
 
 LAYOUT holds ``2\n<class the peer knows the ledger manager by>:1`` without a line end, INSTANCEID
-a UUID as text.  A store without them holds no cluster, and nothing but ``init_cluster`` makes one.
+a UUID as text.  A store without INSTANCEID holds no cluster, and nothing but ``init_cluster`` makes
+one.  Apache Pulsar's own setup makes INSTANCEID alone and writes hierarchical nodes whatever LAYOUT
+says, so whoever first asks such a cluster for its layout writes that one, as a Java bookie does.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
-from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.nodes import create_with_parents, with_living_session
 from quorumbook.metadata.paths import LayoutKind, TreePaths
 from quorumbook.metadata.store import Create, MetadataStore, split
 
@@ -102,12 +104,19 @@ async def check_layout(store: MetadataStore, wanted: LayoutKind | None) -> None:
 
 
 async def read_layout(store: MetadataStore) -> Layout:
-    """Return the cluster's layout.
+    """Return the cluster's layout; a cluster without one gets the hierarchical one.
 
     Raises:
         ClusterNotInitializedError: there is no cluster.
     """
-    return Layout.decode(await _read(store, TreePaths(store.ledgers_root).layout))
+    path = TreePaths(store.ledgers_root).layout
+    with contextlib.suppress(NoSuchNodeError):
+        return Layout.decode((await store.get(path)).data)
+    await read_instance_id(store)
+    # Somebody else may be faster, with another one.
+    with contextlib.suppress(NodeExistsError):
+        await with_living_session(store, lambda: store.create(path, Layout().encode()))
+    return Layout.decode(await _read(store, path))
 
 
 async def read_instance_id(store: MetadataStore) -> str:

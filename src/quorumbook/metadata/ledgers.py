@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 
 from quorumbook.errors import (
+    ForeignLayoutError,
     LedgerExistsError,
     MetadataUnavailableError,
     MetadataVersionConflict,
@@ -24,7 +25,13 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.metadata_format import decode, encode
 from quorumbook.metadata.cluster import not_initialized, read_layout
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
-from quorumbook.metadata.paths import Branch, LayoutKind, TreePaths, branches
+from quorumbook.metadata.paths import (
+    Branch,
+    LayoutKind,
+    TreePaths,
+    branches,
+    foreign_branches,
+)
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Watch, split
 
 
@@ -142,6 +149,9 @@ class LedgerManager:
         Ledgers made or deleted meanwhile may or may not be among them; every other ledger is.
         If that cannot be promised the listing ends with an error, never early (R27): what is not
         listed will be taken for deleted.
+
+        Raises:
+            ForeignLayoutError: ledgers lie where the cluster's layout has none.
         """
         kind = await self._layout_kind()
         before = await self._store.exists(self._paths.instance_id)
@@ -152,6 +162,20 @@ class LedgerManager:
         after = await self._store.exists(self._paths.instance_id)
         if before is None or after is None or before.creation_id != after.creation_id:
             raise not_initialized(self._store)
+        # Last: a ledger's node is older than its entries, so whoever knew of entries before the
+        # listing finds the node now.
+        await self._demand_no_foreign(kind)
+
+    async def _demand_no_foreign(self, kind: LayoutKind) -> None:
+        for branch, owner in foreign_branches(kind):
+            async for ledger_id in self._walk(branch, self._paths.root, ""):
+                raise ForeignLayoutError(
+                    f"{self._store.uri}: LAYOUT says {kind.value}, but ledger {ledger_id} lies "
+                    f"where the {owner.value} layout keeps it, so no list of ledgers is whole. "
+                    "Some client takes no notice of LAYOUT, as Apache Pulsar does: "
+                    "docs/pulsar.md says how to make them agree",
+                    ledger_id=ledger_id,
+                )
 
     async def _walk(self, branch: Branch, path: str, digits: str) -> AsyncIterator[LedgerId]:
         depth = path.count("/") - self._paths.root.count("/")

@@ -92,6 +92,12 @@ _BRANCHES = {
     LayoutKind.LONG_HIERARCHICAL: (_LONG,),
 }
 
+_OWNERS = (
+    (_FLAT, LayoutKind.FLAT),
+    (_LEGACY, LayoutKind.HIERARCHICAL),
+    (_LONG, LayoutKind.LONG_HIERARCHICAL),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TreePaths:
@@ -232,6 +238,12 @@ def is_kept_apart(path: str) -> bool:
 def branches(kind: LayoutKind) -> tuple[Branch, ...]:
     """Return the families of paths a layout has, in ascending order of ids."""
     return _BRANCHES[kind]
+
+
+def foreign_branches(kind: LayoutKind) -> tuple[tuple[Branch, LayoutKind], ...]:
+    """Return the families of paths that a layout does not have, each with one that has it."""
+    own = _BRANCHES[kind]
+    return tuple(pair for pair in _OWNERS if pair[0] not in own)
 
 
 def check_bookie_id(bookie_id: BookieId) -> BookieId:

@@ -34,7 +34,7 @@ from quorumbook.errors import (
     NoSuchNodeError,
     QuorumbookError,
 )
-from quorumbook.metadata.cluster import Layout, not_initialized
+from quorumbook.metadata.cluster import Layout, not_initialized, read_layout
 from quorumbook.metadata.dump import DumpWriter, Header, Record, Writes
 from quorumbook.metadata.ids import IdCounters, raise_id_counters, read_id_counters
 from quorumbook.metadata.nodes import create_with_parents
@@ -115,6 +115,7 @@ class ClusterReader:
         """
         paths = TreePaths(store.ledgers_root)
         try:
+            await read_layout(store)  # one without LAYOUT gets it
             layout = (await store.get(paths.layout)).data
             instance_id = (await store.get(paths.instance_id)).data
         except NoSuchNodeError as error:

@@ -19,12 +19,13 @@ from quorumbook.bookie.server import Bookie
 from quorumbook.cli.bookie import _directories_of
 from quorumbook.cli.main import root
 from quorumbook.env import Env
-from quorumbook.errors import MetadataError, MetadataUnavailableError
+from quorumbook.errors import ForeignLayoutError, MetadataError, MetadataUnavailableError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
-from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.metadata.cluster import Layout, read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
-from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.paths import LayoutKind, TreePaths, branches, foreign_branches
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.storage.gc.decisions import GcOptions
@@ -169,6 +170,118 @@ async def test_garbage_collection_is_asked_for_held_back_and_explained_over_http
             nobody = await asyncio.to_thread(CliRunner().invoke, root, words, standalone_mode=False)
             assert nobody.return_value != 0
             assert "bookie ls" in nobody.output
+
+
+@pytest.mark.parametrize(
+    ("body", "is_suspended", "compactions"),
+    [
+        ('{"forceMajor":true}', False, (0, 1)),
+        ('{"forceMajor":"true","forceMinor":"false"}', False, (0, 1)),
+        ('{"forceMajor":false,"forceMinor":true}', False, (1, 0)),
+        ('{"forceMajor":false}', False, (1, 0)),
+        ('{"forceMajor":false,"forceMinor":false}', False, (0, 0)),
+        ('{"forceMajor":true}', True, (0, 0)),
+        ("", False, (0, 0)),
+    ],
+)
+async def test_a_collection_is_asked_for_with_the_peers_body(
+    tmp_path: Path, body: str, is_suspended: bool, compactions: tuple[int, int]
+) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        assert bookie.collector is not None
+        if is_suspended:
+            bookie.collector.suspend()
+        request = f"PUT /api/v1/bookie/gc HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        assert bookie.http_port is not None
+        status, answer = await ask_http(bookie.http_port, request)
+        assert (status, json.loads(answer)) == (200, {"triggered": True})
+        await passes(bookie, 1)
+        statistics = bookie.collector.statistics
+        assert (statistics.minor_compactions, statistics.major_compactions) == compactions
+
+
+async def test_the_peers_body_asks_for_no_compaction_that_is_suspended(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        collector, body = bookie.collector, '{"forceMinor": false}'
+        assert collector is not None
+        collector.suspend()
+        head = f"PUT /api/v1/bookie/gc HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        assert bookie.http_port is not None
+        assert (await ask_http(bookie.http_port, head + body))[0] == 200
+        await passes(bookie, 1)
+        collector.resume()
+        collector.trigger()
+        await passes(bookie, 1)
+        assert collector.statistics.major_compactions == 0
+
+
+@pytest.mark.parametrize("body", ["forceMajor", "[true]", '"x"', "{", "[" * 5000])
+async def test_a_body_that_is_not_an_object_is_refused_and_starts_nothing(
+    tmp_path: Path, body: str
+) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        request = f"PUT /api/v1/bookie/gc HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        assert bookie.http_port is not None
+        assert (await ask_http(bookie.http_port, request))[0] == 400
+        assert bookie.collector is not None
+        assert not bookie.collector._wake.is_set()
+        assert bookie.collector.statistics.passes == 0
+
+
+KINDS_AND_FOREIGN = [
+    (kind, foreign)
+    for kind in LayoutKind
+    for foreign in LayoutKind
+    if {branch for branch, _ in foreign_branches(kind)} & set(branches(foreign))
+]
+
+
+@pytest.mark.parametrize(("kind", "foreign"), KINDS_AND_FOREIGN)
+async def test_no_ledger_is_deleted_while_some_lie_in_another_layout(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: LayoutKind, foreign: LayoutKind
+) -> None:
+    # Of the hierarchical layout's two families the legacy one has only the long one against it.
+    is_long = (kind, foreign) == (LayoutKind.LEGACY_HIERARCHICAL, LayoutKind.HIERARCHICAL)
+
+    def path(ledger_id: LedgerId) -> str:
+        return TreePaths(store.ledgers_root).ledger(foreign, ledger_id + 2**40 * is_long)
+
+    async with cluster() as store:
+        await store.set(TreePaths(store.ledgers_root).layout, Layout(kind).encode())
+        options = options_in(tmp_path, gc=EAGER)
+        async with running(Bookie(Env(), options, store)) as bookie:
+            assert bookie.collector is not None
+            for ledger_id in (1, 2):
+                await create_with_parents(store, path(ledger_id), b"a ledger")
+                await add(bookie, ledger_id)
+            await bookie.storage.flush()
+            bookie.collector.trigger(major=True)
+            await passes(bookie, 5)
+            assert bookie.storage.ledger_ids() == [1, 2]
+            assert bookie.collector.statistics.deleted_ledgers == 0
+            assert f"LAYOUT says {kind.value}, but ledger" in caplog.text
+            with pytest.raises(ForeignLayoutError, match=r"docs/pulsar\.md"):
+                await bookie.collector.plan()
+            # What was written by mistake is gone, and its empty parents harm nobody.
+            for ledger_id in (1, 2):
+                await store.delete(path(ledger_id))
+            async with asyncio.timeout(60):
+                while bookie.storage.ledger_ids():
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_ledger_that_another_layout_takes_in_during_a_listing_ends_it(
+    tmp_path: Path,
+) -> None:
+    async with cluster() as store:
+        await create(store, 1)
+        ledgers = LedgerManager(store)
+        listing = ledgers.list()
+        assert await anext(listing) == 1
+        path = TreePaths(store.ledgers_root).ledger(LayoutKind.FLAT, 7)
+        await create_with_parents(store, path, b"a ledger")
+        with pytest.raises(ForeignLayoutError, match="ledger 7 lies where the flat layout"):
+            await anext(listing)
 
 
 async def test_scrub_is_asked_for_over_http_and_says_how_far_it_is(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import shutil
+import socket
+import uuid
 from pathlib import Path
 
 import pytest
@@ -19,14 +22,20 @@ from bookie_harness import (
 from quorumbook.bookie import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import (
+    ClusterExistsError,
     CookieError,
     CookieMismatchError,
     CookieMissingError,
+    MetadataError,
     StorageError,
 )
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.cluster import Layout, init_cluster, read_layout
 from quorumbook.metadata.cookies import CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.paths import LayoutKind
+from quorumbook.metadata.store import Create, MetadataStore
+from quorumbook.metadata.uri import open_store
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.status import V2_CODE, Status
@@ -60,6 +69,66 @@ def metadata(ledger_id: int, *ensembles: str, closed: bool = False) -> LedgerMet
 # Identity
 
 
+async def made_by_pulsar() -> MetadataStore:
+    """Return a store after Apache Pulsar's own setup: it writes no LAYOUT."""
+    store = await open_store(f"memory://{uuid.uuid4()}", create=True)
+    await store.multi(
+        [
+            Create("/ledgers"),
+            Create("/ledgers/available"),
+            Create("/ledgers/available/readonly"),
+            Create("/ledgers/cookies"),
+            Create("/ledgers/INSTANCEID", b"24bb6ded-77d1-4a4f-a6a7-2a2d9e1be2b6"),
+        ]
+    )
+    return store
+
+
+async def test_a_bookie_joins_a_cluster_without_a_layout_and_gives_it_the_hierarchical_one(
+    tmp_path: Path,
+) -> None:
+    store = await made_by_pulsar()
+    async with real_bookie(tmp_path, store, bookie_id="one"):
+        layout = (await store.get("/ledgers/LAYOUT")).data
+        assert layout == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+        await LedgerManager(store).create(metadata(5, "one"))
+        assert await store.exists("/ledgers/00/0000/L0005") is not None
+        with pytest.raises(ClusterExistsError):
+            await init_cluster(store)
+    await store.close()
+
+
+async def test_whoever_asks_first_at_the_same_time_gets_one_layout() -> None:
+    store = await made_by_pulsar()
+    found = await asyncio.gather(*(read_layout(store) for _ in range(10)))
+    assert set(found) == {Layout(LayoutKind.HIERARCHICAL)}
+    assert (await store.get("/ledgers/LAYOUT")).version == 0
+    await store.close()
+
+
+@pytest.mark.parametrize("lacking", ["/ledgers/INSTANCEID", "a layout it knows"])
+async def test_a_bookie_that_a_cluster_refuses_leaves_neither_cookie_nor_open_port(
+    tmp_path: Path, lacking: str
+) -> None:
+    store = await made_by_pulsar()
+    if lacking.startswith("/"):
+        await store.delete(lacking)
+    else:
+        await store.create("/ledgers/LAYOUT", b"2\norg.example.Unknown:1")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    bookie = Bookie(Env(), options_in(tmp_path, port=port, bookie_id="one"), store)
+    with pytest.raises(MetadataError):
+        await bookie.start()
+    assert await store.children("/ledgers/cookies") == []
+    assert not list(tmp_path.rglob("VERSION"))
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await asyncio.open_connection("127.0.0.1", port)
+    assert await store.exists("/ledgers/LAYOUT") is None or not lacking.startswith("/")
+    await store.close()
+
+
 async def test_r25_a_new_bookie_stamps_the_store_and_every_directory(tmp_path: Path) -> None:
     async with cluster() as store:
         async with real_bookie(tmp_path, store, bookie_id="one"):
@@ -68,7 +137,9 @@ async def test_r25_a_new_bookie_stamps_the_store_and_every_directory(tmp_path: P
         assert found is not None
         for directory in ("journal", "ledgers"):
             stamped = (tmp_path / directory / "current" / "VERSION").read_bytes()
-            assert stamped == found[0].encode()
+            line, _, cookie = stamped.partition(b"\n")
+            assert line.startswith(b"Quorumbook keeps these directories")
+            assert cookie == found[0].encode()
         async with real_bookie(tmp_path, store, bookie_id="one"):
             pass
 

@@ -110,3 +110,12 @@ async def test_a_note_that_cannot_be_read_keeps_writers_away(tmp_path: Path) -> 
         async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
             assert bookie.is_read_only
             assert "cannot be read" in bookie.operators_word.state()["reasons"][0]
+
+
+async def test_the_peers_body_says_whether_a_bookie_is_read_only(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        for word in ("true", "false"):
+            body = f'{{"readOnly": {word}}}'
+            head = f"PUT {PAGE} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+            status, text = await ask_http(bookie.http_port, head + body)
+            assert (status, json.loads(text)["readOnly"]) == (200, word == "true")
