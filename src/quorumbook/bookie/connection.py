@@ -37,8 +37,8 @@ from quorumbook.protocol.server import RequestDecoder
 
 _log = logger("bookie.connection")
 
-#: A read, when it arrived, and, for a long poll, whether the last add confirmed woke it.
-WaitingRead: TypeAlias = tuple[Read | BatchRead | ReadRun, int, bool | None]
+#: A read, when it arrived, for a long poll whether news woke it, whether adds were waited for.
+WaitingRead: TypeAlias = tuple[Read | BatchRead | ReadRun, int, bool | None, bool]
 
 ADDS, READS, ANSWERS, STOPPING = 1, 2, 4, 8
 #: Joining costs a copy; above this the pieces go out one behind the other.

@@ -130,7 +130,7 @@ class LongPolls:
     ) -> None:
         reads = self._reads
         if not request.is_piggyback:
-            reads.enqueue(connection, (request, arrived_ns, None))
+            reads.enqueue(connection, (request, arrived_ns, None, False))
             reads.pump(connection)
             return
         handle = self._storage.handle(request.ledger_id)
@@ -140,7 +140,7 @@ class LongPolls:
         max_lac = handle.last_add_confirmed
         assert request.previous_lac is not None
         if max_lac > request.previous_lac:
-            reads.enqueue(connection, (request, arrived_ns, woken))
+            reads.enqueue(connection, (request, arrived_ns, woken, False))
             reads.pump(connection)
             return
         connection.answer(answers.read_answer(request, Status.OK, None, max_lac, INVALID_ENTRY_ID))

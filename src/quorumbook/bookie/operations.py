@@ -8,11 +8,13 @@ are begun, so that they keep their order in the journal.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from quorumbook.auth.plugins import AUTH_DISABLED
 from quorumbook.bookie.access import open_ledger
 from quorumbook.bookie.adds import Adds
+from quorumbook.bookie.arrivals import Arrivals
 from quorumbook.bookie.connection import Connection
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.long_poll import LongPolls
@@ -62,7 +64,8 @@ class Operations:
         self._metrics = metrics
         self._disks = disks
         self.adds = Adds(env, options, storage, metrics, disks.writability)
-        self.reads = Reads(env, options, storage, metrics, self._fenced)
+        self._arrivals = Arrivals(options, storage)
+        self.reads = Reads(env, options, storage, metrics, self._arrivals, self._fenced)
         self.polls = LongPolls(options, storage, metrics, self.reads)
         self._others: dict[type[Request], Callable[[Connection, Any, int], None]] = {
             WriteLAC: self._write_lac,
@@ -83,12 +86,12 @@ class Operations:
             if isinstance(request, AddRun):
                 adds.append(request)
             elif isinstance(request, ReadRun):
-                self.reads.enqueue(connection, (request, now_ns, None))
+                self.reads.enqueue(connection, (request, now_ns, None, False))
             elif isinstance(request, (Read, BatchRead)) and not request.is_fencing:
                 if isinstance(request, Read) and request.previous_lac is not None:
                     self.polls.start(connection, request, now_ns)
                 else:
-                    self.reads.enqueue(connection, (request, now_ns, None))
+                    self.reads.enqueue(connection, (request, now_ns, None, False))
             else:
                 if adds:
                     self.adds.run(connection, adds, now_ns)
@@ -144,7 +147,7 @@ class Operations:
             connection.answer(answers.read_lac_answer(request, Status.NO_ENTRY))
             return
 
-        def done(results: list[bytes | BaseException]) -> None:
+        def done(results: list[bytes | BaseException], *, may_wait: bool) -> None:
             result = results[0]
             lac_packet = handle.explicit_lac
             last_entry = None
@@ -155,6 +158,10 @@ class Operations:
                 status = status_for(result)
                 if status in (Status.NO_ENTRY, Status.NO_LEDGER):
                     status = Status.NO_ENTRY if lac_packet is None else Status.OK
+                again = partial(look, may_wait=False)
+                is_denied = status is Status.NO_ENTRY and may_wait
+                if is_denied and self._arrivals.wait(request.ledger_id, again):
+                    return
             if handle.is_in_limbo:
                 status = Status.UNKNOWN_LEDGER_STATE
             self._done("read_lac", status, now_ns)
@@ -162,7 +169,11 @@ class Operations:
                 lac_packet = last_entry = None
             connection.answer(answers.read_lac_answer(request, status, lac_packet, last_entry))
 
-        self._storage.read([(request.ledger_id, INVALID_ENTRY_ID)], done)
+        def look(*, may_wait: bool) -> None:
+            wanted = [(request.ledger_id, INVALID_ENTRY_ID)]
+            self._storage.read(wanted, partial(done, may_wait=may_wait))
+
+        look(may_wait=True)
 
     # The rest
 
@@ -198,7 +209,12 @@ class Operations:
             self._done("list_entries", status, now_ns)
             connection.answer(answers.list_entries_answer(request, status, listed))
 
-        self._storage.entry_ids(request.ledger_id, done)
+        def look() -> None:
+            self._storage.entry_ids(request.ledger_id, done)
+
+        # A list also says what is not here.
+        if not self._arrivals.wait(request.ledger_id, look):
+            look()
 
     def _auth(self, connection: Connection, request: Auth, now_ns: int) -> None:
         # There is no authentication here: a client that has one must not hang (protocol 1.3).

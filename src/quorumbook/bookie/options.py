@@ -96,6 +96,8 @@ class BookieOptions:
     batch_read_bytes_max: int = MAX_FRAME_SIZE_BYTES
     #: Bytes of entries that the reads of one connection may have under way.
     read_bytes_max: int = 16 * _MB
+    #: How long a read that finds nothing may wait for adds on their way before it is denied.
+    read_delay_s_max: float = 2.0
 
     # Disks.
     disk_check_interval_s: float = 10.0

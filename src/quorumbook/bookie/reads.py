@@ -6,6 +6,9 @@ follows the sizes that really come).  Without this a few kilobytes of requests c
 gigabytes of answers.  Entries found in a cache are answered on the spot and leave as one write;
 what is missing goes to the storage as one job.
 
+A read that finds nothing waits for adds of its ledger on their way (``arrivals.py``), without its
+share of the window, and looks once more.
+
 A fencing read first makes its fence durable and only then reads (R10).  Its read, and those of
 high priority, go to the front of the queue (R12).
 """
@@ -14,13 +17,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from quorumbook.bookie.access import open_ledger
+from quorumbook.bookie.arrivals import Arrivals
 from quorumbook.bookie.connection import READS, Connection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env
-from quorumbook.errors import UnknownLedgerStateError
+from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import BatchRead, Read, ReadRun
@@ -112,6 +117,10 @@ def _max_lac(storage: LedgerStorage, ledger_id: LedgerId) -> EntryId | None:
     return None if handle is None else handle.last_add_confirmed
 
 
+def _is_denied(result: object) -> bool:
+    return isinstance(result, NoSuchEntryError | NoSuchLedgerError)
+
+
 def _count_of(waiting: WaitingRead) -> int:
     """Return how many reads an item of a queue stands for."""
     request = waiting[0]
@@ -126,6 +135,7 @@ class Reads:
         options: Limits.
         storage: Where the entries are.
         metrics: What is counted.
+        arrivals: Adds on their way, which may bring what a read does not find.
         on_fenced: Called with a ledger when its fence is durable.
     """
 
@@ -135,8 +145,10 @@ class Reads:
         options: BookieOptions,
         storage: LedgerStorage,
         metrics: BookieMetrics,
+        arrivals: Arrivals,
         on_fenced: Callable[[LedgerId], None],
     ) -> None:
+        self._arrivals = arrivals
         self._clock = env.clock
         self._storage = storage
         self._metrics = metrics
@@ -168,7 +180,7 @@ class Reads:
                 return
             self._on_fenced(request.ledger_id)
             if connection.is_open:
-                self.enqueue(connection, (request, now_ns, None))
+                self.enqueue(connection, (request, now_ns, None, False))
                 self.pump(connection)
 
         self._storage.fence(handle, fenced)
@@ -210,7 +222,7 @@ class Reads:
 
         What they lack is left at the head of the queue, read by read.
         """
-        run, arrived_ns, _ = connection.reads.popleft()
+        run, arrived_ns, _, _ = connection.reads.popleft()
         assert isinstance(run, ReadRun)
         cached = _CachedEntries(self._storage)
         max_lac = _max_lac(self._storage, run.ledger_id)
@@ -225,7 +237,7 @@ class Reads:
         self._count_hits(cached, arrived_ns)
         is_waiting = run.entry_ids and not connection.takes_answers
         rest = [run] if is_waiting else reversed(run.reads())
-        connection.reads.extendleft((read, arrived_ns, None) for read in rest)
+        connection.reads.extendleft((read, arrived_ns, None, False) for read in rest)
 
     def _weight(self, connection: Connection, request: Read | BatchRead | ReadRun) -> int:
         if isinstance(request, BatchRead):
@@ -242,7 +254,7 @@ class Reads:
         estimate = connection.read_size_estimate
         cached = _CachedEntries(self._storage)
         while queue and connection.takes_answers:
-            request, _, woken = waiting = queue[0]
+            request, _, woken, _ = waiting = queue[0]
             if isinstance(request, BatchRead) or (missing and len(missing) * estimate >= room):
                 break
             if isinstance(request, ReadRun):
@@ -297,20 +309,51 @@ class Reads:
         def done(results: list[bytes | BaseException]) -> None:
             connection.read_bytes -= weight
             largest = 1024
+            denied: list[tuple[WaitingRead, BaseException]] = []
             for waiting, result in zip(missing, results, strict=True):
                 if not isinstance(result, BaseException):
                     largest = max(largest, len(result))
+                elif _is_denied(result) and waiting[2] is None and not waiting[3]:
+                    denied.append((waiting, result))
+                    continue
                 self._answer_one(connection, waiting, result)
+            if denied:
+                self._answer_denied(connection, denied)
             # It forgets slowly that entries were large, so that one small one fools nobody.
             connection.read_size_estimate = max(largest, connection.read_size_estimate // 2)
             self.pump(connection)
 
         self._storage.read(wanted, done)
 
+    def _answer_denied(
+        self, connection: Connection, denied: list[tuple[WaitingRead, BaseException]]
+    ) -> None:
+        """Have reads wait for what may bring their entries; answer those that need not wait."""
+        by_ledger: dict[LedgerId, list[WaitingRead]] = {}
+        for waiting, _ in denied:
+            by_ledger.setdefault(waiting[0].ledger_id, []).append(waiting)
+        waits = {
+            ledger_id
+            for ledger_id, reads in by_ledger.items()
+            if self._arrivals.wait(ledger_id, partial(self._again, connection, reads), len(reads))
+        }
+        for waiting, error in denied:
+            if waiting[0].ledger_id not in waits:
+                self._answer_one(connection, waiting, error)
+
+    def _again(self, connection: Connection, reads: list[WaitingRead]) -> None:
+        """Look for the last time: what was on its way has come, or takes too long."""
+        if not connection.is_open:
+            self._metrics.reads_in_progress -= len(reads)
+            return
+        again = [(request, arrived_ns, woken, True) for request, arrived_ns, woken, _ in reads]
+        connection.reads.extendleft(reversed(again))
+        self.pump(connection)
+
     def _answer_one(
         self, connection: Connection, waiting: WaitingRead, result: bytes | BaseException
     ) -> None:
-        request, arrived_ns, woken = waiting
+        request, arrived_ns, woken, _ = waiting
         assert isinstance(request, Read)
         status = status_for(result) if isinstance(result, BaseException) else Status.OK
         if woken is not None:
@@ -360,12 +403,17 @@ class Reads:
         return min(wanted, self._batch_bytes_max) if wanted > 0 else self._batch_bytes_max
 
     def _read_batch(self, connection: Connection, waiting: WaitingRead, weight: int) -> None:
-        request, arrived_ns, _ = waiting
+        request, arrived_ns, _, has_waited = waiting
         assert isinstance(request, BatchRead)
         connection.read_bytes += weight
 
         def done(pieces: list[bytes], count: int, error: BaseException | None) -> None:
             connection.read_bytes -= weight
+            if _is_denied(error) and not has_waited:
+                again = partial(self._again, connection, [waiting])
+                if self._arrivals.wait(request.ledger_id, again):
+                    self.pump(connection)
+                    return
             status = Status.OK if error is None else status_for(error)
             if connection.is_open:
                 connection.answer_pieces(answers.batch_read_answer(request, status, pieces))

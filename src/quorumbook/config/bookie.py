@@ -111,6 +111,11 @@ BOOKIE_OPTIONS = (
         minimum=1,
     ),
     Option(
+        "bookie", "read_delay_s_max", Kind.DURATION, 2.0,
+        "How long a read may wait for adds of its ledger on their way before it says no.",
+        minimum=0,
+    ),
+    Option(
         "bookie", "disk_check_interval_s", Kind.DURATION, 10.0,
         "How often the free space of the disks is looked at.",
         peer_key="diskCheckInterval", peer_unit=_MS, minimum=0.01,

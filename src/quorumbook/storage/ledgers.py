@@ -42,6 +42,8 @@ class LedgerHandle:
 
     __slots__ = (
         "__weakref__",
+        "_arrivals",
+        "_ended",
         "_waiters",
         "deferred_in_flight",
         "explicit_lac",
@@ -91,6 +93,10 @@ class LedgerHandle:
         self.lac_floor: EntryId = INVALID_ENTRY_ID
         #: A read of this entry continues the previous one: worth reading ahead.
         self.next_read_entry_id: EntryId = INVALID_ENTRY_ID
+        #: Records that the journal has ended, well or not, since the handle was made.
+        self._ended = 0
+        #: By the key that cancels the watch: at which of them to call, in ascending order.
+        self._arrivals: dict[object, tuple[int, Callable[[], None]]] = {}
         #: By the key that cancels the watch, in the order in which they came.
         self._waiters: dict[object, tuple[EntryId, Callable[[], None]]] = {}
 
@@ -126,6 +132,33 @@ class LedgerHandle:
             self._waiters.pop(key, None)
 
         return cancel
+
+    def watch_records(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once, on the loop, when the records on their way now have all ended.
+
+        What is in them can be read then, or its group failed.
+
+        Returns:
+            A function that cancels the watch.
+        """
+        key = object()
+        self._arrivals[key] = (self._ended + self.in_flight, callback)
+
+        def cancel() -> None:
+            self._arrivals.pop(key, None)
+
+        return cancel
+
+    def end_record(self) -> bool:
+        """A record was ended, in the order of the journal; tell whether somebody waits for that."""
+        self.in_flight -= 1
+        self._ended += 1
+        return bool(self._arrivals)
+
+    def take_arrived(self) -> list[Callable[[], None]]:
+        """Take the callbacks of those who waited for no more than what has ended."""
+        over = [key for key, (target, _) in self._arrivals.items() if target <= self._ended]
+        return [self._arrivals.pop(key)[1] for key in over]
 
     @property
     def has_waiters(self) -> bool:

@@ -91,11 +91,17 @@ class Reads:
         self._ahead_in_flight: dict[LedgerId, tuple[EntryId, list[Callable[[], None]]]] = {}
         #: Changes when replaced entries left the cache: older jobs' runs are not kept.
         self._generation = 0
+        #: Why nothing can be denied any more.
+        self._doubt: BaseException | None = None
 
     def forget_places(self) -> None:
         """Entries lie elsewhere, or nowhere, from now on; the write caches know of none of them."""
         self._generation += 1
         self._peeks.forget()
+
+    def doubt(self, error: BaseException) -> None:
+        """What was accepted last may be stored or not: from now on nothing is denied."""
+        self._doubt = error
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryRun | None:
         """Return the newest run in memory that has the entry."""
@@ -157,7 +163,8 @@ class Reads:
             for index, (place, ledger_id, entry_id, _) in enumerate(missing):
                 result = loaded.error or loaded.results[index]
                 if isinstance(result, NoSuchEntryError):
-                    result = self._absent(ledger_id, entry_id)
+                    # While the index was looked through it may have come.
+                    result = self.entry(ledger_id, entry_id) or self._absent(ledger_id, entry_id)
                 results[place] = result
             for run in loaded.runs[-1:]:
                 self._read_ahead(run.ledger_id, run.last_entry_id + 1)
@@ -256,9 +263,8 @@ class Reads:
             return merge_ranges([*stored, *unflushed])
 
         def finish(answer: list[range] | BaseException) -> None:
-            if isinstance(answer, StorageError):
-                answer = BookieIOError(str(answer), ledger_id=ledger_id)
-            done(answer)
+            doubt = answer if isinstance(answer, StorageError) else self._doubt
+            done(answer if doubt is None else BookieIOError(str(doubt), ledger_id=ledger_id))
 
         self._worker.submit(job, finish)
 
@@ -291,6 +297,12 @@ class Reads:
             handle = self._handle(ledger_id)
         except StorageError as error:
             return BookieIOError(str(error), ledger_id=ledger_id, entry_id=entry_id)
+        if self._doubt is not None:
+            return BookieIOError(
+                f"whether it is here is unknown: {self._doubt}",
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+            )
         if handle is not None and handle.is_in_limbo:
             return UnknownLedgerStateError(
                 "entries of this ledger may be missing here", ledger_id=ledger_id, entry_id=entry_id

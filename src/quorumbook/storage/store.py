@@ -261,6 +261,7 @@ class LedgerStorage:
             return
         self._fatal = error
         self._flusher.halt()
+        self._reads.doubt(error)
         _log.critical("the storage stops: %s", error)
         if self._on_fatal is not None:
             self._on_fatal(error)

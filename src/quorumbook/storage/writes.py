@@ -8,6 +8,7 @@ then the writer's answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -126,12 +127,12 @@ class Writes:
     ) -> None:
         """A batch is durable, in its turn: show it, then tell its writer."""
         self.journaling_bytes -= size
-        for handle, _ in items:
-            handle.in_flight -= 1
+        awaited = [handle for handle, _ in items if handle.end_record()]
         if error is not None:
             for handle, _ in items:
                 handle.key_needed = handle.key_needed or not handle.is_stored
             done(error)
+            self._tell_arrived(awaited)
             return
         woken: list[LedgerHandle] = []
         try:
@@ -146,11 +147,13 @@ class Writes:
             # Journaled and not shown: the next checkpoint's mark would skip it.
             self._on_failed(failure)
             done(failure)
+            self._tell_arrived(awaited)
             raise
         self.bytes_appended += size
         for handle in woken:
             self.wake(handle)
         done(None)
+        self._tell_arrived(awaited)
         self._on_shown()
 
     @staticmethod
@@ -161,6 +164,17 @@ class Writes:
                 callback()
             except Exception:
                 _log.exception("a reader waiting for ledger %d failed", handle.ledger_id)
+
+    @staticmethod
+    def _tell_arrived(handles: Sequence[LedgerHandle]) -> None:
+        """Call those who waited for records on their way; not within the call that ends them.
+
+        A journal that failed has told its owner by then.
+        """
+        loop = asyncio.get_running_loop()
+        for handle in handles:
+            for callback in handle.take_arrived():
+                loop.call_soon(callback)
 
     def fence(self, handle: LedgerHandle, done: Done) -> None:
         """Fence; see ``LedgerStorage.fence``."""
@@ -200,11 +214,13 @@ class Writes:
         handle.in_flight += 1
 
         def stored(error: BaseException | None) -> None:
-            handle.in_flight -= 1
+            is_awaited = handle.end_record()
             if error is not None:
                 handle.key_needed = handle.key_needed or not handle.is_stored
             elif not handle.is_deleted and self._book.set_explicit_lac(handle, packet, lac):
                 self.wake(handle)
             done(error)
+            if is_awaited:
+                self._tell_arrived([handle])
 
         self._journals.of(handle.ledger_id).enqueue(buffers, stored)

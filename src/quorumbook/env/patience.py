@@ -1,0 +1,85 @@
+"""Limits on the time of others, judged only when what they sent in time has been read.
+
+A process can stop running for any time: it is stopped by a signal, its machine is frozen, or its
+loop is busy with something else.  Then every limit that ran out meanwhile is over at once, while
+the bytes that would have kept it lie in the sockets, and asyncio may well run the timer before it
+reads them.  So whoever waits for somebody else waits with what is here:
+
+    the timer is late      it waits as long once more, up to ``_GRACE_S``: much may have to be read
+    then, late or not      the loop turns ``_TURNS`` times: everything that can be read is read,
+                           and those whom it concerns hear of it
+    only then              the limit is judged
+
+That is for judging others.  What this process may do itself never lasts longer by it: a session
+or a lease of its own that ran out by the clock is lost, and its server says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+
+#: A timer later than this was not only waiting for its turn among others.
+_LATE_S = 0.05
+_GRACE_S = 2.0
+#: One turn reads; the others are for those who wait for one another.
+_TURNS = 6
+
+
+class Timer:
+    """Calls back once, unless cancelled, when a time is over and everything waiting is read."""
+
+    __slots__ = ("_callback", "_due", "_handle", "_loop", "_turns")
+
+    def __init__(self, delay_s: float, callback: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._callback = callback
+        self._turns = _TURNS
+        self._due = self._loop.time() + max(delay_s, 0)
+        self._handle: asyncio.Handle = self._loop.call_at(self._due, self._over)
+
+    def cancel(self) -> None:
+        """Never call back."""
+        self._handle.cancel()
+
+    def _over(self) -> None:
+        late_s = self._loop.time() - self._due
+        if late_s > _LATE_S:
+            self._handle = self._loop.call_later(min(late_s, _GRACE_S), self._turn)
+        else:
+            self._turn()
+
+    def _turn(self) -> None:
+        if self._turns:
+            self._turns -= 1
+            self._handle = self._loop.call_soon(self._turn)
+        else:
+            self._callback()
+
+
+@contextlib.asynccontextmanager
+async def timeout(seconds: float | None) -> AsyncGenerator[None, None]:
+    """Give what is inside so much time, like ``asyncio.timeout``; None is no limit.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    async with asyncio.timeout(None) as scope:
+        if seconds is None:
+            yield
+            return
+        timer = Timer(seconds, lambda: scope.reschedule(0))
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def timeout_at(deadline: float) -> contextlib.AbstractAsyncContextManager[None]:
+    """Give what is inside until a moment of the loop's clock, like ``asyncio.timeout_at``.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    return timeout(deadline - asyncio.get_running_loop().time())
