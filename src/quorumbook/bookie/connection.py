@@ -30,6 +30,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from quorumbook.bookie.admission import Admission, Gate
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.places import Places, limits_within, place_of
 from quorumbook.env import Env, logger
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol.requests import BatchRead, Read, ReadRun, Request
@@ -43,6 +44,7 @@ WaitingRead: TypeAlias = tuple[Read | BatchRead | ReadRun, int, bool | None, boo
 ADDS, READS, ANSWERS, STOPPING = 1, 2, 4, 8
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
+_REFUSALS_EVERY_NS = 10 * 1_000_000_000
 
 
 class LongPoll(Protocol):
@@ -101,6 +103,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_decoder",
         "_frame_since_ns",
+        "_is_unproven",
         "_owner",
         "_paused_for",
         "_progress_ns",
@@ -125,6 +128,7 @@ class Connection(asyncio.Protocol):
         self._answers_bytes = 0
         self._paused_for = 0
         self._closing = False
+        self._is_unproven = True
         self._close_by_ns = 0
         self._frame_since_ns = 0
         self._sent_bytes = 0
@@ -155,8 +159,9 @@ class Connection(asyncio.Protocol):
             high=options.connection_answer_bytes_high, low=options.connection_answer_bytes_high // 4
         )
         name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
-        if self._owner.opened(self):
+        host = name[0] if isinstance(name, tuple) else str(name)
+        self.peer = f"{host}:{name[1]}" if isinstance(name, tuple) else host
+        if self._owner.opened(self, place_of(host)):
             self.is_open = True
             self.gate = self._owner.admission.gate(self)
         else:
@@ -172,6 +177,9 @@ class Connection(asyncio.Protocol):
             if requests and self.gate is not None:
                 requests = self.gate.admit(requests, decoder.pending_bytes)
             if requests:
+                if self._is_unproven:
+                    self._is_unproven = False
+                    self._owner.places.prove(self)
                 self._owner.handler.handle(self, requests)
         except RemoteProtocolError as error:
             self._owner.metrics.connections_broken_protocol += 1
@@ -356,11 +364,15 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def give_up(self, why: str) -> None:
-        """Cut the connection at once."""
+        """Cut the connection at once, and say why."""
         if self.is_open:
             _log.warning("cutting the connection of %s: %s", self.peer, why)
-            self._closing = True
-            self._transport.abort()
+            self.drop()
+
+    def drop(self) -> None:
+        """Cut the connection at once."""
+        self._closing = True
+        self._transport.abort()
 
     def check(self, now_ns: int) -> None:
         """Give the peer up if it is over a time limit; called every now and then."""
@@ -400,6 +412,27 @@ class Connection(asyncio.Protocol):
         return self._decoder.pending_bytes
 
 
+class Refusals:
+    """Says that connections find no place, without a line for each of them."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._unsaid = 0
+
+    def note(self, peer: str, places: Places[Connection], now_ns: int) -> None:
+        """Count one more."""
+        self._unsaid += 1
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + _REFUSALS_EVERY_NS
+            _log.warning(
+                "%d connections refused or cut, the last of %s: there are %d (%d of them have "
+                "asked nothing yet), and at most %d, %d of one address, may be there",
+                self._unsaid, peer, len(places), places.unproven_count,
+                places.limits.in_all, places.limits.by_address,
+            )  # fmt: skip
+            self._unsaid = 0
+
+
 class Connections:
     """All connections of a bookie, their common budget and their housekeeping."""
 
@@ -421,6 +454,16 @@ class Connections:
         self.add_bytes = 0
         self.is_serving = False
         self._open: set[Connection] = set()
+        #: Who has a place here.
+        self.places: Places[Connection] = Places(
+            limits_within(
+                env.descriptor_limit(),
+                options.connections_max,
+                options.connections_by_address_max,
+                options.connections_unproven_max,
+            )
+        )
+        self._refusals = Refusals()
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -431,10 +474,18 @@ class Connections:
         """Make the protocol of a new connection."""
         return Connection(self)
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: Connection, place: str) -> bool:
         """Take a new connection in; False turns it away."""
         if not self.is_serving:
             return False
+        goes = self.places.take(connection, place)
+        if goes is not None:
+            self.metrics.connections_refused += 1
+            self._refusals.note(goes.peer, self.places, self.env.clock.now_ns())
+        if goes is connection:
+            return False
+        if goes is not None:
+            goes.drop()
         self._open.add(connection)
         self.metrics.connections = len(self._open)
         self.metrics.connections_total += 1
@@ -445,6 +496,7 @@ class Connections:
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self._open.discard(connection)
+        self.places.leave(connection)
         self.metrics.connections = len(self._open)
         if not self._open and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)

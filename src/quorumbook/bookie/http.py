@@ -23,6 +23,7 @@ from quorumbook.errors import ConfigError
 _log = logger("bookie.http")
 _HEAD_BYTES_MAX = 8192
 _REQUEST_TIMEOUT_S = 10.0
+_CONNECTIONS_MAX = 64
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -53,7 +54,7 @@ class _HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._server.connections.add(self)
+        self._server.take(self)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_REQUEST_TIMEOUT_S, self._transport.abort)
 
@@ -108,7 +109,7 @@ class _HttpConnection(asyncio.Protocol):
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -177,7 +178,8 @@ class HttpServer:
         self._metrics = metrics
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self.connections: set[_HttpConnection] = set()
+        #: Oldest first.
+        self.connections: dict[_HttpConnection, None] = {}
 
     async def start(self) -> None:
         """Listen.
@@ -204,6 +206,14 @@ class HttpServer:
             for connection in list(self.connections):
                 connection.abort()
             await server.wait_closed()
+
+    def take(self, connection: _HttpConnection) -> None:
+        """Take a connection in; where there are too many, the oldest goes."""
+        if len(self.connections) >= _CONNECTIONS_MAX:
+            oldest = next(iter(self.connections))
+            del self.connections[oldest]
+            oldest.abort()
+        self.connections[connection] = None
 
     def page(self, target: str) -> Page | None:
         """Return who answers for a target, None if nobody but ``respond``."""

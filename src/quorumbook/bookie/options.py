@@ -86,6 +86,11 @@ class BookieOptions:
     long_poll_timeout_s_max: float = 300.0
 
     # Limits of the bookie.
+    #: Connections in all, from one address, and without a request so far; 0: by the descriptors
+    #: that the operating system allows (``places.py``).
+    connections_max: int = 0
+    connections_by_address_max: int = 0
+    connections_unproven_max: int = 0
     #: Adds of all connections that are not answered yet.
     add_bytes_max: int = 256 * _MB
     #: Bytes of begun frames of all connections; above it the oldest begun frame is given up.

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 
@@ -38,6 +38,7 @@ from quorumbook.bookie.http import Body, HttpServer, Page
 from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
 from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.places import open_files_within
 from quorumbook.bookie.registrar import Registrar
 from quorumbook.env import Env, logger
 from quorumbook.errors import ConfigError, InternalError, LocalProtocolError, QuorumbookError
@@ -70,6 +71,7 @@ class Bookie:
                 f"the bookie listens on {options.host or 'all addresses'}: set advertised_host "
                 "(--advertised-address) to the address that clients reach it by"
             )
+        open_files = open_files_within(env.descriptor_limit())
         self.metrics = BookieMetrics()
         self.disks = DiskMonitor(
             env,
@@ -87,7 +89,7 @@ class Bookie:
             journal_directories=options.journal_directories,
             ledger_directories=options.ledger_directories,
             other_directories=options.index_directories,
-            options=options.storage,
+            options=replace(options.storage, open_files_max=open_files),
             on_fatal=self._fatal,
             on_full=self._storage_full,
             on_space=self.disks.storage_has_space,

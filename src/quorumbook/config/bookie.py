@@ -76,6 +76,22 @@ BOOKIE_OPTIONS = (
         minimum=0.001,
     ),
     Option(
+        "bookie", "connections_max", Kind.INTEGER, 0,
+        "Connections in all; 0: as many as the limit of open files allows beside the storage.",
+        minimum=0,
+    ),
+    Option(
+        "bookie", "connections_by_address_max", Kind.INTEGER, 0,
+        "Connections from one address, or one IPv6 network of 64 bits; 0: half of all.",
+        minimum=0,
+    ),
+    Option(
+        "bookie", "connections_unproven_max", Kind.INTEGER, 0,
+        "Connections that have not authenticated, or not asked anything yet; above it the oldest "
+        "of them goes. 0: half of all.",
+        minimum=0,
+    ),
+    Option(
         "bookie", "connection_long_polls_max", Kind.INTEGER, 10_000,
         "Long polls of one connection that may wait at a time.",
         minimum=0,

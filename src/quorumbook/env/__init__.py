@@ -30,7 +30,13 @@ from quorumbook.env.interfaces import (
     Threads,
     Worker,
 )
-from quorumbook.env.machine import RealClock, RealNetwork, RealPrograms, RealThreads
+from quorumbook.env.machine import (
+    RealClock,
+    RealNetwork,
+    RealPrograms,
+    RealThreads,
+    raise_descriptor_limit,
+)
 from quorumbook.env.tls import TlsContexts, TlsOptions, explain
 
 __all__ = [
@@ -84,6 +90,8 @@ class Env:
     network: Network = field(default_factory=RealNetwork)
     threads: Threads = field(default_factory=RealThreads)
     programs: Programs = field(default_factory=RealPrograms)
+    #: How many files and connections the process may have open; raises that to what is allowed.
+    descriptor_limit: Callable[[], int] = raise_descriptor_limit
     #: What all background I/O of this process shares.
     background: Budget = field(init=False, compare=False)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import resource
+import socket
 import ssl
 import subprocess
 import sys
@@ -14,6 +16,23 @@ from collections.abc import Callable, Sequence
 
 from quorumbook.env.interfaces import T, Worker
 from quorumbook.env.tls_transport import TlsTransport
+
+#: No process of ours needs more.
+_DESCRIPTORS_MAX = 1 << 20
+#: A peer that is gone without a word is noticed after idle time plus as many probes.
+_KEEPALIVE_IDLE_S, _KEEPALIVE_PROBE_S, _KEEPALIVE_PROBES = 60, 15, 4
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the system ask whether the other end is still there."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", _KEEPALIVE_PROBE_S),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class RealClock:
@@ -108,6 +127,20 @@ class RealPrograms:
         return done.stdout
 
 
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files as it may, and return how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # Some systems say "unlimited", and then refuse to be taken at their word.
+        for wanted in (hard, _DESCRIPTORS_MAX):
+            if wanted != resource.RLIM_INFINITY:
+                with contextlib.suppress(OSError, ValueError):
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                    break
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else min(soft, _DESCRIPTORS_MAX)
+
+
 class RealNetwork:
     """TCP of the running event loop."""
 
@@ -120,13 +153,19 @@ class RealNetwork:
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> asyncio.Server:
         """Accept connections."""
-        return await asyncio.get_running_loop().create_server(factory, host, port)
+        server = await asyncio.get_running_loop().create_server(factory, host, port)
+        for each in server.sockets:
+            # Connections have what the socket has that they came in by.
+            _keep_alive(each)
+        return server
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; errors are OSError."""
-        return await asyncio.get_running_loop().create_connection(factory, host, port)
+        made = await asyncio.get_running_loop().create_connection(factory, host, port)
+        _keep_alive(made[0].get_extra_info("socket"))
+        return made
 
     def start_tls(
         self,

@@ -163,9 +163,11 @@ class LedgerStorage:
         )
         self._read_worker = self._env.threads.start_worker("storage-read")
         self._read_index = IndexReader(self.directories.index_path)
-        self._log_reader = EntryLogReader(self._env, self.directories.ledgers)
+        files = self.options.open_files_max
+        ledgers = self.directories.ledgers
+        self._log_reader = EntryLogReader(self._env, ledgers, open_files_max=files)
         self._peek_reader = EntryLogReader(
-            self._env, self.directories.ledgers, open_files_max=_PEEKED_FILES, uncached=False
+            self._env, ledgers, open_files_max=min(files, _PEEKED_FILES), uncached=False
         )
         self._reads = Reads(
             self._read_worker,
