@@ -153,7 +153,7 @@ class DiskMonitor:
         options = self._options
         worst = 0.0
         free = total = 0
-        least_free = None
+        frees: list[int] = []
         writable = 0
         seen: set[tuple[int, int]] = set()
         for path, usage in zip(self._paths, result, strict=True):
@@ -166,7 +166,7 @@ class DiskMonitor:
             worst = max(worst, used)
             self._metrics.directory_usage[path] = used
             writable += used <= options.disk_usage_max
-            least_free = min(usage.free_bytes, least_free or usage.free_bytes)
+            frees.append(usage.free_bytes)
             same = (usage.total_bytes, usage.free_bytes)
             if path in self._ledger_paths and same not in seen:
                 # Directories of one file system must not count its space twice.
@@ -175,9 +175,9 @@ class DiskMonitor:
                 free += usage.free_bytes
         self.total_bytes, self.free_bytes = total, free
         self._metrics.writable_directories = writable
-        self.writability.takes_high_priority = (
-            least_free or 0
-        ) >= options.high_priority_free_bytes_min
+        # Of no disk at all nothing is known, so it takes nothing.
+        least_free = min(frees, default=0)
+        self.writability.takes_high_priority = least_free >= options.high_priority_free_bytes_min
         limit = options.disk_usage_writable if self._is_above else options.disk_usage_max
         self._is_above = worst > limit
         self._decide(full=self._is_above or self._storage_is_full())

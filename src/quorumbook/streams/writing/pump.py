@@ -256,7 +256,8 @@ class Pump:
                     failing_since_ns = None
                 except QuorumbookError as error:
                     now_ns = clock.now_ns()
-                    failing_since_ns = failing_since_ns or now_ns
+                    if failing_since_ns is None:
+                        failing_since_ns = now_ns
                     if not error.retriable or now_ns - failing_since_ns > _PATIENCE_NS:
                         raise
                     _log.warning("stream %s: %s; trying again", self._context.name, error)
