@@ -10,7 +10,8 @@ then gets "too many requests"; whoever waited is checked again when its turn com
 fence may have come meanwhile.  Recovery and high-priority adds have a queue and a reserve of
 their own and never stand behind normal ones (R12).
 
-Which ledgers a bookie with an empty past may take is decided in ``gate.py`` (R26).
+Which ledgers a bookie with an empty past may take (R26), and whether one that was deleted here is
+in use again (S14), is decided in ``gate.py``.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Adds:
         self._writability = writability
         #: Set while first adds of ledgers have to be looked up.
         self.gate: LedgerGate | None = None
+        #: Looks up ledgers that were deleted here; set when the bookie knows its id.
+        self.deleted: LedgerGate | None = None
         # Adds that found no room: urgent ones (recovery, high priority) and normal ones.
         self._urgent: deque[Pending] = deque()
         self._normal: deque[Pending] = deque()
@@ -88,8 +91,11 @@ class Adds:
         return len(self._urgent) + len(self._normal)
 
     def stop(self) -> None:
-        """Refuse whatever still waits for room."""
+        """Refuse whatever still waits, for room or for the metadata."""
         self._is_stopped = True
+        for gate in (self.gate, self.deleted):
+            if gate is not None:
+                gate.stop()
         for queue in (self._urgent, self._normal):
             while queue:
                 self._finish([queue.popleft()], Status.TOO_MANY_REQUESTS)
@@ -145,9 +151,26 @@ class Adds:
             if passed is not Status.OK:
                 return passed
         handle = open_ledger(self._storage, ledger_id, add.master_key)
-        if isinstance(handle, LedgerHandle) and handle.is_fenced and not add.is_recovery:
-            return Status.FENCED
+        if isinstance(handle, LedgerHandle) and not add.is_recovery:
+            if handle.is_fenced:
+                return Status.FENCED
+            if handle.was_deleted:
+                return self._check_deleted(one, handle)
         return handle
+
+    def _check_deleted(self, one: Pending, handle: LedgerHandle) -> LedgerHandle | Status | None:
+        """Return the handle only if the metadata says that the ledger is in use again."""
+        assert self.deleted is not None, "nobody is served before the start is over"
+        ledger_id = handle.ledger_id
+        passed = self.deleted.verdict(ledger_id)
+        if passed is Status.OK:
+            handle.was_deleted = False
+            return handle
+        # Whose key it is that the next one offers is not known either.
+        handle.forget_offered_key()
+        if passed is None:
+            self.deleted.ask(ledger_id, lambda: self._begin([one]))
+        return passed
 
     def _append(
         self, items: Sequence[tuple[LedgerHandle, EntryRun]], taken: Sequence[Pending]

@@ -1,12 +1,16 @@
-"""Which ledgers a bookie without a past may take plain adds of (R26).
+"""Which plain adds wait for a look at the metadata: where a fence may have been forgotten.
 
 A bookie that starts empty under an id the cluster already knows, or with damage, has lost what it
-once promised: fences of ledgers that were recovered long ago, for instance.  An old writer that
-comes back must not find it willing.  So for every ledger the first plain add in this process
+once promised: fences of ledgers that were recovered long ago, for instance (R26).  An old writer
+that comes back must not find it willing.  So for every ledger the first plain add in this process
 waits for one look at the metadata: the ledger has to be open, and this bookie in its last
 ensemble.
 
-Other bookies have no gate, and their adds cost nothing more.
+A ledger that was deleted here has lost its fence by that (S14).  If an add of it comes, the same
+is asked, at any bookie and each time: the id may be in use again, or an old writer has slept
+through recovery and deletion.
+
+Adds of all other ledgers cost nothing more.
 """
 
 from __future__ import annotations
@@ -26,18 +30,24 @@ _REMEMBERED = 100_000
 
 
 class LedgerGate:
-    """Asks the metadata about each ledger once.
+    """Asks the metadata about ledgers.
 
     Args:
         bookie_id: This bookie.
         read: Returns a ledger's metadata; raises ``NoSuchLedgerInMetadataError``.
+        remembers: Keep "may" for later adds; else each verdict is given once.
     """
 
     def __init__(
-        self, bookie_id: BookieId, read: Callable[[LedgerId], Awaitable[LedgerMetadata]]
+        self,
+        bookie_id: BookieId,
+        read: Callable[[LedgerId], Awaitable[LedgerMetadata]],
+        *,
+        remembers: bool,
     ) -> None:
         self._bookie_id = bookie_id
         self._read = read
+        self._remembers = remembers
         self._verdicts: dict[LedgerId, Status] = {}
         self._waiting: dict[LedgerId, list[Callable[[], None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -45,7 +55,7 @@ class LedgerGate:
     def verdict(self, ledger_id: LedgerId) -> Status | None:
         """Return OK, a refusal, or None if the metadata has to be asked first."""
         verdict = self._verdicts.get(ledger_id)
-        if verdict is not None and verdict is not Status.OK:
+        if verdict is not None and not (self._remembers and verdict is Status.OK):
             # A refusal may be out of date tomorrow; it is given to those that waited for it.
             del self._verdicts[ledger_id]
         return verdict
@@ -82,7 +92,7 @@ class LedgerGate:
             for then in waiting:
                 self._verdicts[ledger_id] = verdict
                 then()
-            if verdict is not Status.OK:
+            if not (self._remembers and verdict is Status.OK):
                 self._verdicts.pop(ledger_id, None)
 
     def _judge(self, metadata: LedgerMetadata) -> Status:

@@ -100,7 +100,6 @@ class Bookie:
         self.connections = Connections(
             env, options, self.metrics, self._operations, Admission(env, options, self.metrics)
         )
-        self._gate: LedgerGate | None = None
         self._registrar: Registrar | None = None
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
@@ -258,9 +257,10 @@ class Bookie:
                 await identity.write_past(self._env, self._options, past)
             if is_unsure:
                 await self.storage.finish_limbo_start()
+        adds = self._operations.adds
         if past is identity.Past.GATED:
-            self._gate = LedgerGate(self._bookie_id, self._read_metadata)
-            self._operations.adds.gate = self._gate
+            adds.gate = LedgerGate(self._bookie_id, self._read_metadata, remembers=True)
+        adds.deleted = LedgerGate(self._bookie_id, self._read_metadata, remembers=False)
 
     async def _read_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
         return (await self._ledgers.read(ledger_id))[0]
@@ -412,8 +412,6 @@ class Bookie:
             self._server.close()
         self.connections.stop_reading()
         self._operations.adds.stop()
-        if self._gate is not None:
-            self._gate.stop()
         if self.fatal_error is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):

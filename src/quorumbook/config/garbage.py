@@ -21,6 +21,11 @@ GC_OPTIONS = (
         minimum=0, maximum=1,
     ),
     Option(
+        "gc", "deletions_remembered_s", Kind.DURATION, 604800.0,
+        "How long a bookie remembers that a ledger was deleted, and refuses its old writers.",
+        minimum=0,
+    ),
+    Option(
         "gc", "minor_compaction_threshold", Kind.NUMBER, 0.2,
         "Minor compaction moves what lives in entry logs with a smaller live share; 0: none.",
         peer_key="minorCompactionThreshold", minimum=0, maximum=1,

@@ -21,6 +21,7 @@ from quorumbook.storage.flush import Checkpoint
 from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.ledgers import LedgerHandle, LedgerTable
 from quorumbook.storage.marks import Marks
+from quorumbook.storage.state_file import Deletion
 from quorumbook.storage.write_cache import WriteCache
 
 _LAC = Struct(">q")
@@ -52,9 +53,9 @@ class Book:
         self.table = LedgerTable(limit=handle_limit, loader=self._load)
         #: No ledger above this one is in the index, or will be before ``create`` has made it.
         self._highest_id = index.highest_ledger_id()
-        #: Deleted ledgers that the index does not know of yet.
-        self._deleted: set[LedgerId] = set()
-        self._deleting: set[LedgerId] = set()
+        #: Deleted ledgers that the index does not know of yet, and when; None: only emptied.
+        self._deleted: dict[LedgerId, int | None] = {}
+        self._deleting: dict[LedgerId, int | None] = {}
         self.limbo_start: str | None = None
         #: How many were cut since the start.
         self.checkpoints = 0
@@ -70,6 +71,7 @@ class Book:
             return None
         handle = LedgerHandle(ledger_id, state.master_key)
         handle.load(state)
+        handle.was_deleted = self._was_deleted(ledger_id)
         stored = self._index.last_entry(ledger_id)
         if stored is not None:
             handle.last_entry_id = stored[0]
@@ -83,9 +85,18 @@ class Book:
     def create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerHandle:
         """Make the handle of a new ledger."""
         handle = LedgerHandle(ledger_id, master_key)
+        handle.was_deleted = self._was_deleted(ledger_id)
         self._highest_id = max(self._highest_id, ledger_id)
         self.table.add(handle)
         return handle
+
+    def _was_deleted(self, ledger_id: LedgerId) -> bool:
+        if ledger_id > self._highest_id:
+            return False
+        for pending in (self._deleted, self._deleting):
+            if pending.get(ledger_id) is not None:
+                return True
+        return self._index.was_deleted(ledger_id)
 
     def get_or_create(self, ledger_id: LedgerId) -> LedgerHandle:
         """Return a handle; a ledger never heard of gets one without a key."""
@@ -178,7 +189,10 @@ class Book:
                 self.table.mark_dirty(handle)
 
     def delete(self, ledger_ids: Iterable[LedgerId]) -> list[LedgerHandle]:
-        """Forget ledgers; return the handles that were in memory."""
+        """Forget ledgers, but not that they were deleted; return the handles in memory."""
+        return self._drop(ledger_ids, self._wall_ms())
+
+    def _drop(self, ledger_ids: Iterable[LedgerId], at_ms: int | None) -> list[LedgerHandle]:
         gone: list[LedgerHandle] = []
         for ledger_id in ledger_ids:
             handle = self.table.remove(ledger_id)
@@ -187,7 +201,7 @@ class Book:
                 gone.append(handle)
             self._caches.active.remove_ledger(ledger_id)
             self._caches.read.drop_ledger(ledger_id)
-            self._deleted.add(ledger_id)
+            self._deleted[ledger_id] = at_ms
         return gone
 
     def empty(self, ledger_ids: Iterable[LedgerId]) -> list[LedgerHandle]:
@@ -197,7 +211,7 @@ class Book:
             Their former handles.
         """
         former = [handle for one in ledger_ids if (handle := self.table.get(one)) is not None]
-        self.delete(handle.ledger_id for handle in former)
+        self._drop([handle.ledger_id for handle in former], None)
         for old in former:
             handle = self.create(old.ledger_id, b"")
             lac = old.last_add_confirmed
@@ -216,7 +230,7 @@ class Book:
 
     def with_unstored(self, stored: set[LedgerId]) -> set[LedgerId]:
         """Correct a list of stored ledgers by what the index does not know yet."""
-        gone = self._deleted | self._deleting
+        gone = self._deleted.keys() | self._deleting.keys()
         return (stored - gone) | {handle.ledger_id for handle in self.table if handle.is_stored}
 
     @property
@@ -231,13 +245,13 @@ class Book:
         self.checkpoints += 1
         cache = self._caches.swap() if self._caches.active else WriteCache()
         handles = self.table.take_dirty()
-        self._deleting, self._deleted = self._deleted, set()
+        self._deleting, self._deleted = self._deleted, {}
         limbo_start, self.limbo_start = self.limbo_start, None
         return Checkpoint(
             cache,
             marks,
             handles,
-            sorted(self._deleting),
+            [Deletion(*each) for each in sorted(self._deleting.items())],
             limbo_start,
         )
 
@@ -254,7 +268,7 @@ class Book:
         self._caches.drop_flushed()
         for replaced in checkpoint.replaced:
             self._caches.read.drop(*replaced)
-        self._deleting = set()
+        self._deleting = {}
         self.table.settle(checkpoint.handles)
         self.table.evict()
 

@@ -35,7 +35,7 @@ from quorumbook.storage.index import DamagedIndexError, Index
 from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark, Marks, furthest
-from quorumbook.storage.state_file import LedgerState, StateCopies
+from quorumbook.storage.state_file import Deletion, LedgerState, StateCopies
 from quorumbook.storage.stored_run import StoredRun
 from quorumbook.storage.write_cache import WriteCache
 
@@ -76,7 +76,7 @@ class Checkpoint:
     cache: WriteCache
     marks: Marks
     handles: list[LedgerHandle] = field(default_factory=list)
-    deleted: list[LedgerId] = field(default_factory=list)
+    deleted: list[Deletion] = field(default_factory=list)
     #: None leaves the limbo start as it is, "" ends it, a reason demands it.
     limbo_start: str | None = None
     #: Where its entries lie, once they are durable there; only the later steps are left then.
@@ -182,7 +182,8 @@ class Checkpointer:
             runs=runs,
             states=checkpoint.states,
             entry_logs=[(log_id, self._entry_logs.directory_of(log_id)) for log_id in new_logs],
-            deleted_ledgers=checkpoint.deleted,
+            deleted_ledgers=[each.ledger_id for each in checkpoint.deleted],
+            deletions=[each for each in checkpoint.deleted if each.at_ms is not None],
             meta=meta,
         )
         self.has_unindexed_runs = False
@@ -193,8 +194,8 @@ class Checkpointer:
 
     def _states_of(self, checkpoint: Checkpoint) -> list[LedgerState]:
         births = self._index.births([handle.ledger_id for handle in checkpoint.handles])
-        for ledger_id in checkpoint.deleted:
-            births.pop(ledger_id, None)
+        for deletion in checkpoint.deleted:
+            births.pop(deletion.ledger_id, None)
         return [
             handle.state()._replace(born_at=births.get(handle.ledger_id, checkpoint.begins_at))
             for handle in checkpoint.handles
@@ -229,11 +230,12 @@ class Checkpointer:
         if checkpoint.limbo_start:
             changed = [*changed, LedgerState(LIMBO_START_ID, b"", is_in_limbo=True)]
         elif checkpoint.limbo_start == "":
-            deleted = [*deleted, LIMBO_START_ID]
+            deleted = [*deleted, Deletion(LIMBO_START_ID, None)]
         self._copies.write(changed, deleted, self._all_states)
 
-    def _all_states(self) -> list[LedgerState]:
-        states = self._index.ledger_states()
+    def _all_states(self) -> list[LedgerState | Deletion]:
+        states: list[LedgerState | Deletion] = [*self._index.deletions()]
+        states += self._index.ledger_states()
         if self._index.meta(LIMBO_START_KEY) is not None:
             states.append(LedgerState(LIMBO_START_ID, b"", is_in_limbo=True))
         return states

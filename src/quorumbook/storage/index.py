@@ -12,6 +12,8 @@ One SQLite file for the bookie, one writer, any number of readers:
                 seal                    CRC32C of all other columns
     entry_log   id, directory           which ledger directory a log lies in
     ledger      id, master_key, fenced, limbo, explicit_lac, lac, born, seal
+    deleted     id, at_ms, seal         ledgers that were deleted not long ago, in wall time: their
+                                        fences went with them, and old writers may come back
     meta        key, value
     user_version                        of this schema; a newer one is refused
 
@@ -41,6 +43,8 @@ from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.index_rows import (
     APPLICATION_ID,
     COLUMNS,
+    DELETED_SCHEMA,
+    INSERT_DELETION,
     INSERT_RUN,
     INSERT_STATE,
     SCHEMA,
@@ -48,11 +52,12 @@ from quorumbook.storage.index_rows import (
     STATE_COLUMNS,
     DamagedIndexError,
     NewerIndexError,
+    deletion_to_row,
     index_errors,
     run_to_row,
     state_to_row,
 )
-from quorumbook.storage.state_file import LedgerState
+from quorumbook.storage.state_file import Deletion, LedgerState
 from quorumbook.storage.stored_run import StoredRun
 
 __all__ = ["SCHEMA_VERSION", "DamagedIndexError", "Index", "NewerIndexError"]
@@ -109,11 +114,12 @@ class Index(IndexReader):
         if version == SCHEMA_VERSION:
             connection.execute(f"SELECT {COLUMNS} FROM run LIMIT 1").fetchall()  # noqa: S608
             connection.execute(f"SELECT {STATE_COLUMNS} FROM ledger LIMIT 1").fetchall()  # noqa: S608
+            connection.execute(DELETED_SCHEMA)
             return
         if not create:
             raise DamagedIndexError("the file is no index of ours", path=self._path)
         connection.executescript(
-            f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
+            f"BEGIN; {SCHEMA} {DELETED_SCHEMA}; PRAGMA application_id = {APPLICATION_ID}; "
             f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         )
 
@@ -129,6 +135,7 @@ class Index(IndexReader):
         states: Sequence[LedgerState] = (),
         entry_logs: Iterable[tuple[int, str]] = (),
         deleted_ledgers: Iterable[LedgerId] = (),
+        deletions: Iterable[Deletion] = (),
         deleted_entry_logs: Iterable[int] = (),
         meta: Iterable[tuple[str, str | None]] = (),
     ) -> list[tuple[LedgerId, EntryId, EntryId]]:
@@ -139,6 +146,7 @@ class Index(IndexReader):
             states: Ledger states to store.
             entry_logs: New entry logs with their directories.
             deleted_ledgers: Ledgers to forget, runs and state.
+            deletions: Which of them are to be remembered as deleted.
             deleted_entry_logs: Entry logs to forget.
             meta: Texts to remember (None: to forget).
 
@@ -155,6 +163,7 @@ class Index(IndexReader):
                     connection.execute("DELETE FROM run WHERE ledger = ?", (ledger_id,))
                     connection.execute("DELETE FROM ledger WHERE id = ?", (ledger_id,))
                     self._last.pop(ledger_id, None)
+                connection.executemany(INSERT_DELETION, map(deletion_to_row, deletions))
                 for entry_log_id in deleted_entry_logs:
                     connection.execute("DELETE FROM entry_log WHERE id = ?", (entry_log_id,))
                 connection.executemany("INSERT OR REPLACE INTO entry_log VALUES (?, ?)", entry_logs)
@@ -299,6 +308,18 @@ class Index(IndexReader):
                     connection.execute("ROLLBACK")
                 raise
         return moved
+
+    def forget_deletions(self, before_ms: int, count_max: int) -> int:
+        """Forget deletions before a time, and the oldest beyond a number; return how many."""
+        if not self._rows("SELECT 1 FROM deleted LIMIT 1"):
+            return 0
+        oldest = "SELECT id FROM deleted ORDER BY at_ms DESC, id DESC LIMIT -1 OFFSET ?"
+        with index_errors(self._path):
+            cursor = self._connection.execute(
+                f"DELETE FROM deleted WHERE at_ms < ? OR id IN ({oldest})",  # noqa: S608
+                (before_ms, count_max),
+            )
+        return cursor.rowcount
 
     def truncate_wal(self) -> None:
         """Bring everything into the main file; a clean stop leaves one file behind."""

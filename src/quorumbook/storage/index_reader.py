@@ -12,10 +12,11 @@ from quorumbook.storage.index_rows import (
     DamagedIndexError,
     connect,
     index_errors,
+    row_to_deletion,
     row_to_run,
     row_to_state,
 )
-from quorumbook.storage.state_file import LedgerState
+from quorumbook.storage.state_file import Deletion, LedgerState
 from quorumbook.storage.stored_run import DAMAGED, StoredRun
 
 #: Ledgers that are asked for in one statement.
@@ -129,9 +130,19 @@ class IndexReader:
         return {row[0]: row[1:] for row in rows}
 
     def highest_ledger_id(self) -> LedgerId:
-        """Return the highest ledger with a state, -1 if there is none."""
-        highest: LedgerId | None = self._rows("SELECT max(id) FROM ledger")[0][0]
-        return -1 if highest is None else highest
+        """Return the highest ledger with a state or a remembered deletion, -1 if none has."""
+        rows = self._rows("SELECT max(id) FROM ledger UNION ALL SELECT max(id) FROM deleted")
+        return max([-1, *(row[0] for row in rows if row[0] is not None)])
+
+    def was_deleted(self, ledger_id: LedgerId) -> bool:
+        """Tell whether a ledger's deletion is remembered."""
+        rows = self._rows("SELECT id, at_ms, seal FROM deleted WHERE id = ?", ledger_id)
+        return bool([row_to_deletion(row) for row in rows])
+
+    def deletions(self) -> list[Deletion]:
+        """Return the deletions that are remembered, ascending."""
+        rows = self._rows("SELECT id, at_ms, seal FROM deleted ORDER BY id")
+        return [row_to_deletion(row) for row in rows]
 
     def ledger_ids_without_state(self) -> list[LedgerId]:
         """Return ledgers that have runs but no state (after a rebuild)."""
@@ -219,6 +230,11 @@ class IndexReader:
         broken += "SELECT 1 FROM ledger WHERE NOT is_sealed_state({}) LIMIT 1"
         if problem == "ok" and self._rows(broken.format(COLUMNS, STATE_COLUMNS)):
             problem = "a row breaks its seal"
+        # A copy of an index of an earlier release is looked at as it is.
+        if problem == "ok" and self._rows("SELECT 1 FROM sqlite_master WHERE name = 'deleted'"):
+            sealed = "is_sealed_deletion(id, at_ms, seal)"
+            if self._rows(f"SELECT 1 FROM deleted WHERE NOT {sealed} LIMIT 1"):  # noqa: S608
+                problem = "a deletion's row breaks its seal"
         if problem != "ok":
             raise DamagedIndexError(f"the index is damaged: {problem}", path=self._path)
 

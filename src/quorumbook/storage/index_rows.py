@@ -17,7 +17,7 @@ from typing import Any
 from google_crc32c import extend, value
 
 from quorumbook.errors import CorruptIndexError, DiskFullError, StorageError
-from quorumbook.storage.state_file import LedgerState
+from quorumbook.storage.state_file import Deletion, LedgerState
 from quorumbook.storage.stored_run import DAMAGED, StoredRun, packed_size_bytes
 
 SCHEMA_VERSION = 1
@@ -39,13 +39,21 @@ CREATE TABLE ledger (
 CREATE INDEX ledger_in_limbo ON ledger (id) WHERE limbo;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
+#: An index of an earlier release has none.
+DELETED_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS deleted ("
+    "id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, seal INTEGER NOT NULL)"
+)
 COLUMNS = "ledger, first, last, entry_log, position, sizes, checksum, lac, seal"
 STATE_COLUMNS = "id, master_key, fenced, limbo, explicit_lac, lac, born, seal"
 INSERT_RUN = f"INSERT OR REPLACE INTO run ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)"  # noqa: S608
 INSERT_STATE = f"INSERT OR REPLACE INTO ledger ({STATE_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"  # noqa: S608
 
+INSERT_DELETION = "INSERT OR REPLACE INTO deleted (id, at_ms, seal) VALUES (?,?,?)"
+
 _RUN_SEAL = Struct(">8q")
 _STATE_SEAL = Struct(">5q2i")
+_DELETION_SEAL = Struct(">2q")
 _NULL = -(2**62)
 
 
@@ -123,6 +131,22 @@ def state_to_row(state: LedgerState) -> tuple[Any, ...]:
     return (*row, _seal_of_state(*row))
 
 
+def row_to_deletion(row: tuple[Any, ...]) -> Deletion:
+    """Turn a row of ``deleted`` into a deletion.
+
+    Raises:
+        DamagedIndexError: The row breaks its seal.
+    """
+    if not _is_sealed_deletion(*row):
+        raise DamagedIndexError("the index is damaged: a deletion's row breaks its seal")
+    return Deletion(row[0], row[1])
+
+
+def deletion_to_row(deletion: Deletion) -> tuple[int, int, int]:
+    """Turn a deletion into a row of ``deleted``."""
+    return (*deletion, value(_DELETION_SEAL.pack(*deletion)))
+
+
 def _seal_of_run(*row: Any) -> int:
     ledger, first, last, entry_log, position, sizes, checksum, lac = row
     is_uniform = isinstance(sizes, int)
@@ -157,6 +181,13 @@ def _is_sealed_state(*row: Any) -> bool:
         return False
 
 
+def _is_sealed_deletion(*row: Any) -> bool:
+    try:
+        return bool(value(_DELETION_SEAL.pack(*row[:-1])) == row[-1])
+    except (struct.error, TypeError, OverflowError):
+        return False
+
+
 def connect(path: str, cache_size_kib: int) -> sqlite3.Connection:
     """Open the file with the functions that statements use."""
     # Each connection is used by one thread at a time; which one that is changes at the start.
@@ -167,4 +198,5 @@ def connect(path: str, cache_size_kib: int) -> sqlite3.Connection:
     connection.create_function("run_bytes", 1, packed_size_bytes, deterministic=True)
     connection.create_function("is_sealed_run", 9, _is_sealed_run, deterministic=True)
     connection.create_function("is_sealed_state", 8, _is_sealed_state, deterministic=True)
+    connection.create_function("is_sealed_deletion", 3, _is_sealed_deletion, deterministic=True)
     return connection

@@ -64,6 +64,7 @@ class LedgerHandle:
         "ledger_id",
         "master_key",
         "next_read_entry_id",
+        "was_deleted",
     )
 
     def __init__(self, ledger_id: LedgerId, master_key: bytes) -> None:
@@ -82,6 +83,9 @@ class LedgerHandle:
         #: At least one record of the ledger is durable, so the bookie may speak of it.
         self.is_stored = False
         self.is_deleted = False
+        #: A ledger of this id was deleted here not long ago, and a fence may have gone with it:
+        #: a plain add waits for a look at the metadata.
+        self.was_deleted = False
         #: Index and side files do not have this state yet.
         self.is_dirty = False
         #: Records handed to the journal and not answered yet.
@@ -116,6 +120,11 @@ class LedgerHandle:
             self.master_key = master_key
             self.key_needed = True
         return True
+
+    def forget_offered_key(self) -> None:
+        """Forget a key with which nothing was begun."""
+        if self.key_needed and not self.is_stored and not self.in_flight:
+            self.master_key = b""
 
     def watch_lac(self, above: EntryId, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back once, on the loop, when the last add confirmed is above ``above``.

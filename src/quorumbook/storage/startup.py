@@ -57,7 +57,7 @@ from quorumbook.storage.ledgers import lac_of_packet
 from quorumbook.storage.marks import NO_MARK, LastMarks, Marks, has_reached
 from quorumbook.storage.options import StartReport, StorageOptions
 from quorumbook.storage.reserve import START_NAME, START_SIZE_BYTES, Reserve
-from quorumbook.storage.state_file import LedgerState, StateCopies, StateFileContent
+from quorumbook.storage.state_file import Deletion, LedgerState, StateCopies, StateFileContent
 from quorumbook.storage.stored_run import DAMAGED, StoredRun
 from quorumbook.storage.unclean import was_unclean
 
@@ -249,6 +249,7 @@ class _Opening:
         building = f"{path}{BUILDING_SUFFIX}"
         remove_index(building)
         states = _merged_states(contents)
+        deletions = _merged_deletions(contents)
         if states is None:
             self._reasons.append("the index and the copies of the ledger states are lost")
         elif states.pop(LIMBO_START_ID, None) is not None:
@@ -261,7 +262,8 @@ class _Opening:
             if len(rows) >= _REBUILD_ROWS:
                 index.commit(runs=rows)
                 rows = []
-        index.commit(runs=rows, entry_logs=logs.items(), states=list((states or {}).values()))
+        index.commit(runs=rows, entry_logs=logs.items(), states=list((states or {}).values()),
+                     deletions=deletions)  # fmt: skip
         unknown = index.ledger_ids_without_state()
         index.commit(states=[LedgerState(ledger_id, b"") for ledger_id in unknown])
         if self._damages:
@@ -439,6 +441,16 @@ def _merged_states(
             other = merged.get(ledger_id)
             merged[ledger_id] = state if other is None else _careful(state, other)
     return merged if found else None
+
+
+def _merged_deletions(contents: list[StateFileContent | StorageError | None]) -> list[Deletion]:
+    """Put together what the readable copies remember; the later time counts."""
+    merged: dict[LedgerId, int] = {}
+    for content in contents:
+        if isinstance(content, StateFileContent):
+            for ledger_id, at_ms in content.deletions.items():
+                merged[ledger_id] = max(at_ms, merged.get(ledger_id, 0))
+    return [Deletion(*each) for each in merged.items()]
 
 
 def _careful(one: LedgerState, other: LedgerState) -> LedgerState:

@@ -9,6 +9,8 @@ A checkpoint that changed them appends the changed ledgers here, before the mark
                 16 has a floor, 32 has a birth), int32 length, master key, int32 length,
                 explicit LAC packet, with flag 16 int64 floor of the last add confirmed, with
                 flag 32 int64 place of the birth
+    deletion    a record with flag 8 and no key; in place of the packet int64 wall time in
+                milliseconds if the deletion is to be remembered
 
 The newest record of a ledger counts.  A file that holds twice what it needs is written anew as a
 whole.  The chain of checksums makes a lost block in the middle visible; a torn last block is the
@@ -41,6 +43,13 @@ _UINT32 = Struct(">I")
 #: Small files are never worth writing anew.
 _REWRITE_FROM_BYTES = 64 * 1024
 _BLOCK_LIMIT_BYTES = 16 * 1024 * 1024
+
+
+class Deletion(NamedTuple):
+    """A ledger that was deleted here; ``at_ms`` is wall time, None if nobody has to remember."""
+
+    ledger_id: LedgerId
+    at_ms: int | None
 
 
 class LedgerState(NamedTuple):
@@ -81,9 +90,10 @@ def encode_record(state: LedgerState) -> bytes:
     return head + key + _INT32.pack(len(lac)) + lac + floor + birth
 
 
-def encode_deletion(ledger_id: LedgerId) -> bytes:
+def encode_deletion(deletion: Deletion) -> bytes:
     """Return the record of a ledger that is gone."""
-    return _RECORD.pack(ledger_id, _DELETED, 0) + _INT32.pack(0)
+    at = b"" if deletion.at_ms is None else _INT64.pack(deletion.at_ms)
+    return _RECORD.pack(deletion.ledger_id, _DELETED, 0) + _INT32.pack(len(at)) + at
 
 
 def encode_blocks(records: Iterable[bytes], chain: int = 0) -> tuple[bytes, int]:
@@ -110,9 +120,13 @@ def encode_blocks(records: Iterable[bytes], chain: int = 0) -> tuple[bytes, int]
 
 
 class StateFileContent(NamedTuple):
-    """What a copy holds; ``end`` is where its good blocks end, ``chain`` their checksum."""
+    """What a copy holds; ``end`` is where its good blocks end, ``chain`` their checksum.
+
+    ``deletions`` has the wall times of those that are to be remembered.
+    """
 
     states: dict[LedgerId, LedgerState]
+    deletions: dict[LedgerId, int]
     end: int
     chain: int
     is_torn: bool
@@ -125,19 +139,20 @@ def decode_states(data: bytes, path: str = "") -> StateFileContent:
         CorruptStateError: A block is damaged and others follow it, or a newer release wrote it.
     """
     states: dict[LedgerId, LedgerState] = {}
+    deletions: dict[LedgerId, int] = {}
     position, chain = 0, 0
     while position < len(data):
         problem = _block_problem(data, position, chain, path)
         if problem is not None:
             if data.find(MAGIC, position + 1) >= 0:
                 raise CorruptStateError(problem, path=path, offset=position)
-            return StateFileContent(states, position, chain, is_torn=True)
+            return StateFileContent(states, deletions, position, chain, is_torn=True)
         size = _BLOCK.unpack_from(data, position)[2]
         start = position + _BLOCK.size
-        _decode_records(data[start : start + size], states, path, start)
+        _decode_records(data[start : start + size], states, deletions, path, start)
         position = start + size + 4
         chain = _UINT32.unpack_from(data, position - 4)[0]
-    return StateFileContent(states, position, chain, is_torn=False)
+    return StateFileContent(states, deletions, position, chain, is_torn=False)
 
 
 def _block_problem(data: bytes, position: int, chain: int, path: str) -> str | None:
@@ -162,7 +177,11 @@ def _block_problem(data: bytes, position: int, chain: int, path: str) -> str | N
 
 
 def _decode_records(
-    data: bytes, states: dict[LedgerId, LedgerState], path: str, offset: int
+    data: bytes,
+    states: dict[LedgerId, LedgerState],
+    deletions: dict[LedgerId, int],
+    path: str,
+    offset: int,
 ) -> None:
     position = 0
     while position < len(data):
@@ -180,6 +199,8 @@ def _decode_records(
             raise CorruptStateError("a record is cut", path=path, offset=offset + position)
         if flags & _DELETED:
             states.pop(ledger_id, None)
+            if lac_size == _INT64.size:
+                deletions[ledger_id] = _INT64.unpack_from(data, key_end + 4)[0]
         else:
             states[ledger_id] = LedgerState(
                 ledger_id,
@@ -234,16 +255,17 @@ class StateCopies:
     def write(
         self,
         changed: Iterable[LedgerState],
-        deleted: Iterable[LedgerId],
-        everything: Callable[[], Iterable[LedgerState]],
+        deleted: Iterable[Deletion],
+        everything: Callable[[], Iterable[LedgerState | Deletion]],
     ) -> None:
         """Bring every copy up to date, durably.
 
         Args:
             changed: Ledgers that are new or differ since the last call.
             deleted: Ledgers that went since then; one that is in both came back after it.
-            everything: Gives all ledgers, changes included; called only for a copy that is
-                missing, damaged or has grown to twice its need.
+            everything: Gives all ledgers and the deletions that are remembered, changes
+                included; called only for a copy that is missing, damaged or has grown to twice
+                its need.
         """
         records = [*map(encode_deletion, deleted), *map(encode_record, changed)]
         size = sum(map(len, records))
@@ -254,8 +276,11 @@ class StateCopies:
             elif records:
                 self._append(copy, records)
 
-    def _rewrite(self, copy: _Copy, states: Iterable[LedgerState]) -> None:
-        data, chain = encode_blocks(map(encode_record, states))
+    def _rewrite(self, copy: _Copy, everything: Iterable[LedgerState | Deletion]) -> None:
+        data, chain = encode_blocks(
+            encode_deletion(each) if isinstance(each, Deletion) else encode_record(each)
+            for each in everything
+        )
         copy.end = -1
         self._disk.write_file(f"{copy.directory}/{NAME}", data)
         copy.end = copy.least_bytes = len(data)

@@ -10,6 +10,7 @@ from quorumbook.env import Env
 from quorumbook.errors import CorruptStateError, StorageError
 from quorumbook.storage.state_file import (
     NAME,
+    Deletion,
     LedgerState,
     StateCopies,
     StateFileContent,
@@ -38,7 +39,8 @@ class Bookie:
         self.states.update({state.ledger_id: state for state in states})
         for ledger_id in deleted:
             self.states.pop(ledger_id, None)
-        self.copies.write(states, deleted, self.states.values)
+        gone = [Deletion(ledger_id, None) for ledger_id in deleted]
+        self.copies.write(states, gone, self.states.values)
 
     def content(self, directory: str) -> dict[int, LedgerState]:
         found = read_states(self.disk, directory)
@@ -60,6 +62,15 @@ def test_every_field_comes_back() -> None:
     ]
     data, _ = encode_blocks(map(encode_record, states))
     assert states_of(data) == {state.ledger_id: state for state in states}
+
+
+def test_a_deletion_is_remembered_as_long_as_it_should_be_also_beside_a_later_ledger() -> None:
+    state = LedgerState(7, KEY)
+    first = [encode_record(state), encode_deletion(Deletion(7, None))]
+    assert decode_states(encode_blocks(first)[0])[:2] == ({}, {})
+    for at_ms in (0, 1, 2**60):
+        later = [*first, encode_deletion(Deletion(7, at_ms)), encode_record(state)]
+        assert decode_states(encode_blocks(later)[0])[:2] == ({7: state}, {7: at_ms})
 
 
 def test_every_directory_gets_what_changed() -> None:
@@ -140,7 +151,7 @@ def three_blocks() -> tuple[bytes, list[int], list[dict[int, LedgerState]]]:
     states: dict[int, LedgerState] = {}
     for ledger_id in (1, 2, 3):
         state = LedgerState(ledger_id, KEY, ledger_id == 2, ledger_id == 3, b"lac" * ledger_id)
-        block, chain = encode_blocks([encode_record(state), encode_deletion(77)], chain)
+        block, chain = encode_blocks([encode_record(state), encode_deletion(Deletion(77, 5))], chain)
         data += block
         states = {**states, ledger_id: state}
         ends.append(len(data))

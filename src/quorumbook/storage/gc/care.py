@@ -93,6 +93,12 @@ class StorageCare:
             return []
         return [ledger_id for ledger_id in ledger_ids if self._book.is_settled(ledger_id)]
 
+    async def forget_deletions(self, before_ms: int, count_max: int) -> int:
+        """Forget which ledgers were deleted before a wall time, and the oldest beyond a number."""
+        return await run_job(
+            self._flush_worker, lambda: self._keeper.forget_deletions(before_ms, count_max)
+        )
+
     async def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, object]:
         """Return what is stored of those ledgers that have entries; it differs if more comes."""
         return await run_job(self._worker, lambda: self._index.extents(ledger_ids))

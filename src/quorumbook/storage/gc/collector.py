@@ -27,6 +27,7 @@ from quorumbook.env.tasks import end
 from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.storage.gc.decisions import (
+    DELETIONS_MAX,
     GcOptions,
     GcPlan,
     LogUsage,
@@ -194,6 +195,7 @@ class Collector:
         try:
             await self._care.keep_reserve(self._options.reserve_size_bytes)
             await self._delete_ledgers(is_forced=is_forced)
+            await self._forget_deletions()
             await self._drop_surplus()
             await self._delete_logs()
             await self._compact()
@@ -266,6 +268,10 @@ class Collector:
             await self._flush()
             self.statistics.deleted_ledgers += deleted
             _log.info("%d ledgers are deleted here, as they are in the metadata", deleted)
+
+    async def _forget_deletions(self) -> None:
+        before_ms = self._clock.wall_ms() - int(self._options.deletions_remembered_s * 1000)
+        await self._care.forget_deletions(before_ms, DELETIONS_MAX)
 
     async def _flush(self) -> None:
         try:

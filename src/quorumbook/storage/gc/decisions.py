@@ -17,6 +17,8 @@ from quorumbook.storage.entrylog.format import HEADER_SIZE
 
 #: A pass may always delete this many, however few ledgers there are.
 LEDGERS_ALWAYS = 1000
+#: So many deletions are remembered at most, the latest.
+DELETIONS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class GcOptions:
         confirm_interval_s: A ledger must be missing in two passes at least this far apart.
         ledgers_share_max: Largest share of the ledgers here that one pass deletes, unless an
             operator asked for the pass; ``LEDGERS_ALWAYS`` are always allowed.
+        deletions_remembered_s: How long a deleted ledger is remembered: an old writer of it that
+            comes back later than that is taken for a new one.
         minor_compaction_threshold: Logs with a smaller share of live bytes are compacted every
             ``minor_compaction_interval_s``; 0 turns that off.
         major_compaction_threshold: The same, more thoroughly and more rarely.
@@ -39,6 +43,7 @@ class GcOptions:
     interval_s: float = 900.0
     confirm_interval_s: float = 300.0
     ledgers_share_max: float = 0.2
+    deletions_remembered_s: float = 604_800.0
     minor_compaction_threshold: float = 0.2
     minor_compaction_interval_s: float = 3600.0
     major_compaction_threshold: float = 0.8

@@ -145,6 +145,10 @@ class EntryLogKeeper:
             self._index.commit(deleted_entry_logs=forgotten)
         return removed
 
+    def forget_deletions(self, before_ms: int, count_max: int) -> int:
+        """Forget which ledgers were deleted before a time, and the oldest beyond a number."""
+        return self._index.forget_deletions(before_ms, count_max)
+
     def _size_bytes(self, path: str) -> int:
         file = self._env.disk.open(path, read_only=True)
         try:
