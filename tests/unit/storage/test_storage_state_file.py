@@ -151,7 +151,9 @@ def three_blocks() -> tuple[bytes, list[int], list[dict[int, LedgerState]]]:
     states: dict[int, LedgerState] = {}
     for ledger_id in (1, 2, 3):
         state = LedgerState(ledger_id, KEY, ledger_id == 2, ledger_id == 3, b"lac" * ledger_id)
-        block, chain = encode_blocks([encode_record(state), encode_deletion(Deletion(77, 5))], chain)
+        block, chain = encode_blocks(
+            [encode_record(state), encode_deletion(Deletion(77, 5))], chain
+        )
         data += block
         states = {**states, ledger_id: state}
         ends.append(len(data))
