@@ -132,7 +132,8 @@ class IndexReader:
     def highest_ledger_id(self) -> LedgerId:
         """Return the highest ledger with a state or a remembered deletion, -1 if none has."""
         rows = self._rows("SELECT max(id) FROM ledger UNION ALL SELECT max(id) FROM deleted")
-        return max([-1, *(row[0] for row in rows if row[0] is not None)])
+        highest: LedgerId = max([-1, *(row[0] for row in rows if row[0] is not None)])
+        return highest
 
     def was_deleted(self, ledger_id: LedgerId) -> bool:
         """Tell whether a ledger's deletion is remembered."""

@@ -142,7 +142,7 @@ def row_to_deletion(row: tuple[Any, ...]) -> Deletion:
     return Deletion(row[0], row[1])
 
 
-def deletion_to_row(deletion: Deletion) -> tuple[int, int, int]:
+def deletion_to_row(deletion: Deletion) -> tuple[Any, ...]:
     """Turn a deletion into a row of ``deleted``."""
     return (*deletion, value(_DELETION_SEAL.pack(*deletion)))
 
