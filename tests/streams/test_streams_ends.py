@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
-from quorumbook.streams import Namespace, Position, StreamPolicy
+from quorumbook.errors import LedgerClosedError
+from quorumbook.streams import Namespace, Position, RecordBatch, SequenceId, StreamPolicy
 from quorumbook.streams.errors import UnsupportedFormatError
-from quorumbook.streams.format.segment_text import Truncation
+from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
@@ -56,6 +58,90 @@ async def test_the_ends_of_a_stream_and_what_is_between(ns: Namespace, other: Na
     assert (await seen.last(), await seen.count()) == (last, 3)
     await stream.truncate(Position(last.position.segment + 1, 0, 0))
     assert (await seen.first(), await seen.last(), await seen.count()) == (None, None, 0)
+
+
+async def test_records_are_counted_from_and_to_places_within_entries_and_at_their_ends(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s")
+    stream, seen = ns.stream("s"), other.stream("s")
+    writer = await stream.writer()
+    places: list[Position] = []
+    for _ in range(3):
+        for _ in range(2):
+            batch = await writer.append_batch([b"x"] * 4)
+            places += [each.position for each in batch if each.position is not None]
+        await writer.flush()
+        for is_open in True, False:
+            ends = [*places, places[-1].next, Position(places[-1].segment, 99, 0)]
+            for start in 0, 2, 4, len(places) - 3:
+                counted = [await seen.count(places[start], end) for end in ends[start:]]
+                rest = len(places) - start
+                assert counted == [*range(rest + 1), rest]
+            if is_open:
+                await writer.roll()
+    assert await seen.count(places[5], Position(4, 0, 0)) == await seen.count(places[5]) == 19
+    with pytest.raises(UnsupportedFormatError):
+        await seen.count(places[5], Position(5, 0, 0))
+    assert (await seen.lag(places[6])).records == 18
+    await writer.close()
+
+
+async def test_records_of_an_old_layout_have_ids_of_their_segment_and_are_counted(
+    ns: Namespace, other: Namespace
+) -> None:
+    """Java's older writers leave it out how many records come before a segment."""
+    await ns.create_stream("s")
+    stream, seen = ns.stream("s"), other.stream("s")
+    nodes = stream.context.nodes
+    for number in range(1, 5):
+        async with stream.writer() as writer:
+            await writer.append_batch([b"%d.%d" % (number, n) for n in range(5)])
+        path = nodes.paths.segment(number, is_in_progress=False)
+        node = await nodes.store.get(path)
+        text = SegmentMetadata.decode(node.data.decode())
+        if number in (2, 3):
+            text = replace(text, version=4)
+        if number == 4:
+            # It goes on behind one that is not counted.
+            assert text.start_sequence_id == 0
+        await nodes.store.set(path, text.encode().encode(), node.version)
+    records = await seen.read_range("earliest")
+    old = [-(2**63) + (number << 32) + n for number in (2, 3) for n in range(5)]
+    assert [each.sequence_id for each in records] == [*range(5), *old, *range(5)]
+    assert await seen.count() == (await seen.lag(Position(1, 0, 0))).records == 20
+    for n, each in enumerate(records):
+        assert await seen.count(each.position) == 20 - n
+        assert (await seen.lag(each.position)).records == 20 - n
+    for each in records[5:]:
+        assert await seen.find(sequence_id=each.sequence_id) == each.position
+        assert (await seen.get(SequenceId(each.sequence_id))).payload == each.payload
+    async with seen.reader(records[7].position, tail=False) as reader:
+        batches = [batch async for batch in reader.batches()]
+    ids = [sequence_id for batch in batches for sequence_id in ids_of(batch)]
+    assert ids == [each.sequence_id for each in records[7:]]
+
+
+def ids_of(batch: RecordBatch) -> list[int]:
+    return [batch.sequence_id(index) for index in range(len(batch))]
+
+
+@pytest.mark.parametrize("pending", [0, 20])
+async def test_readers_see_what_an_aborted_writer_acknowledged_last(
+    ns: Namespace, other: Namespace, pending: int
+) -> None:
+    """Nobody follows it, and no later entry tells of its last one."""
+    await ns.create_stream("s")
+    writer = await ns.stream("s").writer(batch_bytes=1, visibility_delay_s=3600)
+    for number in range(5):
+        await writer.append(b"%d" % number)
+    futures = [writer.append_nowait(b"pending") for _ in range(pending)]
+    await writer.abort()
+    assert all(isinstance(future.exception(), LedgerClosedError) for future in futures)
+    seen = await other.stream("s").read_range("earliest")
+    assert [each.payload for each in seen[:5]] == [b"%d" % number for number in range(5)]
+    # It is left to the next writer.
+    assert [each.metadata.is_in_progress for each in await other.stream("s").segments()] == [True]
 
 
 async def test_the_last_record_may_be_in_chunks_or_not_complete(ns: Namespace) -> None:

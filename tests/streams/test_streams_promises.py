@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from doubles.cut_network import CutNetwork
 from quorumbook.env import Env
-from quorumbook.errors import NotEnoughBookiesError
+from quorumbook.errors import (
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+)
+from quorumbook.ledger.metadata import LedgerState
 from quorumbook.streams import (
     Appended,
     Namespace,
@@ -77,9 +84,9 @@ async def test_r1_what_was_read_once_is_read_for_ever(ns: Namespace, other: Name
                 await writer.flush()
                 tail = writer._pump.state.tail
                 if tail is not None:
-                    async with await other.client.open_ledger(tail.ledger_id):
-                        await writer.append(b"%d" % sent)
-                        sent += 1
+                    writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+                    await writer.append(b"%d" % sent)
+                    sent += 1
             before = await records_of(stream)
             await writer.abort()
             async with other.stream("s").reader(tail=False) as late:
@@ -110,11 +117,12 @@ async def test_x1_records_in_flight_when_a_segment_fails_are_stored_once(
         (segment,) = await stream.segments()
         futures = [writer.append_nowait(b"%d" % n) for n in range(in_flight)]
         await asyncio.sleep(0)
-        # Nobody took the stream over, but its ledger is fenced and closed under the writer.
-        async with await other.client.open_ledger(segment.metadata.ledger_id):
-            futures.append(writer.append_nowait(b"behind"))
-            appended = [await future for future in futures]
+        # Nobody took the stream over: bookies refuse adds by themselves, as they do in limbo.
+        writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+        futures.append(writer.append_nowait(b"behind"))
+        appended = [await future for future in futures]
         await writer.append(b"last")
+        assert appended[-1].ledger_id != segment.metadata.ledger_id
     assert [each.sequence_id for each in appended] == list(range(1, in_flight + 2))
     assert appended[-1].position.segment > 1
     async with other.stream("s").reader(tail=False) as reader:
@@ -123,6 +131,93 @@ async def test_x1_records_in_flight_when_a_segment_fails_are_stored_once(
         b"first", *[b"%d" % n for n in range(in_flight)], b"behind", b"last",
     ]  # fmt: skip
     assert [r.position for r in records[1:-1]] == [each.position for each in appended]
+
+
+@pytest.mark.parametrize("in_flight", [0, 1, 40])
+async def test_f1_a_fence_alone_stops_a_writer_that_has_the_lock(
+    ns: Namespace, other: Namespace, in_flight: int
+) -> None:
+    """There are writers that take no lock: whoever recovers the ledger is one, and may go on."""
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    writer = await stream.writer(batch_bytes=1, max_in_flight_entries=8)
+    safe = [await writer.append(b"first")]
+    (segment,) = await stream.segments()
+    futures = [writer.append_nowait(b"%d" % n) for n in range(in_flight)]
+    await asyncio.sleep(0)
+    async with await other.client.open_ledger(segment.metadata.ledger_id):
+        with pytest.raises(WriterFencedError):
+            await writer.append(b"too late")
+    for future in futures:
+        with contextlib.suppress(WriterFencedError):
+            safe.append(await future)
+    with pytest.raises(WriterFencedError):
+        await writer.close()
+    # It has completed nothing and begun nothing: the one that fenced it finds all as it was.
+    assert await stream.segments() == [segment]
+    async with other.stream("s").writer(takeover="force") as following:
+        await following.append(b"next")
+    records = await records_of(other.stream("s"))
+    payloads = [b"first", *[b"%d" % n for n in range(in_flight)], b"too late"]
+    assert [record.payload for record in records] == [*payloads[: len(records) - 1], b"next"]
+    assert [r.position for r in records[: len(safe)]] == [each.position for each in safe]
+
+
+async def test_f1_a_fence_stops_a_writer_also_after_a_segment_that_failed(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s")
+    writer = await ns.stream("s").writer()
+    await writer.append(b"0")
+    writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+    where = await writer.append(b"1")
+    async with await other.client.open_ledger(where.ledger_id):
+        with pytest.raises(WriterFencedError):
+            await writer.append(b"too late")
+    await writer.abort()
+
+
+@pytest.mark.parametrize("ending", ["roll", "close"])
+async def test_f1_a_writer_whose_ledger_was_recovered_rolls_and_closes_no_more(
+    ns: Namespace, other: Namespace, ending: str
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    writer = await stream.writer()
+    await writer.append(b"first")
+    (segment,) = await stream.segments()
+    # It is to be recovered by somebody who has not come further than that.
+    ledgers = other.client._running().ledgers
+    metadata, version = await ledgers.read(segment.metadata.ledger_id)
+    await ledgers.write(replace(metadata, state=LedgerState.IN_RECOVERY), version)
+    with pytest.raises(WriterFencedError):
+        await getattr(writer, ending)()
+    assert await stream.segments() == [segment]
+    await writer.abort()
+
+
+async def test_x1_a_segment_that_failed_is_ended_in_as_many_tries_as_it_takes(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it did itself in an earlier try is not taken for another writer's work."""
+    await ns.create_stream("s")
+    async with ns.stream("s").writer() as writer:
+        await writer.append(b"first")
+        nodes = writer._pump.segments._nodes
+        complete, failures = nodes.complete_segment, 2
+
+        async def failing(*args: Any) -> None:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise MetadataUnavailableError("nobody answers")
+            await complete(*args)
+
+        monkeypatch.setattr(nodes, "complete_segment", failing)
+        writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+        where = await writer.append(b"second")
+        assert (failures, where.position.segment) == (0, 2)
+    assert await read_all(ns.stream("s")) == [b"first", b"second"]
 
 
 async def test_x1_a_writer_waits_for_bookies_and_goes_on(cluster: LocalCluster) -> None:

@@ -76,6 +76,22 @@ async def proxied(zookeeper: ZooKeeperServer) -> AsyncIterator[tuple[Proxy, Name
             yield proxy, ns, other
 
 
+async def test_the_session_of_a_namespace_in_java_s_form_has_the_timeout_that_was_asked_for(
+    zookeeper: ZooKeeperServer,
+) -> None:
+    """Its locks are in it; the ledgers' client has a session of its own."""
+    root = await made_root(zookeeper)
+    async with LocalCluster(metadata_uri=f"zk://{zookeeper.address}{root}/ledgers") as cluster:
+        await Namespace.bind(f"{cluster.metadata_uri}#{root}/messaging")
+        address = f"distributedlog://{zookeeper.address}{root}/messaging"
+        for wanted_s in 5.0, 7.0:
+            async with await Namespace.open(address, session_timeout_s=wanted_s) as ns:
+                await ns.create_stream("s", exist_ok=True)
+                async with ns.stream("s").writer():  # and so there is a session
+                    assert ns.store.session_timeout_s == wanted_s
+                    assert ns.client.store.session_timeout_s == wanted_s
+
+
 @pytest.mark.parametrize("mishap", [Mishap.NOT_SENT, Mishap.NOT_ANSWERED], ids=lambda m: m.name)
 async def test_a_session_lost_with_a_change_of_many_nodes_loses_and_doubles_nothing(
     proxied: tuple[Proxy, Namespace, Namespace], zookeeper: ZooKeeperServer, mishap: Mishap

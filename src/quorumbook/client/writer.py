@@ -312,6 +312,10 @@ class LedgerWriter(ClosingQuietly):
         await self.flush()
         await self._adds.publish()
 
+    async def publish_confirmed(self) -> None:
+        """Wait until tailing readers can see what is confirmed by now, whatever is pending."""
+        await self._adds.publish()
+
     async def force(self) -> EntryId:
         """Have everything appended so far synced by all bookies of the ensemble.
 

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.format.segment_text import (
+    UNKNOWN_SEQUENCE_ID,
+    SegmentMetadata,
+    Truncation,
+)
 
 #: Start sequence ids that cannot be known are far below any real one, as the peer has it.
 _UNKNOWN_BASE = -(2**63)
-#: From this version on segments say the sequence id that they begin with.
-_COUNTED = 5
 
 
 def ordered(segments: Iterable[SegmentMetadata]) -> list[SegmentMetadata]:
@@ -22,32 +24,46 @@ def ordered(segments: Iterable[SegmentMetadata]) -> list[SegmentMetadata]:
 
 
 def unknown_start(number: int) -> int:
-    """Return what stands for the start sequence id of a segment where none is known."""
+    """Return what stands for the start sequence id of a segment where none is known.
+
+    So the ids of its records are below 0, and dense within it.
+    """
     return _UNKNOWN_BASE + (number << 32)
+
+
+def segment_of_unknown(sequence_id: int) -> int:
+    """Return the number of the segment whose records have ids such as one below 0."""
+    return (sequence_id - _UNKNOWN_BASE) >> 32
 
 
 def start_sequence_ids(segments: Sequence[SegmentMetadata]) -> list[int]:
     """Return the sequence id of each segment's first record, segments in order.
 
-    Below 0 where nobody knows it: before version 5, and behind a segment that is in progress.
+    Below 0 where nobody knows it: before version 5, where a writer of such a version completed
+    the segment, and behind a segment that is in progress.
     """
     starts: list[int] = []
-    before: SegmentMetadata | None = None
+    following: int | None = 0
     for segment in segments:
-        if not segment.is_in_progress:
-            known = segment.version >= 5
-            start = segment.start_sequence_id if known else unknown_start(segment.number)
-        elif before is None:
-            start = 0
-        elif before.is_in_progress:
-            start = unknown_start(segment.number)
-        elif before.version < 5:
-            start = 0
+        start = unknown_start(segment.number)
+        if segment.is_in_progress:
+            if segment.is_counted and following is not None:
+                start = following
+            following = None
         else:
-            start = max(0, before.start_sequence_id + before.record_count)
+            if segment.is_counted and segment.start_sequence_id != UNKNOWN_SEQUENCE_ID:
+                start = segment.start_sequence_id
+            following = start + segment.record_count if segment.is_counted else 0
         starts.append(start)
-        before = segment
     return starts
+
+
+def following_start(completed: Sequence[SegmentMetadata]) -> int:
+    """Return the sequence id that a segment begins with behind completed ones, in order."""
+    last = completed[-1:]
+    if not last or not last[0].is_counted:
+        return 0
+    return start_sequence_ids(last)[0] + last[0].record_count
 
 
 def check_no_gap(segments: Sequence[SegmentMetadata]) -> None:
@@ -73,7 +89,7 @@ def gap_between(before: SegmentMetadata, after: SegmentMetadata) -> Gap:
 
 def next_sequence_id(segment: SegmentMetadata) -> int | None:
     """Return the sequence id behind a segment's last record; None if it is not known."""
-    if segment.is_in_progress or segment.version < _COUNTED or segment.start_sequence_id < 0:
+    if segment.is_in_progress or not segment.is_counted or segment.start_sequence_id < 0:
         return None
     return segment.start_sequence_id + segment.record_count
 

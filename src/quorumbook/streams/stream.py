@@ -18,7 +18,7 @@ from quorumbook.client.closing import Closing
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError
 from quorumbook.metadata.store import Watch
 from quorumbook.streams.cursors.cursor import Cursor, list_cursors, open_cursor
-from quorumbook.streams.cursors.lag import Lag, last_record_of, measure_lag, sequence_id_at
+from quorumbook.streams.cursors.lag import Lag, last_record_of, measure_lag, records_between
 from quorumbook.streams.cursors.reader import CursorReader, lock_cursor, resume_position
 from quorumbook.streams.errors import StreamSealedError, UnsupportedFormatError
 from quorumbook.streams.format.position import Position
@@ -327,7 +327,7 @@ class Stream:
         return await last_record_of(self.context)
 
     async def count(self, start: Position | None = None, end: Position | None = None) -> int:
-        """Return how many records there are, by their sequence ids; few of them are read.
+        """Return how many records there are, as segments count them; few of them are read.
 
         One that is stored in chunks counts as many.
 
@@ -336,7 +336,7 @@ class Stream:
             end: Up to here; up to the last that readers can see if not given.
 
         Raises:
-            UnsupportedFormatError: that cannot be known, of segments that are gone or old.
+            UnsupportedFormatError: that cannot be known, of segments that are gone.
         """
         if start is None:
             first = await self.first()
@@ -344,13 +344,13 @@ class Stream:
                 return 0
             start = first.position
         end = await end_position(self.context) if end is None else end
-        ids = [await sequence_id_at(self.context, position) for position in (start, end)]
-        if ids[0] is None or ids[1] is None:
+        found = await records_between(self.context, start, end)
+        if found is None:
             raise UnsupportedFormatError(
                 f"how many records of stream {self.name} are between {start} and {end} cannot be "
-                "known: a segment is gone, or its writer counted nothing"
+                "known: a segment is gone"
             )
-        return max(0, ids[1] - ids[0])
+        return found
 
     async def read_range(
         self, start: Start, end: Position | None = None, *, max_bytes: int = 1 << 24

@@ -38,6 +38,7 @@ final class PeerStreams {
 
     private final Map<String, Namespace> namespaces = new ConcurrentHashMap<>();
     private final Map<String, AsyncLogWriter> writers = new ConcurrentHashMap<>();
+    private final Map<String, List<CompletableFuture<DLSN>>> begun = new ConcurrentHashMap<>();
 
     boolean run(String op, JsonNode request, ObjectNode result) throws Exception {
         switch (op) {
@@ -50,6 +51,10 @@ final class PeerStreams {
             case "open_writer": open(request, result); return true;
             case "write_records": write(request, result); return true;
             case "write_set": writeSet(request, result); return true;
+            case "begin_writing": beginWriting(request); return true;
+            case "written_records": writtenRecords(request, result); return true;
+            case "find_txids": findTxids(request, result); return true;
+            case "count_records": count(request, result); return true;
             case "truncate_stream":
                 result.put("done", await(writer(request).truncate(position(request.get("before")))));
                 return true;
@@ -179,6 +184,29 @@ final class PeerStreams {
         answer(stored, result);
     }
 
+    /** Hands records to the writer, and waits for none of them. */
+    private void beginWriting(JsonNode request) throws Exception {
+        long txid = request.get("txid").asLong();
+        List<CompletableFuture<DLSN>> stored = new ArrayList<>();
+        for (JsonNode payload : request.get("payloads")) {
+            stored.add(writer(request).write(new LogRecord(txid++, bytes(payload))));
+        }
+        begun.put(key(request), stored);
+    }
+
+    /** Waits for what was begun; where the records are, up to the first that was refused. */
+    private void writtenRecords(JsonNode request, ObjectNode result) throws Exception {
+        ArrayNode positions = result.putArray("positions");
+        try {
+            for (CompletableFuture<DLSN> each : begun.remove(key(request))) {
+                put(positions.addArray(), await(each));
+            }
+        } catch (ExecutionException refused) {
+            positions.remove(positions.size() - 1);
+            result.put("refused", refused.getCause().getClass().getSimpleName());
+        }
+    }
+
     private void writeSet(JsonNode request, ObjectNode result) throws Exception {
         LogRecordSet.Writer set = LogRecordSet.newWriter(
                 1024, CompressionCodec.Type.valueOf(request.get("codec").asText().toUpperCase()));
@@ -232,6 +260,22 @@ final class PeerStreams {
             } finally {
                 await(reader.asyncClose());
             }
+        }
+    }
+
+    private void findTxids(JsonNode request, ObjectNode result) throws Exception {
+        ArrayNode positions = result.putArray("positions");
+        try (DistributedLogManager log = namespace(request).openLog(stream(request))) {
+            for (JsonNode txid : request.get("txids")) {
+                put(positions.addArray(), await(log.getDLSNNotLessThanTxId(txid.asLong())));
+            }
+        }
+    }
+
+    private void count(JsonNode request, ObjectNode result) throws Exception {
+        try (DistributedLogManager log = namespace(request).openLog(stream(request))) {
+            result.put("records", await(log.getLogRecordCountAsync(
+                    position(request.get("start")))));
         }
     }
 

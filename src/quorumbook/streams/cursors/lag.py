@@ -11,7 +11,7 @@ from quorumbook.streams.cursors.acks import Acks
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.batches import Record, RecordBatch
-from quorumbook.streams.reading.entries import last_record
+from quorumbook.streams.reading.entries import decode_user_records, last_record
 from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.segment_reader import before_unfinished, open_segment
@@ -22,8 +22,7 @@ from quorumbook.streams.stream_context import StreamContext
 class Lag(NamedTuple):
     """What was appended and not passed yet, as far as it is still there."""
 
-    #: None where sequence ids are not known, in segments of old writers.
-    records: int | None
+    records: int
     #: Of the entries that the records are in, as stored.
     size_bytes: int
     #: Since the first of them was appended; None if its writer did not say when, or there is none.
@@ -43,9 +42,9 @@ async def measure_lag(context: StreamContext, position: Position, acks: Acks | N
     extents = await asyncio.gather(*(segment_extent(context, segment) for segment in left))
     size_bytes = sum(size for size, _ in extents)
     size_bytes -= await _bytes_before(context, left[0], first.entry_id)
-    end = start_sequence_ids(segments)[-1] + extents[-1][1]
-    records = None if min(end, first.first_sequence_id) < 0 else end - first.first_sequence_id
-    if records is not None and acks is not None:
+    records = sum(count for _, count in extents)
+    records -= await _records_before(context, left[0], first.first_position)
+    if acks is not None:
         records -= acks.count_from(first.first_sequence_id)
     age_s = None
     if first.appended_at_ms is not None:
@@ -93,6 +92,30 @@ async def sequence_id_at(context: StreamContext, position: Position) -> int | No
             return None  # chunks were counted of a record that may still be completed
 
 
+async def records_between(context: StreamContext, start: Position, end: Position) -> int | None:
+    """Return how many records are from one position up to another.
+
+    Returns:
+        None where that cannot be known: a segment is gone.
+    """
+    if end <= start:
+        return 0
+    segments = await context.nodes.segments(first=start.segment)
+    by_number = {each.number: each for each in segments if each.number >= start.segment}
+    if not by_number or start < by_number.get(start.segment, segments[-1]).first_active:
+        return None
+    if end.segment not in by_number and end != Position(segments[-1].number + 1, 0, 0):
+        return None
+    first = by_number.get(start.segment)
+    found = 0 if first is None else -await _records_before(context, first, start)
+    for number, segment in by_number.items():
+        if number < end.segment:
+            found += await _record_count(context, segment)
+        elif number == end.segment:
+            found += await _records_before(context, segment, end)
+    return max(0, found)
+
+
 async def last_record_of(context: StreamContext) -> Record | None:
     """Return the last record that readers can see as a whole; None if there is none."""
     for segment in reversed(without_truncated(await context.nodes.segments())):
@@ -133,6 +156,36 @@ async def segment_extent(context: StreamContext, segment: SegmentMetadata) -> tu
         await opened.close()
     last = last_record(entry.payload, is_enveloped=segment.is_enveloped)
     return entry.length, 0 if last is None else last.position
+
+
+async def _records_before(
+    context: StreamContext, segment: SegmentMetadata, position: Position
+) -> int:
+    """Return how many records of a segment readers can see before a position in it."""
+    if position <= Position(segment.number, 0, 0):
+        return 0
+    opened = await open_segment(context, segment, -1)
+    if opened is not None:
+        try:
+            if position.entry <= await opened.ledger.read_last_add_confirmed():
+                entry = await opened.ledger.read_entry(position.entry)
+                found = decode_user_records(
+                    entry.payload, is_enveloped=segment.is_enveloped, count_before=-1
+                )
+                ends = [run.first_slot + len(run.payloads) for run in found.runs]
+                behind = zip(found.runs, ends, strict=True)
+                return found.count_after - sum(
+                    max(0, end - max(run.first_slot, position.slot)) for run, end in behind
+                )
+        finally:
+            await opened.close()
+    return await _record_count(context, segment)
+
+
+async def _record_count(context: StreamContext, segment: SegmentMetadata) -> int:
+    if not segment.is_in_progress:
+        return segment.record_count
+    return (await segment_extent(context, segment))[1]
 
 
 async def _bytes_before(context: StreamContext, segment: SegmentMetadata, entry_id: EntryId) -> int:

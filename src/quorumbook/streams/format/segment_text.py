@@ -27,6 +27,8 @@ from quorumbook.streams.format.records import NO_TXID
 CURRENT_VERSION = 5
 _OLDEST_VERSION = 2
 _ENVELOPE_VERSION = 4
+#: From this version on segments say the sequence id that they begin with.
+_COUNTED_VERSION = 5
 _FIELDS_IN_PROGRESS = {2: 4, 3: 6, 4: 6, 5: 7}
 _FIELDS_COMPLETED = {2: 8, 3: 10, 4: 10, 5: 11}
 _NUMBERS = re.compile(r"-?\d+(;-?\d+)*;?", re.ASCII)
@@ -72,6 +74,11 @@ class SegmentMetadata:
     def is_enveloped(self) -> bool:
         """Whether its entries are."""
         return self.version >= _ENVELOPE_VERSION
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its metadata has the sequence id that it begins with, once it is completed."""
+        return self.version >= _COUNTED_VERSION
 
     @property
     def truncation(self) -> Truncation:
@@ -128,7 +135,7 @@ class SegmentMetadata:
             fields += [self.last_entry, self.last_slot]
         if self.version >= 3:
             fields += [self.min_active_entry, self.min_active_slot]
-        if self.version >= 5:
+        if self.is_counted:
             fields.append(self.start_sequence_id)
         return ";".join(map(str, fields))
 

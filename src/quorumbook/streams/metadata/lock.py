@@ -79,14 +79,6 @@ class StreamLock:
         if member is not None:
             await self._delete(member)
 
-    async def check(self) -> bool:
-        """Look whether the lock is still held."""
-        member = self._member
-        if member is None:
-            return False
-        members = await self._members()
-        return bool(members) and members[0] == member.rpartition("/")[2]
-
     async def owner(self) -> str:
         """Return the client id of whoever has the lock; empty if nobody has."""
         members = await self._members()

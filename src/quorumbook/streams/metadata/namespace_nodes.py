@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from quorumbook.client import BookKeeper, connect
+from quorumbook.client import BookKeeper, ClientOptions, connect
 from quorumbook.env import Env
 from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
 from quorumbook.metadata.nodes import create_with_parents
@@ -32,7 +32,9 @@ async def connect_as_bound(
             client.store,
             await read_binding(client.store, parsed.path),
         )
-    store = await open_store(parsed.metadata_uri, env)
+    # Locks of streams are in this session, registrations and ledgers in the client's.
+    timeout_s = options.get("session_timeout_s", ClientOptions().session_timeout_s)
+    store = await open_store(parsed.metadata_uri, env, session_timeout_s=timeout_s)
     owned.push_async_callback(store.close)
     binding = await read_binding(store, parsed.path)
     servers = binding.bk_servers or servers_of(parsed.metadata_uri)

@@ -12,6 +12,7 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.control import Chunk
 from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.segment_text import UNKNOWN_SEQUENCE_ID
 
 _NOTHING = Attributes()
 _NO_ATTRIBUTES: Mapping[int, Attributes] = MappingProxyType({})
@@ -21,7 +22,8 @@ class Record(NamedTuple):
     """One record of a stream."""
 
     position: Position
-    #: Dense, from 0, over the whole stream; below 0 where it cannot be known.
+    #: Dense, from 0, over the whole stream; below 0, and dense within the segment, where that
+    #: cannot be known.
     sequence_id: int
     txid: int
     payload: bytes
@@ -127,7 +129,7 @@ class RecordBatch:
     def sequence_id(self, index: int) -> int:
         """Return the sequence id of the record that has so many of them before it."""
         first = self.first_sequence_id
-        return first + index if first >= 0 else -1
+        return -1 if first == UNKNOWN_SEQUENCE_ID else first + index
 
     @property
     def size_bytes(self) -> int:
@@ -142,7 +144,7 @@ class RecordBatch:
         slots = range(slot, slot + len(self.payloads))
         positions = map(_position, zip(repeat(segment), repeat(entry), slots))
         first = self.first_sequence_id
-        sequence_ids = count(first) if first >= 0 else repeat(-1)
+        sequence_ids = repeat(-1) if first == UNKNOWN_SEQUENCE_ID else count(first)
         attributes: Iterable[Attributes] = repeat(_NOTHING)
         if self.attributes:
             attributes = map(self.attributes.get, slots, repeat(_NOTHING))

@@ -21,7 +21,7 @@ from quorumbook.streams.reading.segment_reader import (
     open_segment,
     records_before_entry,
 )
-from quorumbook.streams.segments import is_truncated, start_sequence_ids
+from quorumbook.streams.segments import is_truncated, segment_of_unknown, start_sequence_ids
 from quorumbook.streams.stream_context import StreamContext
 
 #: Where the record is not in the segment it should be in, so many more are listed at a time.
@@ -98,16 +98,7 @@ async def find_sequence_id(context: StreamContext, sequence_id: int) -> Position
     Raises:
         PositionTruncatedError: it was truncated away.
     """
-    first = await context.nodes.first_number(
-        lambda segment: (
-            is_truncated(segment)
-            or segment.version < 5
-            or (
-                not segment.is_in_progress
-                and segment.start_sequence_id + segment.record_count <= sequence_id
-            )
-        )
-    )
+    first = await _segment_with(context, sequence_id)
     segments = await context.nodes.segments(first=first, limit=1)
     for segment, start in zip(segments, start_sequence_ids(segments), strict=True):
         if segment.number == first and 0 <= sequence_id < start:
@@ -125,6 +116,22 @@ async def find_sequence_id(context: StreamContext, sequence_id: int) -> Position
         return max(0, sequence_id - batch.first_sequence_id)
 
     return await _find(context, first, is_before, place)
+
+
+async def _segment_with(context: StreamContext, sequence_id: int) -> int:
+    """Return the number of the segment that has a sequence id, or would have it."""
+    if sequence_id < 0:
+        return segment_of_unknown(sequence_id)
+    return await context.nodes.first_number(
+        lambda segment: (
+            is_truncated(segment)
+            or not segment.is_counted
+            or (
+                not segment.is_in_progress
+                and segment.start_sequence_id + segment.record_count <= sequence_id
+            )
+        )
+    )
 
 
 async def find_txid(context: StreamContext, txid: int) -> Position:

@@ -12,7 +12,7 @@ from quorumbook.ids import EntryId
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
 from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.format.segment_text import UNKNOWN_SEQUENCE_ID, SegmentMetadata
 from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.entries import (
     DecodedEntry,
@@ -41,7 +41,7 @@ class SegmentReader:
         self._context = context
         self.ledger = ledger
         self.segment = segment
-        #: The sequence id of its first record; below 0 if it is not known.
+        #: The sequence id of its first record; below 0 if it does not tell how many come before.
         self.start_sequence_id = start_sequence_id
         #: User records before the next entry; -1 if that is not known yet.
         self.count = -1
@@ -163,7 +163,7 @@ class SegmentReader:
         batches = [
             RecordBatch(
                 Position(number, entry_id, run.first_slot),
-                start + run.first_position - 1 if start >= 0 else -1,
+                -1 if start == UNKNOWN_SEQUENCE_ID else start + run.first_position - 1,
                 run.txids,
                 run.payloads,
                 time_ms,
@@ -177,7 +177,7 @@ class SegmentReader:
             for slot, record in control_records(payload, is_enveloped=self.segment.is_enveloped):
                 position = Position(number, entry_id, slot)
                 control = ControlRecord(position, record.txid, record.payload, ledger_id)
-                following = start + record.position if start >= 0 else -1
+                following = -1 if start == UNKNOWN_SEQUENCE_ID else start + record.position
                 batches.append(Notice.of_control(control, following))
             batches.sort(key=lambda batch: batch.first_position)
         return batches

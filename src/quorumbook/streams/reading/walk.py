@@ -211,8 +211,14 @@ class Walk:
         return listed.start <= expected
 
     def _start_of(self, listed: Listed) -> int:
-        is_first = self._next <= Position(listed.segment.number, 0, 0)
-        if listed.start < 0 and is_first and self.expected is not None:
+        """Return the sequence id of a segment's first record, as far as that can be known.
+
+        Behind a segment that is in progress it can, for who has read all of that.
+        """
+        segment = listed.segment
+        is_first = self._next <= Position(segment.number, 0, 0)
+        may_follow = segment.is_in_progress and segment.is_counted
+        if listed.start < 0 and may_follow and is_first and self.expected is not None:
             return self.expected
         return listed.start
 

@@ -60,7 +60,6 @@ class SegmentTail:
         "confirmed_slot",
         "confirmed_txid",
         "entries",
-        "first_txid",
         "latest_ms",
         "ledger_id",
         "number",
@@ -68,10 +67,9 @@ class SegmentTail:
         "size_bytes",
     )
 
-    def __init__(self, number: int, ledger_id: LedgerId, first_txid: int) -> None:
+    def __init__(self, number: int, ledger_id: LedgerId, txid_before: int) -> None:
         self.number = number
         self.ledger_id = ledger_id
-        self.first_txid = first_txid
         #: What was packed into it.
         self.entries = 0
         self.record_count = 0
@@ -82,7 +80,7 @@ class SegmentTail:
         self.confirmed_count = 0
         self.confirmed_entry: EntryId = -1
         self.confirmed_slot = -1
-        self.confirmed_txid = first_txid
+        self.confirmed_txid = txid_before
 
 
 class PackState:
@@ -114,6 +112,8 @@ class PackState:
         self._producers = producers
         self.next_sequence_id = next_sequence_id
         self.last_txid = last_txid
+        #: Of the record that was appended last, which may be below the largest.
+        self._appended_txid = last_txid
         self._codec = codec
         self._batch_bytes = min(batch_bytes, MAX_ATOMIC_SIZE_BYTES)
         self._checks_txids = checks_txids
@@ -151,6 +151,14 @@ class PackState:
         pending = self._queue[0]
         return pending.txids[pending.packed]
 
+    @property
+    def txid_before_queued(self) -> int:
+        """The transaction id of the record before the first that is in no entry yet; -1: none."""
+        if not self._queue:
+            return self._appended_txid
+        pending = self._queue[0]
+        return pending.txid_before(pending.packed)
+
     # Appending -----------------------------------------------------------------------------
 
     def append(self, pending: PendingAppend, txids: Sequence[int] | None) -> None:
@@ -173,6 +181,7 @@ class PackState:
         else:
             self._check_txids(txids, count)
         pending.txids = txids
+        pending.last_txid_before, self._appended_txid = self._appended_txid, txids[-1]
         pending.first_sequence_id = self.next_sequence_id
         self.next_sequence_id += count
         self.last_txid = max(self.last_txid, txids[-1])
@@ -198,7 +207,7 @@ class PackState:
     def begin_segment(self, number: int, ledger_id: LedgerId) -> SegmentTail:
         """Pack into this segment from now on."""
         assert not self._in_flight
-        self.tail = SegmentTail(number, ledger_id, self.first_queued_txid)
+        self.tail = SegmentTail(number, ledger_id, self.txid_before_queued)
         return self.tail
 
     def end_segment(self) -> None:
@@ -288,7 +297,11 @@ class PackState:
     def _head(
         self, entry: PackedEntry, snapshot: bytes | None, now_ms: int, *, has_attributes: bool
     ) -> bytes:
-        """Return the control record at the head of an entry."""
+        """Return the control record at the head of an entry.
+
+        As with the peer its transaction id is that of the user record before it.  A search for
+        the entry's own finds the record that has it, and not this one.
+        """
         assert self.tail is not None
         pending, first, *_ = entry.parts[0]
         if self._producer is None and snapshot is None:
@@ -315,7 +328,7 @@ class PackState:
             )
         if pending.is_chunked:
             note += encode_chunk_field(Chunk(first, pending.count, pending.start))
-        return encode_record(CONTROL, self.tail.record_count, pending.txids[first], note)
+        return encode_record(CONTROL, self.tail.record_count, pending.txid_before(first), note)
 
     def _due_snapshot(self, now_ms: int) -> bytes | None:
         """Return a note that is a snapshot of all producers, if the next entry has one."""
@@ -348,7 +361,7 @@ class PackState:
         """Return an entry that holds nothing else than a note."""
         assert self.tail is not None
         entry = PackedEntry(self.tail.entries)
-        record = encode_record(CONTROL, self.tail.record_count, self.first_queued_txid, note)
+        record = encode_record(CONTROL, self.tail.record_count, self.txid_before_queued, note)
         self._seal(entry, encode_entry_of([record], len(record), self._codec))
         return entry
 

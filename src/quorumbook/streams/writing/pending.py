@@ -65,6 +65,7 @@ class PendingAppend:
         "host",
         "is_atomic",
         "is_chunked",
+        "last_txid_before",
         "packed",
         "payloads",
         "placements",
@@ -108,6 +109,8 @@ class PendingAppend:
         #: Where the first one was packed to.
         self.start = _NOWHERE
         self.txids: Sequence[int] = ()
+        #: Of the record that was appended before; -1: none was.
+        self.last_txid_before = -1
         self.first_sequence_id = 0
         self.packed = 0
         self.confirmed = 0
@@ -138,6 +141,10 @@ class PendingAppend:
         if self.is_chunked:
             return self.first_number, int(first + count == len(self.payloads))
         return self.first_number + first, count
+
+    def txid_before(self, index: int) -> int:
+        """Return the transaction id of the record before one of these; -1 if there is none."""
+        return self.txids[index - 1] if index else self.last_txid_before
 
     def check_size(self, max_record_bytes: int = MAX_PAYLOAD_SIZE_BYTES) -> None:
         """Raise RecordTooLargeError if a record is too large, or what must be one entry."""

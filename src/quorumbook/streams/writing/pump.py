@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
 from quorumbook.client.waiting import again
@@ -20,7 +19,6 @@ from quorumbook.errors import (
     BackpressureError,
     ClientClosedError,
     InternalError,
-    LedgerFencedError,
     MetadataError,
     QuorumbookError,
 )
@@ -63,12 +61,10 @@ class Pump:
         policy: StreamPolicy,
         state: PackState,
         segments: SegmentWriter,
-        holds_lock: Callable[[], Awaitable[bool]],
     ) -> None:
         self._context = context
         self._options = options
         self._policy = policy
-        self._holds_lock = holds_lock
         self._loop = asyncio.get_running_loop()
         self.state = state
         self.segments = segments
@@ -308,7 +304,7 @@ class Pump:
         """Find out what a failed ledger holds, and go on with the next one."""
         if isinstance(error, ClientClosedError) or not isinstance(error, QuorumbookError):
             raise error
-        if isinstance(error, LedgerFencedError) and not await self._holds_lock():
+        if await self.segments.is_taken_over(error):
             raise WriterFencedError(
                 f"another writer took stream {self._context.name} over"
             ) from error
@@ -384,7 +380,13 @@ class Pump:
     # Inside: waiting and the end -----------------------------------------------------------
 
     def fail(self, error: QuorumbookError) -> None:
-        """Be over: what is pending gets this error."""
+        """Be over: what is pending gets this error, and nothing is sent any more."""
+        if self.error is None:
+            self.give_up(error)
+            self.segments.stop(error)
+
+    def give_up(self, error: QuorumbookError) -> None:
+        """Be over: what is pending gets this error, unless something ended the writer before."""
         if self.error is not None:
             return
         self.error = error
@@ -394,7 +396,6 @@ class Pump:
                 pending.future.set_exception(again(error))
                 # Who does not look at the future learns of it from flush and close.
                 pending.future.exception()
-        self.segments.stop(error)
         self.window.clear()
         self._wake_idle()
 

@@ -14,6 +14,7 @@ from quorumbook.client.pending import Group, Watcher
 from quorumbook.env import logger
 from quorumbook.errors import (
     LedgerError,
+    LedgerFencedError,
     MetadataVersionConflict,
     NodeExistsError,
     NoSuchLedgerInMetadataError,
@@ -21,6 +22,7 @@ from quorumbook.errors import (
     QuorumbookError,
 )
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol.digest import DigestType
 from quorumbook.streams.errors import WriterFencedError
 from quorumbook.streams.format.segment_text import SegmentMetadata
@@ -73,6 +75,8 @@ class SegmentWriter:
         self._allocating: asyncio.Task[None] | None = None
         self._ledger: LedgerWriter | None = None
         self._segment: SegmentMetadata | None = None
+        #: Whether it failed, and this writer itself ends it.
+        self._is_ending = False
         #: What it was to become when the metadata store went away, if that is unknown.
         self._ended_as: SegmentMetadata | None = None
         self._is_dropping = False
@@ -118,6 +122,11 @@ class SegmentWriter:
         """Have readers see what is confirmed."""
         if self._ledger is not None:
             await self._ledger.publish()
+
+    async def publish_confirmed(self) -> None:
+        """Have readers see what is confirmed by now, whatever else is pending."""
+        if self._ledger is not None:
+            await self._ledger.publish_confirmed()
 
     # Changing segments ---------------------------------------------------------------------
 
@@ -172,6 +181,27 @@ class SegmentWriter:
         await ledger.close()
         await self._record_completion(pack)
 
+    async def is_taken_over(self, error: BaseException) -> bool:
+        """Tell whether somebody else ended the segment's ledger, which failed with an error.
+
+        Who does so says it in the ledger's metadata before anything is fenced, so that a bookie
+        that refuses adds by itself is told from a writer that takes the stream over.  The lock
+        says nothing of that: there are writers that take none.
+        """
+        ledger = self._ledger
+        if ledger is None or self._is_ending:
+            return False
+        try:
+            found = await self._context.client.ledger_metadata(ledger.id)
+        except NoSuchLedgerInMetadataError:
+            return True
+        if found.state is LedgerState.OPEN:
+            return False
+        # The answer to its own close may have been lost, but that does not fence it.
+        end = ledger.last_add_confirmed, ledger.length
+        is_own = found.is_closed and (found.last_entry_id, found.length) == end
+        return isinstance(error, LedgerFencedError) or not is_own
+
     async def end_after_failure(self) -> EntryId:
         """Close the ledger of a segment that failed, and complete or drop the segment.
 
@@ -184,6 +214,7 @@ class SegmentWriter:
         ledger, segment = self._ledger, self._segment
         assert ledger is not None
         assert segment is not None
+        self._is_ending = True
         while True:
             with contextlib.suppress(QuorumbookError):
                 await ledger.close()
@@ -250,6 +281,7 @@ class SegmentWriter:
         self._state = after_completion(self._state, completed)
         self._completed_at_ms = completed.completed_at_ms
         self._ledger = self._segment = None
+        self._is_ending = False
         pack.end_segment()
 
     async def _drop(self) -> None:
@@ -268,6 +300,7 @@ class SegmentWriter:
         self._state = replace(self._state, max_segment_version=self._state.max_segment_version + 1)
         self._next_number = segment.number
         self._ledger = self._segment = None
+        self._is_ending = False
         await self._delete_ledger(segment.ledger_id)
 
     # Ledgers made ahead --------------------------------------------------------------------

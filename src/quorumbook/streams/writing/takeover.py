@@ -19,10 +19,10 @@ from quorumbook.errors import (
 )
 from quorumbook.streams.errors import DataLossError, StreamSealedError, WriterFencedError
 from quorumbook.streams.format.records import END_TXID
-from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.format.segment_text import UNKNOWN_SEQUENCE_ID, SegmentMetadata
 from quorumbook.streams.metadata.stream_nodes import StreamState
 from quorumbook.streams.reading.entries import entry_time_ms, last_record
-from quorumbook.streams.segments import start_sequence_ids
+from quorumbook.streams.segments import following_start
 from quorumbook.streams.stream_context import StreamContext
 
 _log = logger("streams.takeover")
@@ -89,15 +89,12 @@ async def _take_over(context: StreamContext) -> StreamTail:
     if state.max_txid == END_TXID:
         raise StreamSealedError(f"stream {context.name} is sealed: nothing is appended any more")
     known = max((segment.number for segment in done), default=0)
-    next_sequence_id = 0
-    if done and done[-1].version >= 5:
-        next_sequence_id = done[-1].start_sequence_id + done[-1].record_count
     floor = max([segment.last_txid for segment in done[-1:]] + [state.max_txid])
     return StreamTail(
         state=state,
         next_number=max(known + 1, state.max_segment) if known or state.max_segment
         else context.first_segment,
-        next_sequence_id=next_sequence_id,
+        next_sequence_id=following_start(done),
         last_txid=floor if done or state.max_txid else -1,
         completed_at_ms=done[-1].completed_at_ms if done else 0,
         epoch=state.allocation_version,
@@ -141,7 +138,7 @@ async def recovered_segment(
                 break
         else:
             return None
-    start = start_sequence_ids([s for s in (before, segment) if s is not None])[-1]
+    start = following_start([] if before is None else [before])
     return replace(
         segment,
         is_in_progress=False,
@@ -153,5 +150,5 @@ async def recovered_segment(
         record_count=last.position,
         last_entry=entry_id,
         last_slot=last.slot,
-        start_sequence_id=start,
+        start_sequence_id=start if segment.is_counted else UNKNOWN_SEQUENCE_ID,
     )

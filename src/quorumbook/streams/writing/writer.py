@@ -48,6 +48,9 @@ from quorumbook.streams.writing.pump import Pump
 from quorumbook.streams.writing.segment_writer import SegmentWriter
 from quorumbook.streams.writing.takeover import take_over
 
+#: Bookies that do not answer must not hold up a writer that is aborted.
+_LAST_WORD_S = 1.0
+
 
 def _all_frozen(payloads: Iterable[bytes]) -> list[bytes]:
     kept = list(payloads)
@@ -117,7 +120,7 @@ class StreamWriter(ClosingQuietly):
             max_in_flight_entries=self._options.max_in_flight_entries,
             visibility_delay_s=self._options.visibility_delay_s,
         )
-        self._pump = Pump(context, self._options, policy, state, segments, self._lock.check)
+        self._pump = Pump(context, self._options, policy, state, segments)
         if self._options.retention_interval_s and not access.denies_truncate:
             # Who was pushed out lets the stream alone.
             retaining = Retention(context).run(
@@ -159,9 +162,19 @@ class StreamWriter(ClosingQuietly):
             raise again(self._pump.error)
 
     async def abort(self) -> None:
-        """Stop at once: fail what is pending, and leave the segment for the next writer."""
-        self._pump.is_closing = True
-        self._pump.fail(LedgerClosedError("the writer was aborted"))
+        """Stop at once: fail what is pending, and leave the segment for the next writer.
+
+        Readers see what was acknowledged, unless no bookie can be told of it.
+        """
+        pump, error = self._pump, LedgerClosedError("the writer was aborted")
+        pump.is_closing = True
+        is_sound = pump.error is None
+        pump.give_up(error)
+        if is_sound:
+            with contextlib.suppress(QuorumbookError, TimeoutError):
+                async with asyncio.timeout(_LAST_WORD_S):
+                    await pump.segments.publish_confirmed()
+        pump.segments.stop(error)
         await self._let_go()
 
     async def _let_go(self) -> None:

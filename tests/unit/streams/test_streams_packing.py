@@ -1,0 +1,87 @@
+"""What is in the entries that a stream's writer packs, beside the records."""
+
+from __future__ import annotations
+
+from quorumbook.streams.format.compression import Codec
+from quorumbook.streams.format.envelope import decode_entry
+from quorumbook.streams.format.records import CONTROL, decode_records
+from quorumbook.streams.writing import packing
+from quorumbook.streams.writing.packing import PackState
+from quorumbook.streams.writing.pending import PackedEntry, PendingAppend, single
+from quorumbook.streams.writing.producers import Producers
+
+
+def state_of(last_txid: int = -1, **options: object) -> PackState:
+    made = PackState(
+        next_sequence_id=0, last_txid=last_txid, codec=Codec.NONE, batch_bytes=64, **options
+    )
+    made.begin_segment(1, 1)
+    return made
+
+
+def packed(state: PackState) -> list[PackedEntry]:
+    entries = []
+    while (entry := state.pack(1)) is not None:
+        entries.append(entry)
+    return entries
+
+
+def txids(entry: PackedEntry) -> list[tuple[bool, int]]:
+    """Return of each record of an entry whether it is a control record, and its id."""
+    records = decode_records(decode_entry(entry.data))
+    return [(bool(record.flags & CONTROL), record.txid) for record in records]
+
+
+def test_a_note_has_the_transaction_id_of_the_record_before_it() -> None:
+    state = state_of()
+    state.append(PendingAppend([b"a", b"b", b"c"], None), (7, 7, 9))
+    state.append(PendingAppend([b"d"], None), (12,))
+    found = [txids(entry) for entry in packed(state)]
+    assert found == [
+        [(True, -1), (False, 7)], [(True, 7), (False, 7)],
+        [(True, 7), (False, 9)], [(True, 9), (False, 12)],
+    ]  # fmt: skip
+
+
+def test_the_first_note_of_a_writer_has_the_last_transaction_id_of_the_stream() -> None:
+    state = state_of(last_txid=41)
+    state.append(PendingAppend([b"a"], None), (50,))
+    assert txids(packed(state)[0]) == [(True, 41), (False, 50)]
+
+
+def test_the_notes_of_chunks_and_of_ids_that_go_down_tell_the_one_before() -> None:
+    state = state_of(checks_txids=False)
+    state.append(PendingAppend([b"a"], None), (9,))
+    state.append(PendingAppend([b"b"], None), (3,))
+    state.append(single(b"x" * (packing.MAX_ATOMIC_SIZE_BYTES + 1000), None), (5,))
+    found = [txids(entry)[0] for entry in packed(state)]
+    assert found == [(True, -1), (True, 9), (True, 3), (True, 5)]
+
+
+def test_what_is_packed_anew_after_a_failure_tells_the_same_ids() -> None:
+    state = state_of()
+    state.append(PendingAppend([b"a", b"b"], None), (1, 2))
+    state.append(PendingAppend([b"c"], None), (5,))
+    before = packed(state)
+    assert state.on_segment_failed(before[0].entry_id) == []
+    state.end_segment()
+    tail = state.begin_segment(2, 2)
+    # What is known of a segment in which nothing is stored yet is what came before it.
+    assert tail.confirmed_txid == 1
+    after = packed(state)
+    assert [txids(entry) for entry in after] == [txids(entry) for entry in before[1:]]
+
+
+def test_a_snapshot_that_is_alone_in_its_entry_has_the_id_before_what_follows() -> None:
+    producers = Producers()
+    for number in range(100):
+        name = f"producer-{number}"
+        producers.on_stored(name, 0, number, packing.Placement(1, packing.Position(1, 0, 0), 1), 1)
+    state = state_of(last_txid=3, producers=producers)
+    state.append(PendingAppend([b"a"], None), (8,))
+    alone, entry = packed(state)
+    assert (txids(alone), txids(entry)) == ([(True, 3)], [(True, 3), (False, 8)])
+    # Should it be all that is stored, the segment ends with what was before it.
+    state.on_segment_failed(alone.entry_id)
+    assert state.tail is not None
+    assert state.tail.confirmed_txid == 3
