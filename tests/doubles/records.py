@@ -38,6 +38,7 @@ def journal_bytes(
     previous: tuple[int, int] = (-1, -1),
     is_start: bool = True,
     boot: str = "",
+    salt: int = 0x5A17_0000_FEED_F00D,
 ) -> bytes:
     """Return a journal file with these groups of framed records."""
     data = bytearray(
@@ -47,10 +48,11 @@ def journal_bytes(
             previous_end=previous[1],
             is_start=is_start,
             boot=boot_mark(boot),
+            salt=salt,
         )
     )
     for group in groups:
-        closing = closing_record(journal_id, len(data), group)
+        closing = closing_record(journal_id, len(data), group, salt)
         data += b"".join(group) + closing
     return bytes(data) + bytes(zeros)
 

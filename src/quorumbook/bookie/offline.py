@@ -22,6 +22,7 @@ from quorumbook.storage.caches import Caches
 from quorumbook.storage.index_files import index_exists, set_aside
 from quorumbook.storage.inspection import HARMLESS, LOST, REPAIRABLE, Finding, inspect
 from quorumbook.storage.journal.format import NEWEST_NAME, journal_id_of
+from quorumbook.storage.journal.synced import SYNCED_NAME
 from quorumbook.storage.marks import is_mark_file
 from quorumbook.storage.options import StartReport
 from quorumbook.storage.startup import open_storage
@@ -153,7 +154,7 @@ def _doubt(
     for other in env.disk.list_directory(directory):
         journal_id = journal_id_of(other)
         if (journal_id is not None and damaged is not None and journal_id >= damaged) or (
-            other == NEWEST_NAME
+            other in (NEWEST_NAME, SYNCED_NAME)
         ):
             env.disk.replace(f"{directory}/{other}", f"{directory}/{other}{_ASIDE}")
             done.append(f"set {directory}/{other} aside")

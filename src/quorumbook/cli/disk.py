@@ -117,7 +117,9 @@ def _journals(env: Any, directories: Directories) -> Iterator[Row]:
     from quorumbook.storage.journal.format import journal_name
     from quorumbook.storage.journal.replay import journal_ids, summarize
     from quorumbook.storage.marks import LastMarks
+    from quorumbook.storage.unclean import was_unclean
 
+    is_unclean = was_unclean(env.disk, directories.ledgers)
     marks = LastMarks(env, directories.ledgers, len(directories.journals))
     marks.load()
     for place, directory in enumerate(directories.journals):
@@ -126,8 +128,10 @@ def _journals(env: Any, directories: Directories) -> Iterator[Row]:
             summary = JournalSummary()
             size = 0
             try:
-                size, end = summarize(env, directory, journal_id, summary)
+                size, end = summarize(env, directory, journal_id, summary, was_unclean=is_unclean)
                 state = f"damaged at byte {end.valid_end}" if end.is_damaged else "good"
+                if end.is_torn:
+                    state = f"good, and a write that was cut short at byte {end.valid_end}"
                 if (journal_id, end.end) <= start:
                     state += ", all of it is in the entry logs"
             except StorageError as error:

@@ -248,9 +248,9 @@ async def test_deferred_sync_is_told_between_write_and_sync() -> None:
     )
     world.worker.run_next()
     await turn()
-    # The header and the note of the newest journal come before the group.
-    before = ["write", "sync"] * 2
-    assert world.log == [*before, "write", "sync", "written", ("first", None)]
+    # The header and two notes come before the group, and what is synced is noted behind it.
+    before = ["write", "sync"] * 3
+    assert world.log == [*before, "write", "sync", "write", "written", ("first", None)]
 
 
 async def test_deferred_sync_on_the_real_disk_is_told_first(tmp_path: Path) -> None:
@@ -296,6 +296,9 @@ async def test_written_is_not_told_when_the_write_fails() -> None:
         ("sync", 3, StorageError),
         ("write", 4, StorageError),
         ("sync", 4, StorageError),
+        ("write", 5, StorageError),
+        ("write", 6, StorageError),
+        ("sync", 5, StorageError),
         ("list", 1, StorageError),
     ],
 )
@@ -311,8 +314,9 @@ async def test_r08_a_failure_is_the_end_for_all_that_wait_and_all_that_come(
     await world.step()
     assert [name for name, _ in world.log] == [0, 1, 2]  # type: ignore[misc]
     acked = [name for name, result in world.log if result is None]  # type: ignore[misc]
-    # Of the calls of a kind: the header, the note of the newest, a group, a second one.
-    assert acked == ([0] if at == 4 else [])
+    # Of the calls of a kind: the header, the empty note of what is synced, the one of the newest,
+    # a group, and for writes what is synced; then a second group.
+    assert acked == ([0] if (operation, at) in (("write", 6), ("sync", 5)) else [])
     assert [type(failure) for failure in world.failures] == [error]
     calls = len(world.disk.faults.calls)
     world.add("later")
@@ -428,7 +432,7 @@ async def test_files_roll_at_their_size_with_ids_that_follow() -> None:
     assert len(ids) >= 8
     assert all(len(world.disk.get(f"{DIRECTORY}/{n}")) <= 4096 for n in world.journals())
     assert [event[2] for event in world.replayed().events] == list(range(30))
-    assert world.disk.open_files == 1
+    assert world.disk.open_files == 2, "the newest, and the note of what is synced"
 
 
 async def test_a_restart_begins_the_next_file() -> None:

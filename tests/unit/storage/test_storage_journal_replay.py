@@ -386,7 +386,7 @@ def test_a_group_of_another_journal_is_noticed() -> None:
 
 def test_a_newer_release_is_refused_in_one_line() -> None:
     header = bytearray(encode_header(7))
-    header[16:20] = struct.pack(">i", 2)
+    header[16:20] = struct.pack(">i", 3)
     from google_crc32c import value
 
     header[508:] = struct.pack(">I", value(bytes(header[:508])))

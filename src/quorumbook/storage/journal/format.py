@@ -13,22 +13,24 @@
 
 The peer's readers skip padding and the rest of the header.  Ours hide checks there:
 
-    header, bytes 8 to 511    magic "QBCHKSUM", int32 our version (1), int32 flags (1: opened by a
+    header, bytes 8 to 511    magic "QBCHKSUM", int32 our version (2), int32 flags (1: opened by a
                               start, not by a roll), int64 journal id, int64 id and int64 end of
                               the journal before (-1: not known), 16 bytes that tell the boot of
-                              the machine (zeros: not known), zeros, and in the last four bytes
-                              CRC32C of the 508 before
+                              the machine (zeros: not known), uint64 salt, a random number of
+                              this file (version 1 has none: 0), zeros, and in the last four
+                              bytes CRC32C of the 508 before
     group                     the records of one write, then one padding record up to the next
                               multiple of 512 with at least 16 bytes of content, of which the
-                              last 16 are: "QBG1", int64 offset of the group, CRC32C of (int64
-                              journal id, int64 offset, the group's bytes up to here)
+                              last 16 are: "QBG1", int64 offset of the group XOR salt, CRC32C of
+                              (int64 journal id, int64 offset, the group's bytes up to here)
 
 The check of a group ends on a multiple of 512, so it is found without parsing the group.  A
-length in a damaged group can mislead nobody.
+length in a damaged group can mislead nobody, nor can a payload: the salt is told to nobody, so
+nobody can put a check into an entry.
 
-Beside them lies ``newest``: the hex id of the newest journal, durable before anything in that
-journal is acknowledged.  A journal that was deleted from the end would otherwise look as if it had
-never been.
+Beside them lie ``synced`` (``synced.py``) and ``newest``: the hex id of the newest journal, durable
+before anything in that journal is acknowledged.  A journal that was deleted from the end would
+otherwise look as if it had never been.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ FENCE_ENTRY_ID = -0x2000
 LAC_ENTRY_ID = -0x8000
 
 CHECK_MAGIC = b"QBCHKSUM"
-CHECK_VERSION = 1
+CHECK_VERSION = 2
 GROUP_MAGIC = b"QBG1"
 CHECK_SIZE = 16
 #: No group is larger, so a search for its check ends.
@@ -66,11 +68,11 @@ NEWEST_NAME = "newest"
 
 _FLAG_START = 1
 _PADDING_HEAD_SIZE = 8
-_HEADER = Struct(">4si8siiqqq16s")
+_HEADER = Struct(">4si8siiqqq16sQ")
 _HEADER_START = Struct(">4si8s").pack(MAGIC, VERSION, CHECK_MAGIC)
 _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
-_INT64 = Struct(">q")
+_UINT64 = Struct(">Q")
 _IDS = Struct(">qq")
 _KEY = Struct(">iqqi")
 _FENCE = Struct(">iqq")
@@ -88,6 +90,7 @@ class JournalHeader(NamedTuple):
     previous_id: int = -1
     previous_end: int = -1
     boot: bytes = b""
+    salt: int = 0
 
 
 def journal_name(journal_id: int) -> str:
@@ -131,13 +134,14 @@ def padding_record_size(position: int, alignment: int = ALIGNMENT, content_size:
     return size
 
 
-def closing_record(journal_id: int, offset: int, buffers: Sequence[bytes]) -> bytes:
+def closing_record(journal_id: int, offset: int, buffers: Sequence[bytes], salt: int = 0) -> bytes:
     """Return the padding record that ends a group and proves it.
 
     Args:
         journal_id: The file's id.
         offset: Where the group starts, a multiple of 512.
         buffers: The group's records.
+        salt: The file's.
     """
     end = offset + sum(map(len, buffers))
     size = padding_record_size(end, content_size=CHECK_SIZE)
@@ -147,8 +151,7 @@ def closing_record(journal_id: int, offset: int, buffers: Sequence[bytes]) -> by
             _INT32.pack(PADDING),
             _INT32.pack(content),
             bytes(content - CHECK_SIZE),
-            GROUP_MAGIC,
-            _INT64.pack(offset),
+            group_check_prefix(offset, salt),
         )
     )
     crc = value(_IDS.pack(journal_id, offset))
@@ -164,9 +167,15 @@ def is_group(journal_id: int, offset: int, group: bytes) -> bool:
     return bool(crc == stored)
 
 
-def group_check_prefix(offset: int) -> bytes:
+def group_check_prefix(offset: int, salt: int) -> bytes:
     """Return the first 12 of the 16 bytes that end the group of this offset."""
-    return GROUP_MAGIC + _INT64.pack(offset)
+    return GROUP_MAGIC + _UINT64.pack(offset ^ salt)
+
+
+def group_of_check(data: bytes, position: int, salt: int) -> int:
+    """Return the offset of the group whose check starts here, if it is one of this file."""
+    masked: int = _UINT64.unpack_from(data, position + len(GROUP_MAGIC))[0]
+    return masked ^ salt
 
 
 def boot_mark(boot_id: str) -> bytes:
@@ -181,6 +190,7 @@ def encode_header(
     previous_end: int = -1,
     is_start: bool = False,
     boot: bytes = b"",
+    salt: int = 0,
 ) -> bytes:
     """Return the header of a journal with checks."""
     head = _HEADER.pack(
@@ -193,6 +203,7 @@ def encode_header(
         previous_id,
         previous_end,
         boot,
+        salt,
     )
     head += bytes(HEADER_SIZE - 4 - len(head))
     return head + _UINT32.pack(value(head))
@@ -236,7 +247,7 @@ def _decode_checked(data: bytes, journal_id: int, path: str) -> JournalHeader:
         raise CorruptJournalError("the journal's header is cut", path=path, offset=len(data))
     if _UINT32.unpack_from(data, HEADER_SIZE - 4)[0] != value(data[: HEADER_SIZE - 4]):
         raise CorruptJournalError("the journal's header is damaged", path=path, offset=0)
-    _, version, _, check_version, flags, own_id, previous_id, previous_end, boot = (
+    _, version, _, check_version, flags, own_id, previous_id, previous_end, boot, salt = (
         _HEADER.unpack_from(data)
     )
     if check_version > CHECK_VERSION or version != VERSION:
@@ -259,6 +270,7 @@ def _decode_checked(data: bytes, journal_id: int, path: str) -> JournalHeader:
         previous_id,
         previous_end,
         boot.rstrip(b"\0") and boot,
+        salt,
     )
 
 

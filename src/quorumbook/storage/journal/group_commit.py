@@ -31,6 +31,7 @@ from quorumbook.storage.journal.format import (
     journal_id_of,
     journal_name,
 )
+from quorumbook.storage.journal.synced import Synced, SyncedNote
 from quorumbook.storage.marks import NO_MARK, LogMark
 
 Done = Callable[[BaseException | None], None]
@@ -92,11 +93,14 @@ class _Writer:
     def __init__(self, env: Env, directory: str, mark: LogMark, file_size_bytes: int) -> None:
         self._clock = env.clock
         self._disk = env.disk
+        self._random = env.random
         self._directory = directory
         self._start = mark
         self._file_size_bytes = file_size_bytes
         self._file: File | None = None
+        self._note: SyncedNote | None = None
         self._journal_id = -1
+        self._salt = 0
         self._offset = 0
         self._allocated = 0
         #: Up to here the file has been written to, be it with zeros.
@@ -122,6 +126,8 @@ class _Writer:
             return None
         before = self._clock.now_ns()
         file.sync()
+        if self._note is not None and size:
+            self._note.write(Synced(self._journal_id, self._salt, self._offset))
         self.sync_ns += self._clock.now_ns() - before
         return LogMark(self._journal_id, self._offset)
 
@@ -129,7 +135,7 @@ class _Writer:
         offset = self._offset
         if len(buffers) >= _JOIN_FROM_BUFFERS:
             buffers = [b"".join(buffers)]
-        closing = closing_record(self._journal_id, offset, buffers)
+        closing = closing_record(self._journal_id, offset, buffers, self._salt)
         pieces = [*buffers, closing]
         end = offset + sum(map(len, pieces))
         if end > self._allocated:
@@ -171,6 +177,7 @@ class _Writer:
         path = f"{self._directory}/{journal_name(journal_id)}"
         file = self._disk.open(path, create=True, uncached=True)
         self._file, self._journal_id, self._allocated = file, journal_id, 0
+        self._salt = self._random.getrandbits(64)
         self._offset = self._written = HEADER_SIZE
         self._allocate(file, HEADER_SIZE)
         header = encode_header(
@@ -179,9 +186,12 @@ class _Writer:
             previous_end=previous.offset,
             is_start=old is None,
             boot=boot_mark(self._clock.boot_id()),
+            salt=self._salt,
         )
         file.write([header], 0)
         file.sync()
+        if self._note is None:
+            self._note = SyncedNote(self._disk, self._directory)
         self._disk.sync_directory(self._directory)
         self._disk.write_file(f"{self._directory}/{NEWEST_NAME}", b"%x\n" % journal_id)
         self.files_created += 1
@@ -193,9 +203,10 @@ class _Writer:
         return file
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        for file in (self._file, self._note):
+            if file is not None:
+                file.close()
+        self._file = self._note = None
 
 
 class Journal:

@@ -6,8 +6,11 @@ Which files there must be, and what their ends may look like:
     the newest is the one that ``newest`` names   it may have been deleted
     every file but the last ends cleanly          its successor's header says where
     the last file may end in a torn group         its provable prefix is replayed
-    or in a damaged one, or be cut where          reported as ``damaged_tail``
-    a bookie was killed
+    or in a damaged one, or before ``synced``     reported as ``damaged_tail``
+    says that it was durable
+
+Where ``synced`` is not known, a file that ends right behind a group of a bookie that was killed,
+without the zeros that are kept ahead, counts as cut, and so as damaged.
 
 A start after such a tail writes the next file's header with the place where the replay ended;
 so the group is known when it is met again, although it is not in the last file any more.
@@ -32,6 +35,7 @@ from quorumbook.storage.journal.format import (
 )
 from quorumbook.storage.journal.runs import JournalVisitor, RunCollector
 from quorumbook.storage.journal.scan import FileEnd, read_header, scan_checked, scan_plain
+from quorumbook.storage.journal.synced import Synced, read_synced
 from quorumbook.storage.marks import NO_MARK, LogMark
 
 __all__ = ["JournalVisitor", "ReplayReport", "journal_ids", "replay"]
@@ -80,7 +84,7 @@ def replay(
         directory: Where the journals lie.
         mark: Where to begin.
         visitor: Takes the records.
-        was_unclean: The bookie was killed, so there must be zeros behind the last group.
+        was_unclean: The bookie was killed, so the last group may be a part of one.
 
     Raises:
         CorruptJournalError: A file is missing, or damaged where no crash can explain it; the
@@ -91,6 +95,7 @@ def replay(
     _check_complete(directory, ids, mark)
     collect = RunCollector(visitor)
     boot = boot_mark(env.clock.boot_id())
+    synced = read_synced(env.disk, directory)
     damage: list[tuple[str, int]] = []
     end = mark
     journals: list[_Journal] = []
@@ -100,16 +105,26 @@ def replay(
         for number, journal in enumerate(journals, start=1):
             start = mark.offset if journal.id == mark.journal_id else 0
             is_last = number == len(journals)
-            found = _read(journal, start, collect, boot, is_last=is_last)
-            if is_last and was_unclean and _is_cut(journal, max(found.end, start)):
-                found.is_damaged = True
+            successor = None if is_last else journals[number].header
+            # A start that did not find a clean end went on in a file of its own.
+            was_killed = was_unclean if is_last else successor is not None and successor.is_start
+            found = _read(journal, start, collect, boot, is_last=is_last, was_killed=was_killed)
+            _doubt(
+                journal,
+                max(found.valid_end, start),
+                found,
+                synced,
+                was_killed=was_unclean and is_last,
+            )
             if not is_last:
-                _check_end(journal, found, journals[number].header, start)
+                _check_end(journal, found, successor, start)
             if found.is_damaged:
                 _log.error("%s is damaged at byte %d", journal.file.path, found.valid_end)
                 damage.append((journal.file.path, found.valid_end))
             elif found.is_torn:
-                _log.info("%s ends in a write that a loss of power cut short", journal.file.path)
+                _log.info(
+                    "%s ends in a write that a kill or a loss of power cut short", journal.file.path
+                )
             end = max(end, LogMark(journal.id, found.end))
         collect.flush()
     finally:
@@ -120,9 +135,11 @@ def replay(
 
 
 def summarize(
-    env: Env, directory: str, journal_id: int, visitor: JournalVisitor
+    env: Env, directory: str, journal_id: int, visitor: JournalVisitor, *, was_unclean: bool
 ) -> tuple[int, FileEnd]:
     """Hand all of one journal to a visitor; return its size and where its data ends.
+
+    ``was_unclean`` says that the bookie was killed when it wrote this one.
 
     Raises:
         CorruptJournalError: It is damaged before its end.
@@ -131,8 +148,10 @@ def summarize(
     try:
         collect = RunCollector(visitor)
         boot = boot_mark(env.clock.boot_id())
-        end = _read(journal, 0, collect, boot, is_last=True)
+        end = _read(journal, 0, collect, boot, is_last=True, was_killed=was_unclean)
         collect.flush()
+        synced = read_synced(env.disk, directory)
+        _doubt(journal, end.valid_end, end, synced, was_killed=was_unclean)
         return journal.file.size_bytes(), end
     finally:
         journal.file.close()
@@ -187,7 +206,13 @@ def _check_complete(directory: str, ids: list[int], mark: LogMark) -> None:
 
 
 def _read(
-    journal: _Journal, start: int, collect: RunCollector, boot: bytes, *, is_last: bool
+    journal: _Journal,
+    start: int,
+    collect: RunCollector,
+    boot: bytes,
+    *,
+    is_last: bool,
+    was_killed: bool,
 ) -> FileEnd:
     header = journal.header
     if header is None:
@@ -195,17 +220,31 @@ def _read(
         return FileEnd(max(start, HEADER_SIZE), max(start, HEADER_SIZE))
     if header.is_checksummed:
         was_booted = bool(boot and header.boot) and boot != header.boot
-        return scan_checked(journal.file, journal.id, start, collect, was_booted=was_booted)
+        return scan_checked(
+            journal.file, header, start, collect, was_killed=was_killed, was_booted=was_booted
+        )
     return scan_plain(journal.file, header, start, collect, is_last=is_last)
 
 
-def _is_cut(journal: _Journal, end: int) -> bool:
-    """Tell whether a journal ends with its data, or before: zeros are always kept ahead of it.
+def _doubt(
+    journal: _Journal, valid_end: int, found: FileEnd, synced: Synced | None, *, was_killed: bool
+) -> None:
+    """Take a journal that is not good up to where it was durable for damaged.
 
-    Where a disk or the journal was full that is no damage, but nothing tells the two apart.
+    Where that is not known, one of a killed bookie that ends with its data counts as cut: zeros
+    are always kept ahead.  Where the disk was full that is no damage, but nothing tells the two
+    apart then.
     """
-    is_ours = journal.header is not None and journal.header.is_checksummed
-    return is_ours and journal.file.size_bytes() <= end > HEADER_SIZE
+    header = journal.header
+    if header is None or not header.is_checksummed:
+        return
+    if synced is not None and (synced.journal_id, synced.salt) == (journal.id, header.salt):
+        is_damaged = valid_end < synced.end
+    else:
+        end = max(valid_end, found.end)
+        is_damaged = was_killed and journal.file.size_bytes() <= end > HEADER_SIZE
+    if is_damaged:
+        found.is_damaged, found.is_torn = True, False
 
 
 def _check_end(

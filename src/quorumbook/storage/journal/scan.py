@@ -6,9 +6,10 @@ never leads anywhere.  Only one group is in flight at a time, hence
 
     a good group                        its records are replayed
     zeros up to the end of the file     the end of the data
-    a bad group, only zeros behind it   a torn tail if the machine was booted since the file was
-                                        made and zeros stand where data should be: power was lost
-                                        before the sync ended, and nothing was acknowledged.
+    a bad group, only zeros behind it   a torn tail if the bookie was killed and only the end is
+                                        not there, or if the machine was booted since the file was
+                                        made and zeros stand where data should be (``tail.py``):
+                                        the write did not end, and nothing was acknowledged.
                                         Else damage of the last group: the caller must distrust
                                         the bookie's open ledgers.  Both leave a provable prefix
     a bad group, anything behind it     damage; refused, with file and offset
@@ -23,7 +24,6 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from enum import Enum
-from operator import eq
 from struct import Struct
 
 from google_crc32c import value
@@ -44,11 +44,13 @@ from quorumbook.storage.journal.format import (
     JournalHeader,
     decode_header,
     group_check_prefix,
+    group_of_check,
     is_group,
     is_torn_header,
     is_version_mark,
 )
 from quorumbook.storage.journal.runs import RunCollector
+from quorumbook.storage.journal.tail import is_cut_short, lacks_blocks
 
 #: How much of a file is read at once.
 WINDOW_BYTES = 8 * 1024 * 1024
@@ -115,8 +117,8 @@ def read_header(file: File, journal_id: int) -> JournalHeader | None:
     if is_torn_header(data) and last_byte(file, HEADER_SIZE) == HEADER_SIZE:
         return None
     header = decode_header(data, journal_id, file.path)
-    if header.version == 1 and _check_behind(file, 0, file.size_bytes()) is not None:
-        # No header at all is the peer's oldest format; groups with checks are none of it.
+    if header.version == 1 and not any(data[:4]) and last_byte(file, 0):
+        # No header at all is the peer's oldest format, whose first bytes are a length.
         raise CorruptJournalError("the journal's header is damaged", path=file.path, offset=0)
     return header
 
@@ -140,15 +142,22 @@ def _up(position: int) -> int:
 
 
 def scan_checked(
-    file: File, journal_id: int, start: int, collect: RunCollector, *, was_booted: bool
+    file: File,
+    header: JournalHeader,
+    start: int,
+    collect: RunCollector,
+    *,
+    was_killed: bool,
+    was_booted: bool,
 ) -> FileEnd:
     """Read a file with checks from a group border on.
 
     Args:
         file: The journal.
-        journal_id: Its id.
+        header: Its header.
         start: From where on.
         collect: Takes the records.
+        was_killed: Whoever wrote it did not come to its end.
         was_booted: The machine was, since the file was made.
 
     Raises:
@@ -160,18 +169,20 @@ def scan_checked(
     window = _Window(file)
     position = max(start, HEADER_SIZE)
     while position < window.size:
-        end = _group_end(window, journal_id, position)
+        end = _group_end(window, header, position)
         if end is None:
-            return _bad_group(window, position, collect, was_booted=was_booted)
+            return _bad_group(
+                window, header, position, collect, was_killed=was_killed, was_booted=was_booted
+            )
         begin = position - window.base
         _replay_group(window, begin, end - window.base, collect)
         position = end
     return FileEnd(position, position)
 
 
-def _group_end(window: _Window, journal_id: int, position: int) -> int | None:
+def _group_end(window: _Window, header: JournalHeader, position: int) -> int | None:
     """Return the end of the good group that starts here, or None."""
-    wanted = group_check_prefix(position)
+    wanted = group_check_prefix(position, header.salt)
     size = WINDOW_BYTES
     start = window.at(position, ALIGNMENT)
     data = window.data
@@ -184,7 +195,7 @@ def _group_end(window: _Window, journal_id: int, position: int) -> int | None:
             end = found + CHECK_SIZE
             searched = found + 1
             aligned = (window.base + end) % ALIGNMENT == 0 and end <= len(data)
-            if aligned and is_group(journal_id, position, data[start:end]):
+            if aligned and is_group(header.journal_id, position, data[start:end]):
                 return window.base + end
             continue
         if window.base + len(data) >= window.size or size > GROUP_SIZE_LIMIT_BYTES:
@@ -222,40 +233,37 @@ def _replay_group(window: _Window, position: int, end: int, collect: RunCollecto
 
 
 def _bad_group(
-    window: _Window, position: int, collect: RunCollector, *, was_booted: bool
+    window: _Window,
+    header: JournalHeader,
+    position: int,
+    collect: RunCollector,
+    *,
+    was_killed: bool,
+    was_booted: bool,
 ) -> FileEnd:
     """Decide what a group is that cannot be proven: no group, a torn tail, or damage."""
     file = window.file
     end = last_byte(file, position)
     if end == position:
         return FileEnd(position, position)
-    later = _check_behind(file, position, end)
+    later = _check_behind(file, header.salt, position, end)
     if later is not None:
         raise CorruptJournalError(
             f"a group is damaged, and there is more data behind it (at {later})",
             path=file.path,
             offset=position,
         )
-    _provable_prefix(window, position, end, collect)
-    is_torn = was_booted and _lacks_blocks(file, position, _up(end))
+    size = min(_up(end) - position, GROUP_SIZE_LIMIT_BYTES)
+    window.base, window.data = position, file.read(position, size).ljust(size, b"\0")
+    _provable_prefix(window, collect)
+    prefix = group_check_prefix(position, header.salt)
+    is_torn = (was_killed and is_cut_short(window.data, prefix)) or (
+        was_booted and lacks_blocks(window.data, prefix)
+    )
     return FileEnd(position, _up(end), is_damaged=not is_torn, is_torn=is_torn)
 
 
-def _lacks_blocks(file: File, position: int, end: int) -> bool:
-    """Tell whether zeros stand where a part of the last group was to be written.
-
-    They do at its end if its check is not there.  A check that is there but for a few bytes is
-    one that was damaged.
-    """
-    found = file.read(end - CHECK_SIZE, CHECK_SIZE - 4)
-    wanted = group_check_prefix(position)
-    if sum(map(eq, found, wanted)) < len(wanted) - 4:
-        return True
-    blocks = (file.read(start, ALIGNMENT) for start in range(position, end, ALIGNMENT))
-    return not all(map(any, blocks))
-
-
-def _check_behind(file: File, position: int, end: int) -> int | None:
+def _check_behind(file: File, salt: int, position: int, end: int) -> int | None:
     """Look for a sign that the group at ``position`` is not the last; return where."""
     overlap = CHECK_SIZE
     for start in range(position, end, WINDOW_BYTES):
@@ -264,7 +272,7 @@ def _check_behind(file: File, position: int, end: int) -> int | None:
         while found >= 0:
             block_end: int = start + found + CHECK_SIZE
             if block_end % ALIGNMENT == 0 and found + 12 <= len(data):
-                group: int = _INT64.unpack_from(data, found + 4)[0]
+                group = group_of_check(data, found, salt)
                 is_ours = group == position and block_end < end
                 if is_ours or (position < group < block_end and group % ALIGNMENT == 0):
                     return block_end
@@ -272,16 +280,14 @@ def _check_behind(file: File, position: int, end: int) -> int | None:
     return None
 
 
-def _provable_prefix(window: _Window, position: int, end: int, collect: RunCollector) -> None:
-    """Hand over the first records of a bad group as far as they prove themselves.
+def _provable_prefix(window: _Window, collect: RunCollector) -> None:
+    """Hand over the first records of a bad group, all in the window, as far as they prove it.
 
     An entry or LAC does by the digest it carries (CRC-32C or CRC-32; a MAC cannot be checked
     without the password).  A fence needs no proof: one too many stops a writer, one too few
     lets two write.  A key has no proof and ends the prefix.
     """
-    size_limit = min(end - position, GROUP_SIZE_LIMIT_BYTES)
-    data = window.file.read(position, size_limit)
-    window.base, window.data = position, data
+    data = window.data
     collect.begin(data)
     at = 0
     while at + _HEAD.size <= len(data):
