@@ -220,7 +220,7 @@ def hostile(at: int, offset: int, shift: int) -> bytes:
 
 
 @pytest.mark.parametrize("of_block", range(5))
-def test_a_payload_that_imitates_checks_keeps_nobody_from_starting(of_block: int) -> None:
+def test_r24_a_payload_that_imitates_checks_keeps_nobody_from_starting(of_block: int) -> None:
     start = len(journal_bytes(7, [FIRST], salt=SALT))
     at = start + 4 + 36  # where the payload of the group's first entry begins
     for offset in (start, start + of_block * BLOCK):
@@ -242,7 +242,7 @@ def test_a_payload_that_imitates_checks_keeps_nobody_from_starting(of_block: int
         assert refused, "the imitation is a good one: files without a salt are refused for it"
 
 
-def test_a_payload_that_imitates_the_end_of_its_own_group_is_only_a_payload() -> None:
+def test_r24_a_payload_that_imitates_the_end_of_its_own_group_is_only_a_payload() -> None:
     start = len(journal_bytes(7, [FIRST], salt=SALT))
     for salt in (SALT, 0):
         head = struct.pack(">iqqqq", 36 + 1200, 1, 2, -1, 1200)
@@ -259,7 +259,7 @@ def test_a_payload_that_imitates_the_end_of_its_own_group_is_only_a_payload() ->
                 outcome(version_1(data))
 
 
-def test_journals_of_earlier_releases_are_read() -> None:
+def test_r24_journals_of_earlier_releases_are_read() -> None:
     for group in GROUPS.values():
         data = version_1(journal_bytes(7, [FIRST, group], zeros=4096, salt=0))
         ours = journal_bytes(7, [FIRST, group], zeros=4096, salt=SALT)
