@@ -22,7 +22,7 @@
     │   ├── NoSuchNodeError  NodeExistsError  NodeNotEmptyError  MetadataVersionConflict
     │   ├── NoSuchLedgerInMetadataError
     │   ├── MetadataFormatError  SessionExpiredError  MetadataUnavailableError
-    │   ├── MetadataUnauthorizedError
+    │   ├── MetadataUnauthorizedError  MetadataFateUnknownError
     │   ├── ClusterNotInitializedError  ClusterExistsError  MetadataMoveError
     │   └── ForeignLayoutError
     ├── NoAuditorError                 nobody looks after the cluster's ledgers, or may
@@ -330,6 +330,13 @@ class MetadataUnavailableError(MetadataError):
 
     code = -9
     retriable = True
+
+
+class MetadataFateUnknownError(MetadataUnavailableError):
+    """The store answers again, but nothing tells whether a write whose answer was lost was done.
+
+    Reading what stands there now, and deciding on that, is the way on.
+    """
 
 
 class MetadataUnauthorizedError(MetadataError):

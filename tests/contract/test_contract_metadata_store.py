@@ -43,6 +43,35 @@ async def test_a_node_is_created_once(store):
         await store.create("/")
 
 
+@pytest.mark.parametrize("name", ["set", "delete", "check"])
+async def test_an_operation_that_names_its_node_leaves_one_made_after_it_alone(store, name):
+    await store.create("/a", b"first")
+    first = (await store.get("/a")).creation_id
+    await store.delete("/a")
+    await store.create("/a", b"second")
+    second = (await store.get("/a")).creation_id
+    assert second > first
+
+    async def write(creation_id):
+        await {
+            "set": lambda: store.set("/a", b"mine", 0, creation_id=creation_id),
+            "delete": lambda: store.delete("/a", 0, creation_id=creation_id),
+            "check": lambda: store.multi(
+                [Check("/a", 0, creation_id), Set("/a", b"mine", 0, creation_id)]
+            ),
+        }[name]()
+
+    with pytest.raises(MetadataVersionConflict, match="made again"):
+        await write(first)
+    assert (await store.get("/a")).data == b"second"
+    await write(second)
+    node = await store.exists("/a")
+    assert node is None if name == "delete" else (node.data, node.version) == (b"mine", 1)
+    if name == "delete":
+        with pytest.raises(NoSuchNodeError):
+            await write(second)
+
+
 async def test_a_parent_must_exist(store):
     with pytest.raises(NoSuchNodeError):
         await store.create("/a/b")

@@ -304,7 +304,7 @@ class BookKeeper(Closing):
                 raise _has_writer(ledger_id)
             metadata = _without_mark(metadata)
             try:
-                version = await context.ledgers.write(metadata, version)
+                version = await context.ledgers.write_alone(metadata, version)
             except MetadataVersionConflict as conflict:
                 raise _has_writer(ledger_id) from conflict
         return self._writer(own, metadata, version, password, deferred_sync)

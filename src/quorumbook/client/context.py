@@ -31,10 +31,20 @@ class Ledgers(Protocol):
         """Return a ledger's metadata and its version."""
         ...
 
+    async def read_again(
+        self, metadata: LedgerMetadata, watch: Callable[[], None] | None = None
+    ) -> tuple[LedgerMetadata, int]:
+        """Return what the same ledger's metadata is by now, and its version."""
+        ...
+
     async def write(
         self, metadata: LedgerMetadata, version: int, *, in_session: bool = False
     ) -> int:
         """Replace a ledger's metadata of that version; return the new version."""
+        ...
+
+    async def write_alone(self, metadata: LedgerMetadata, version: int) -> int:
+        """Do so as one of several that would write the same, and know who it was."""
         ...
 
 
@@ -133,7 +143,7 @@ async def _change_metadata(
     while True:
         try:
             if must_read:
-                metadata, version = await context.ledgers.read(metadata.ledger_id)
+                metadata, version = await context.ledgers.read_again(metadata)
                 must_read = False
             wanted = change(metadata)
             if wanted is None:

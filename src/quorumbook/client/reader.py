@@ -297,7 +297,7 @@ class LedgerReader(Closing):
 
     async def start(self) -> None:
         """Begin to watch the metadata: replicas move, ledgers get closed."""
-        metadata, version = await self._context.ledgers.read(self.id, self._watch)
+        metadata, version = await self._context.ledgers.read_again(self._metadata, self._watch)
         self._take(metadata, version)
         if not metadata.is_closed:
             await self.read_last_add_confirmed()
@@ -321,7 +321,7 @@ class LedgerReader(Closing):
         except NoSuchEntryError as error:
             # A ledger that was deleted has its entries collected; say that instead.
             with contextlib.suppress(MetadataUnavailableError):
-                await self._context.ledgers.read(self.id)
+                await self._context.ledgers.read_again(self._metadata)
             raise error
         finally:
             self._reads.discard(read)
@@ -382,7 +382,9 @@ class LedgerReader(Closing):
             while self._is_stale and not self._is_over:
                 self._is_stale = False
                 try:
-                    metadata, version = await self._context.ledgers.read(self.id, self._watch)
+                    metadata, version = await self._context.ledgers.read_again(
+                        self._metadata, self._watch
+                    )
                 except MetadataUnavailableError:
                     self._is_stale = True
                     await asyncio.sleep(_METADATA_RETRY_S)

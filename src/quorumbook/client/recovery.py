@@ -326,7 +326,7 @@ class _RecoveryDriver:
             for attempt in range(_METADATA_ATTEMPTS):
                 try:
                     if must_read:
-                        metadata, self._version = await ledgers.read(self._ledger_id)
+                        metadata, self._version = await ledgers.read_again(wanted)
                         self._state.on_metadata(metadata)
                     else:
                         self._version = await ledgers.write(wanted, self._version)
@@ -334,7 +334,7 @@ class _RecoveryDriver:
                     break
                 except MetadataVersionConflict:
                     must_read = True
-                    metadata, self._version = await ledgers.read(self._ledger_id)
+                    metadata, self._version = await ledgers.read_again(wanted)
                     self._state.on_metadata(metadata)
                     break
                 except MetadataUnavailableError:

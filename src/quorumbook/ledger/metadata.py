@@ -58,7 +58,8 @@ class LedgerMetadata:
 
     ``ctime_ms`` is when the ledger was made, from the metadata itself (``is_ctime_stored``) or
     else from its node; only a stored one is written back.  ``digest_type`` and ``password`` are
-    None for ledgers of very old writers, whose opener supplies them.
+    None for ledgers of very old writers, whose opener supplies them.  ``incarnation`` is not
+    stored: it tells this ledger from one that has its id after it; None if that is unknown.
     """
 
     ledger_id: LedgerId
@@ -76,6 +77,7 @@ class LedgerMetadata:
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     format_version: int = 3
     creator_token: int | None = None
+    incarnation: int | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         problem = self._problem()

@@ -16,6 +16,7 @@ from quorumbook.errors import (
     ClusterExistsError,
     ClusterNotInitializedError,
     ConfigError,
+    MetadataFateUnknownError,
     MetadataFormatError,
     NodeExistsError,
     NoSuchNodeError,
@@ -83,6 +84,10 @@ async def init_cluster(
         )
     except NodeExistsError as error:
         raise ClusterExistsError(f"{store.uri} already holds a cluster") from error
+    except MetadataFateUnknownError:
+        # The id tells whose cluster it is that is there.
+        if await read_instance_id(store) != instance_id:
+            raise
     return instance_id
 
 

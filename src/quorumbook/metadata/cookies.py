@@ -32,7 +32,7 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import BookieId
 from quorumbook.metadata.cluster import read_instance_id
-from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.nodes import create_with_parents, set_alike
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore
 from quorumbook.protocol.messages import message_class
@@ -225,7 +225,7 @@ class CookieStore:
         """
         path = self._paths.cookie(cookie.bookie_id)
         if version is not None:
-            return await self._store.set(path, cookie.encode(), version)
+            return await set_alike(self._store, path, cookie.encode(), version)
         # Parents are made as needed, but never a cluster.
         await read_instance_id(self._store)
         try:

@@ -21,6 +21,7 @@ from quorumbook.errors import (
     LedgerIdOverflowError,
     LocalProtocolError,
     MetadataError,
+    MetadataFateUnknownError,
     NodeExistsError,
     NodeNotEmptyError,
     NoSuchNodeError,
@@ -137,7 +138,12 @@ async def _raise_counter(
     missing = count - (await _created_count(store, parent) or 0)
     while missing > 0:
         steps = min(missing, _STEPS_AT_ONCE, store.multi_limit // 2)
-        await store.multi([step for _ in range(steps) for step in (Create(child), Delete(child))])
+        operations = [step for _ in range(steps) for step in (Create(child), Delete(child))]
+        try:
+            await store.multi(operations)
+        except MetadataFateUnknownError:
+            missing = count - (await _created_count(store, parent) or 0)
+            continue
         missing -= steps
         report(steps)
 

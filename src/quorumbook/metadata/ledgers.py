@@ -7,7 +7,7 @@ What the metadata says and how it may change is ``ledger.metadata``'s business, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from dataclasses import replace
 
 from quorumbook.errors import (
@@ -24,7 +24,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.metadata_format import decode, encode
 from quorumbook.metadata.cluster import not_initialized, read_layout
-from quorumbook.metadata.nodes import create_with_parents, with_living_session
+from quorumbook.metadata.nodes import change_once, create_with_parents, with_living_session
 from quorumbook.metadata.paths import (
     Branch,
     LayoutKind,
@@ -32,7 +32,7 @@ from quorumbook.metadata.paths import (
     branches,
     foreign_branches,
 )
-from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Watch, split
+from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch, split
 
 
 class LedgerManager:
@@ -62,16 +62,20 @@ class LedgerManager:
             token = self._store.env.random.randrange(1, 2**63)
             metadata = replace(metadata, creator_token=token)
         data = encode(metadata)
+        is_made_now = True
         try:
             await self._create_node(path, data)
         except NodeExistsError as error:
-            version = await self._version_if_ours(path, metadata)
-            if version is None:
-                raise LedgerExistsError(
-                    f"ledger {metadata.ledger_id} exists already", ledger_id=metadata.ledger_id
-                ) from error
-            return metadata, version
-        return metadata, 0
+            if metadata.creator_token is None:
+                raise _exists(metadata.ledger_id) from error
+            is_made_now = False
+        node = await self._store.exists(path)
+        if node is None:
+            raise _no_ledger(metadata.ledger_id)
+        # One that was made now may have been changed since, or deleted and made by somebody else.
+        if node.data != data and (node.version == 0 or not is_made_now):
+            raise _exists(metadata.ledger_id)
+        return replace(metadata, incarnation=node.creation_id), 0
 
     async def read(
         self, ledger_id: LedgerId, watch: Watch | None = None
@@ -86,7 +90,24 @@ class LedgerManager:
             node = await self._store.get(await self._path(ledger_id), watch)
         except NoSuchNodeError as error:
             raise _no_ledger(ledger_id) from error
-        return decode(ledger_id, node.data, node.ctime_ms), node.version
+        metadata = decode(ledger_id, node.data, node.ctime_ms)
+        return replace(metadata, incarnation=node.creation_id), node.version
+
+    async def read_again(
+        self, metadata: LedgerMetadata, watch: Watch | None = None
+    ) -> tuple[LedgerMetadata, int]:
+        """Return what a ledger's metadata is by now, and its version.
+
+        Raises:
+            NoSuchLedgerInMetadataError: it was deleted, also if another has its id since.
+        """
+        found, version = await self.read(metadata.ledger_id, watch)
+        if metadata.incarnation not in (None, found.incarnation):
+            raise NoSuchLedgerInMetadataError(
+                f"ledger {metadata.ledger_id} was deleted, and another one has its id now",
+                ledger_id=metadata.ledger_id,
+            )
+        return found, version
 
     async def exists(self, ledger_id: LedgerId) -> bool:
         """Ask for this one ledger's node; False is a positive "no such ledger" (R27)."""
@@ -101,28 +122,65 @@ class LedgerManager:
         """Replace a ledger's metadata if its node has this version; return the new version.
 
         Args:
-            metadata: What to write.
+            metadata: What to write; of the ledger that it was read of, not of one of its id that
+                was made since (``incarnation``).
             version: What it is based on.
             in_session: It relies on a lock too, and must not be written in another session.
 
         Raises:
             MetadataVersionConflict: somebody else changed it; read again and decide.
             NoSuchLedgerInMetadataError: it was deleted.
+            MetadataFateUnknownError: it may be written; others may have written the same.
             SessionExpiredError: the session is over, and with it the lock.
         """
+        return await self._write(replace(metadata, creator_token=None), version, in_session)
+
+    async def write_alone(self, metadata: LedgerMetadata, version: int) -> int:
+        """Replace a ledger's metadata, as one of several that would write the same.
+
+        A random token in the creator's place (format 3) tells whose write it was if its answer is
+        lost; without one, in format 2 and 1, it counts as somebody else's then.  The next change
+        drops the token.
+
+        Raises:
+            MetadataVersionConflict: somebody else was first, or may have been.
+            NoSuchLedgerInMetadataError: it was deleted.
+        """
         path = await self._path(metadata.ledger_id)
-        data = encode(replace(metadata, creator_token=None))
-        try:
-            if in_session:
-                return await self._store.set(path, data, version)
-            return await with_living_session(
-                self._store, lambda: self._store.set(path, data, version)
+        token = self._store.env.random.randrange(1, 2**63) if metadata.format_version >= 3 else None
+        own = replace(metadata, creator_token=token)
+        data = encode(own)
+
+        async def was_done() -> bool:
+            node = await self._store.exists(path)
+            return token is not None and node is not None and node.data == data
+
+        operation = Set(path, data, version, own.incarnation)
+        with self._named_errors(metadata.ledger_id):
+            await change_once(
+                self._store, [operation], was_done, f"a change of ledger {metadata.ledger_id}"
             )
+        return version + 1
+
+    async def _write(self, metadata: LedgerMetadata, version: int, in_session: bool) -> int:
+        path, data = await self._path(metadata.ledger_id), encode(metadata)
+
+        def write() -> Awaitable[int]:
+            return self._store.set(path, data, version, creation_id=metadata.incarnation)
+
+        with self._named_errors(metadata.ledger_id):
+            return await (write() if in_session else with_living_session(self._store, write))
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _named_errors(ledger_id: LedgerId) -> Iterator[None]:
+        try:
+            yield
         except NoSuchNodeError as error:
-            raise _no_ledger(metadata.ledger_id) from error
+            raise _no_ledger(ledger_id) from error
         except MetadataVersionConflict as error:
             raise MetadataVersionConflict(
-                f"ledger {metadata.ledger_id}: {error}", ledger_id=metadata.ledger_id
+                f"ledger {ledger_id}: {error}", ledger_id=ledger_id
             ) from error
 
     async def delete(self, ledger_id: LedgerId, version: int = ANY_VERSION) -> None:
@@ -206,14 +264,6 @@ class LedgerManager:
             # It may have happened or not; the token tells if the second attempt finds it.
             await with_living_session(self._store, create)
 
-    async def _version_if_ours(self, path: str, metadata: LedgerMetadata) -> int | None:
-        """Return the version of a node that an earlier attempt of ours made, else None."""
-        node = await self._store.exists(path)
-        if node is None or metadata.creator_token is None:
-            return None
-        token = decode(metadata.ledger_id, node.data, node.ctime_ms).creator_token
-        return node.version if token == metadata.creator_token else None
-
     async def _path(self, ledger_id: LedgerId) -> str:
         return self._paths.ledger(await self._layout_kind(), ledger_id)
 
@@ -225,6 +275,10 @@ class LedgerManager:
     async def _check_cluster(self) -> None:
         if await self._store.exists(self._paths.instance_id) is None:
             raise not_initialized(self._store)
+
+
+def _exists(ledger_id: LedgerId) -> LedgerExistsError:
+    return LedgerExistsError(f"ledger {ledger_id} exists already", ledger_id=ledger_id)
 
 
 def _no_ledger(ledger_id: LedgerId) -> NoSuchLedgerInMetadataError:

@@ -274,13 +274,23 @@ class MemoryStore:
         row = await self._read(path, watch, must_exist=False)
         return None if row is None else row.node
 
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+    async def set(
+        self,
+        path: str,
+        data: bytes,
+        version: int = ANY_VERSION,
+        *,
+        creation_id: int | None = None,
+    ) -> int:
         """Replace the data of a node; return the new version."""
-        return await self._write(lambda tree: tree.set(Set(path, data, version), self._ms()))
+        operation = Set(path, data, version, creation_id)
+        return await self._write(lambda tree: tree.set(operation, self._ms()))
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+    ) -> None:
         """Delete a node."""
-        await self._write(lambda tree: tree.delete(Delete(path, version)))
+        await self._write(lambda tree: tree.delete(Delete(path, version, creation_id)))
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""

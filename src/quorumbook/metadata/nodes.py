@@ -12,8 +12,10 @@ from google.protobuf import text_format
 from quorumbook.env import logger
 from quorumbook.errors import (
     MetadataError,
+    MetadataFateUnknownError,
     MetadataFormatError,
     MetadataUnavailableError,
+    MetadataVersionConflict,
     NodeExistsError,
     NoSuchNodeError,
     SessionExpiredError,
@@ -79,8 +81,9 @@ async def change_once(
 ) -> None:
     """Carry operations out in one step, once, however often the answer is lost.
 
-    What they write says what it is (a ledger's id, a segment's number), so that after a lost
-    answer a look tells whether they were carried out.
+    After a lost answer ``was_done`` looks: for something that nobody else can have written (the id
+    of a ledger that only we know, a token), or where it does not matter who did.  Where neither is
+    so it says False, and what was done counts as somebody else's.
     """
     clock = store.env.clock
     deadline_ns = clock.now_ns() + int(_PATIENCE_S * 1e9)
@@ -102,6 +105,23 @@ async def change_once(
             raise
         else:
             return
+
+
+async def set_alike(store: MetadataStore, path: str, data: bytes, version: int) -> int:
+    """Compare and set where it does not matter who of several wrote these bytes.
+
+    After a lost answer, finding them counts as having written them.
+
+    Returns:
+        The version that they have.
+    """
+    try:
+        return await store.set(path, data, version)
+    except MetadataFateUnknownError as error:
+        node = await store.exists(path)
+        if node is None or node.data != data:
+            raise MetadataVersionConflict(f"metadata node {path} was changed meanwhile") from error
+        return node.version
 
 
 class OnceWatch:

@@ -16,6 +16,7 @@ from functools import partial
 
 from quorumbook.errors import (
     ConfigError,
+    MetadataFateUnknownError,
     MetadataFormatError,
     MetadataUnavailableError,
     MetadataVersionConflict,
@@ -32,6 +33,12 @@ from quorumbook.metadata.store import MetadataStore, Watch
 _VERSION = 1
 #: Others may change the table between our read and our write; nobody is that unlucky so often.
 _ATTEMPTS = 32
+_LOOK_AGAIN = (
+    NoSuchNodeError,
+    NodeExistsError,
+    MetadataVersionConflict,
+    MetadataFateUnknownError,
+)
 
 
 class RackTable:
@@ -75,7 +82,8 @@ class RackTable:
     async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         await read_instance_id(self._store)
         for _ in range(_ATTEMPTS):
-            with contextlib.suppress(NoSuchNodeError, NodeExistsError, MetadataVersionConflict):
+            # A change whose answer was lost is made again, on what stands there then.
+            with contextlib.suppress(*_LOOK_AGAIN):
                 if await self._store.exists(self._path) is None:
                     first = _encode(change({}))
                     create = partial(self._store.create, self._path, first)

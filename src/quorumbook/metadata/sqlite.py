@@ -115,14 +115,24 @@ class SqliteStore:
 
         return await self._read(exists)
 
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+    async def set(
+        self,
+        path: str,
+        data: bytes,
+        version: int = ANY_VERSION,
+        *,
+        creation_id: int | None = None,
+    ) -> int:
         """Replace the data of a node; return the new version."""
-        operation = Set(path, bytes(data), version)
+        operation = Set(path, bytes(data), version, creation_id)
         return await self._write(lambda: self._thread.tree.set(operation, self._now_ms()))
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+    ) -> None:
         """Delete a node."""
-        await self._write(lambda: self._thread.tree.delete(Delete(path, version)))
+        operation = Delete(path, version, creation_id)
+        await self._write(lambda: self._thread.tree.delete(operation))
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""

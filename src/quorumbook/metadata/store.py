@@ -84,6 +84,8 @@ class Set:
     path: str
     data: bytes
     version: int = ANY_VERSION
+    #: Which node of this path, if any other that was made after it must not be taken for it.
+    creation_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Delete:
 
     path: str
     version: int = ANY_VERSION
+    creation_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Check:
 
     path: str
     version: int = ANY_VERSION
+    creation_id: int | None = None
 
 
 Operation: TypeAlias = Create | Set | Delete | Check
@@ -109,6 +113,12 @@ class MetadataStore(Protocol):
     """One open store; made by ``uri.open_store``.
 
     An operation that is cancelled, or fails with ``MetadataUnavailableError``, may have happened.
+    One that returns has happened: what it wrote was this caller's own, never the same bytes of
+    somebody else.  A deletion that returns says that the node is gone.
+
+    Versions begin anew with a node that is deleted and created again.  Who may outlive that names
+    the ``creation_id`` as well.  ZooKeeper knows no such condition: its driver looks before the
+    write, and fails with ``MetadataVersionConflict`` if the node was replaced in between.
     """
 
     @property
@@ -173,21 +183,30 @@ class MetadataStore(Protocol):
         """Return a node or None; the watch runs when it is created, set or deleted."""
         ...
 
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+    async def set(
+        self,
+        path: str,
+        data: bytes,
+        version: int = ANY_VERSION,
+        *,
+        creation_id: int | None = None,
+    ) -> int:
         """Replace the data of a node if it has this version; return the new version.
 
         Raises:
             NoSuchNodeError: there is none.
-            MetadataVersionConflict: it has another version.
+            MetadataVersionConflict: it has another version, or is another node.
         """
         ...
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+    ) -> None:
         """Delete a node if it has this version.
 
         Raises:
             NoSuchNodeError: there is none.
-            MetadataVersionConflict: it has another version.
+            MetadataVersionConflict: it has another version, or is another node.
             NodeNotEmptyError: it has children.
         """
         ...

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from quorumbook.errors import (
+    MetadataFateUnknownError,
     MetadataMoveError,
     NodeExistsError,
     NoSuchNodeError,
@@ -39,7 +40,7 @@ from quorumbook.metadata.dump import DumpWriter, Header, Record, Writes
 from quorumbook.metadata.ids import IdCounters, raise_id_counters, read_id_counters
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import READ_ONLY_NAME, TreePaths, is_kept_apart
-from quorumbook.metadata.store import Create, Delete, MetadataStore, Node, Set, split
+from quorumbook.metadata.store import Create, Delete, MetadataStore, Node, Operation, Set, split
 from quorumbook.metadata.uri import named_layout
 
 #: Takes what is being done and how much of it was done since the last call.
@@ -263,14 +264,18 @@ async def _write(records: AsyncIterator[Record], target: MetadataStore, report: 
 async def _open_for_all(target: MetadataStore, header: Header) -> None:
     """Make the target a cluster, in one step."""
     paths = TreePaths(target.ledgers_root)
-    await target.multi(
-        [
-            Create(paths.instance_id, header.instance_id),
-            Create(paths.layout, header.layout),
-            Delete(paths.transfer),
-            Delete(paths.transfer_lock),
-        ]
-    )
+    operations: list[Operation] = [
+        Create(paths.instance_id, header.instance_id),
+        Create(paths.layout, header.layout),
+        Delete(paths.transfer),
+        Delete(paths.transfer_lock),
+    ]
+    try:
+        await target.multi(operations)
+    except MetadataFateUnknownError:
+        # Nobody else takes the mark away while the lock is ours.
+        if await target.exists(paths.transfer) is not None:
+            raise
 
 
 async def _claim(target: MetadataStore) -> None:
@@ -341,7 +346,11 @@ async def _delete_below(store: MetadataStore, parent: str, kept: Iterable[str] =
         for path, node in zip(paths, await _get_all(store, paths), strict=True):
             if node is not None and node.children_count:
                 await _delete_below(store, path)
-        await store.multi([Delete(path) for path in paths])
+        try:
+            await store.multi([Delete(path) for path in paths])
+        except MetadataFateUnknownError:
+            await _delete_below(store, parent, kept)
+            return
 
 
 async def _walk(store: MetadataStore, *, is_online: bool) -> AsyncIterator[Record]:

@@ -177,7 +177,7 @@ class Tree:
     def set(self, operation: Set, now_ms: int) -> int:
         """Replace the data of a node; return its new version."""
         check_data(operation.path, operation.data)
-        row = self._at_version(operation.path, operation.version)
+        row = self._demanded(operation)
         row.data = operation.data
         row.version += 1
         row.mtime_ms = now_ms
@@ -188,7 +188,7 @@ class Tree:
     def delete(self, operation: Delete) -> None:
         """Delete a node without children."""
         path = operation.path
-        row = self._at_version(path, operation.version)
+        row = self._demanded(operation)
         if path == "/":
             raise LocalProtocolError("metadata node / cannot be deleted")
         if row.children_count:
@@ -202,7 +202,7 @@ class Tree:
 
     def check(self, operation: Check) -> None:
         """Demand that a node exists and has a version."""
-        self._at_version(operation.path, operation.version)
+        self._demanded(operation)
 
     def replace(self, path: str, data: bytes, ephemeral: bool, session: int, now_ms: int) -> None:
         """Delete a node, if it is there, and create it anew."""
@@ -228,8 +228,11 @@ class Tree:
         for path in self._rows.paths_owned_by(session_id):
             self.delete(Delete(path))
 
-    def _at_version(self, path: str, version: int) -> Row:
+    def _demanded(self, operation: Set | Delete | Check) -> Row:
+        path, version = operation.path, operation.version
         row = self.get(path)
+        if operation.creation_id not in (None, row.creation_id):
+            raise MetadataVersionConflict(f"metadata node {path} was deleted and made again")
         if version not in (ANY_VERSION, row.version):
             raise MetadataVersionConflict(
                 f"metadata node {path}: version {row.version}, not {version}"

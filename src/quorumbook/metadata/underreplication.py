@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 
 from quorumbook.errors import (
+    MetadataFateUnknownError,
     MetadataFormatError,
     MetadataUnavailableError,
     MetadataVersionConflict,
@@ -84,6 +85,8 @@ class Work:
     mark: Mark
     #: The mark's version when the work began; None if the ledger was not marked.
     version: int | None
+    #: Which mark of this ledger that was.
+    creation_id: int | None = None
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -150,7 +153,7 @@ class UnderreplicationQueue(RecoverySwitches):
                 if await self._store.exists(lock) is None:
                     return True
             await self._store.set(path, merged.encode(), node.version)
-        except (NoSuchNodeError, MetadataVersionConflict):
+        except (NoSuchNodeError, MetadataVersionConflict, MetadataFateUnknownError):
             return False
         return True
 
@@ -261,9 +264,9 @@ class UnderreplicationQueue(RecoverySwitches):
         path = self._paths.underreplicated(work.ledger_id)
         is_gone = True
         try:
-            await self._store.delete(path, work.version)
-        except MetadataVersionConflict:
-            is_gone = False
+            await self._store.delete(path, work.version, creation_id=work.creation_id)
+        except (MetadataVersionConflict, MetadataFateUnknownError):
+            is_gone = False  # another mark is there, whoever deleted the one that was taken
         except NoSuchNodeError:
             pass  # an earlier attempt's answer was lost, or the ledger itself was deleted
         if is_gone:
@@ -308,7 +311,7 @@ class UnderreplicationQueue(RecoverySwitches):
             return None
         work = Work(Mark(ledger_id, ()), None)
         if found is not None:
-            work = Work(found[0], found[1].version)
+            work = Work(found[0], found[1].version, found[1].creation_id)
         self._held[ledger_id] = work
         return work
 

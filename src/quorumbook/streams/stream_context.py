@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from quorumbook.client import BookKeeper
 from quorumbook.errors import LocalProtocolError, MetadataVersionConflict, NoSuchNodeError
+from quorumbook.metadata.nodes import set_alike
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.streams.errors import PolicyConflictError
 from quorumbook.streams.format.binding import AccessControl
@@ -74,7 +75,7 @@ class StreamContext:
         if expected is not None and found != expected:
             raise PolicyConflictError(f"the policy of {path} was changed meanwhile; read it again")
         try:
-            await self.store.set(path, policy.encode(), version)
+            await set_alike(self.store, path, policy.encode(), version)
         except (MetadataVersionConflict, NoSuchNodeError) as error:
             raise PolicyConflictError(f"somebody else changes the policy of {path}") from error
 

@@ -133,15 +133,16 @@ async def test_s69_a_ledger_whose_only_copy_is_gone_rests_and_the_others_are_hea
         assert failure.is_quarantined
         name = "replication_replication_worker_NUM_LEDGERS_IN_QUARANTINE"
         await until(lambda: numbers(worker)[name] == 1)
+    # Before the next worker is there, which would heal it while the holder is back.
+    await back(cluster, client, bookie)
+    other = await write(client)
+    metadata = await client.ledger_metadata(other)
+    second = next(b for b in metadata.ensemble if b != lost)
+    await gone(cluster, client, lost)
+    await gone(cluster, client, second)
+    await cluster.add(2)
     async with working(client, retry_s_max=3600.0) as worker:
         # Whatever else is marked is healed meanwhile; the hopeless one stays on the queue.
-        await back(cluster, client, bookie)
-        other = await write(client)
-        metadata = await client.ledger_metadata(other)
-        second = next(b for b in metadata.ensemble if b != lost)
-        await gone(cluster, client, lost)
-        await gone(cluster, client, second)
-        await cluster.add(2)
         await worker.queue.mark(other, [second, lost])
         await healed(worker, other)
         assert await worker.queue.read(hopeless) is not None

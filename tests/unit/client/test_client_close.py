@@ -18,6 +18,7 @@ from quorumbook.errors import (
     LedgerClosedError,
     LedgerFencedError,
     MetadataVersionConflict,
+    NoSuchLedgerInMetadataError,
     NotEnoughBookiesError,
     UnauthorizedError,
 )
@@ -118,6 +119,26 @@ async def test_r05_a_ledger_closed_by_somebody_elsewhere_is_an_error() -> None:
             await ledger.close()
         current, _ = await bk._ledgers.read(ledger.id)
         assert current.last_entry_id == 0
+
+
+async def test_r05_a_writer_and_a_reader_leave_the_next_ledger_of_their_id_alone() -> None:
+    async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
+        old = await bk.create_ledger(ledger_id=5)
+        await old.append(b"abc")
+        reader = await bk.open_ledger(5, recover=False)
+        await bk.delete_ledger(5)
+        new = await bk.create_ledger(ledger_id=5, custom_metadata={"whose": b"new"})
+        with pytest.raises(NoSuchLedgerInMetadataError, match="another one has its id"):
+            await old.close()
+        metadata = await bk.ledger_metadata(5)
+        assert metadata.state is LedgerState.OPEN
+        assert metadata.custom_metadata == {"whose": b"new"}
+        with pytest.raises(NoSuchLedgerInMetadataError):
+            await reader._context.ledgers.read_again(reader._metadata)
+        await reader.close()
+        await new.append(b"new")
+        await new.close()
+        assert (await bk.ledger_metadata(5)).last_entry_id == 0
 
 
 async def test_r05_a_ledger_in_recovery_is_not_closed_by_its_writer() -> None:

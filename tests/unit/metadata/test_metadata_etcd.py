@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 
@@ -12,13 +13,14 @@ import pytest
 from doubles.etcd_server import EtcdServer, free_port
 from quorumbook.errors import (
     LocalProtocolError,
+    MetadataFateUnknownError,
     MetadataFormatError,
     MetadataUnavailableError,
     MetadataVersionConflict,
     NoSuchNodeError,
     SessionExpiredError,
 )
-from quorumbook.metadata.store import Create, Delete, Set
+from quorumbook.metadata.store import Check, Create, Delete, Set
 from quorumbook.metadata.uri import open_store
 
 grpc = pytest.importorskip("grpc", reason="pip install 'quorumbook[etcd]'")
@@ -145,6 +147,66 @@ async def test_a_write_is_in_doubt_if_the_session_ends_with_its_answer(etcd, sto
     assert await other.exists("/a") is not None
     with pytest.raises(SessionExpiredError):
         await store.create("/b")
+
+
+class Overtaken(LostAnswers):
+    """Loses a commit or its answer, and does not come back before a rival has written."""
+
+    def __init__(self, store, before, rival):
+        super().__init__(store, 1, before)
+        self._rival = rival
+
+    async def __call__(self, method, request, timeout_s):
+        try:
+            return await super().__call__(method, request, timeout_s)
+        except Lost:
+            if self._before:
+                await self._rival()
+            raise
+
+    async def on_lost(self):
+        await self._rival()
+
+
+@pytest.mark.parametrize("is_multi", [False, True], ids=["single", "multi"])
+@pytest.mark.parametrize("rival", [None, b"same", b"other"])
+async def test_of_two_that_set_the_same_by_version_one_at_most_is_told_that_it_did(
+    etcd, open_etcd, other, rival, is_multi
+):
+    async def claim(store, path, data):
+        if is_multi:
+            await store.multi([Check("/", -1), Set(path, data, 0), Create(f"{path}/c", data)])
+        else:
+            await store.set(path, data, 0)
+
+    for number, (before, is_over) in enumerate(itertools.product((True, False), repeat=2)):
+        store, path, winners = await open_etcd(), f"/a{number}", []
+        await other.create(path)
+
+        async def overtake(store=store, path=path, is_over=is_over, winners=winners):
+            if rival is not None:
+                with contextlib.suppress(MetadataVersionConflict):
+                    await claim(other, path, rival)
+                    winners.append(rival)
+            if is_over:
+                etcd.call("lease/revoke", ID=store.session_id)
+
+        Overtaken(store, before, overtake)
+        try:
+            await claim(store, path, b"same")
+            winners.append(b"same")
+        except MetadataFateUnknownError:
+            assert is_over
+        except SessionExpiredError:
+            assert is_over
+            assert before
+        except MetadataVersionConflict:
+            assert winners == [rival]
+        assert len(winners) <= 1
+        if not is_over:
+            assert len(winners) == 1
+        for winner in winners:
+            assert (await other.get(path)).data == winner
 
 
 async def test_a_session_that_ends_between_the_read_and_the_write_writes_nothing(

@@ -12,6 +12,7 @@ from quorumbook.errors import (
     ClusterNotInitializedError,
     LedgerExistsError,
     LedgerIdOverflowError,
+    MetadataFateUnknownError,
     MetadataFormatError,
     MetadataUnavailableError,
     MetadataVersionConflict,
@@ -144,6 +145,72 @@ async def test_a_write_demands_the_version_it_is_based_on(manager):
         await manager.write(metadata.closed(4, 100), 0)
     assert caught.value.ledger_id == 1
     assert (await manager.read(1))[0].state is LedgerState.IN_RECOVERY
+
+
+async def test_a_ledger_made_again_under_an_id_is_not_changed_by_what_was_read_of_the_old_one(
+    manager,
+):
+    """Whatever the versions are: a writer may outlive its ledger."""
+    old, _ = await manager.create(metadata_of(1, custom_metadata={"whose": b"old"}))
+    read, version = await manager.read(1)
+    await manager.delete(1)
+    await manager.create(metadata_of(1, custom_metadata={"whose": b"new"}))
+    for metadata in (old, read):
+        with pytest.raises(MetadataVersionConflict):
+            await manager.write(metadata.in_recovery(), version)
+        with pytest.raises(MetadataVersionConflict):
+            await manager.write_alone(metadata.in_recovery(), version)
+        with pytest.raises(NoSuchLedgerInMetadataError, match="another one has its id"):
+            await manager.read_again(metadata)
+    new, _ = await manager.read(1)
+    assert (new.custom_metadata, new.state) == ({"whose": b"new"}, LedgerState.OPEN)
+    assert (await manager.read_again(new))[0] == new
+
+
+async def test_a_ledger_that_another_made_right_after_ours_was_deleted_is_not_ours(
+    manager, faulty, store
+):
+    path = "/ledgers/00/0000/L0001"
+
+    async def made_by_another():
+        del faulty.after["create", path]
+        await store.delete(path)
+        other = LedgerManager(store)
+        await other.create(metadata_of(1, custom_metadata={"whose": b"another's"}))
+
+    faulty.after["create", path] = made_by_another
+    with pytest.raises(LedgerExistsError):
+        await manager.create(metadata_of(1))
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+@pytest.mark.parametrize("is_rivals", [True, False])
+async def test_who_changed_a_ledger_alone_is_known_or_counts_as_somebody_else(
+    manager, faulty, store, format_version, is_rivals
+):
+    """Two write the same; the answer of one is lost."""
+    metadata, _ = await manager.create(metadata_of(1, format_version=format_version))
+    rival = LedgerManager(store)
+
+    async def lose(operations):
+        faulty.multi = store.multi
+        if is_rivals:
+            await rival.write_alone(metadata, 0)
+        else:
+            await store.multi(operations)
+        raise MetadataFateUnknownError("lost")
+
+    faulty.multi = lose
+    if is_rivals or format_version == 2:
+        with pytest.raises(MetadataVersionConflict):
+            await manager.write_alone(metadata, 0)
+    else:
+        assert await manager.write_alone(metadata, 0) == 1
+    found, version = await manager.read(1)
+    assert version == 1
+    # The next change leaves no token behind, as Apache BookKeeper's does not.
+    await manager.write(found, version)
+    assert (await manager.read(1))[0].creator_token is None
 
 
 async def test_s20_metadata_without_password_and_digest_keeps_its_format(manager, store):

@@ -21,7 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumbook.env import Env, logger
-from quorumbook.errors import MetadataUnavailableError, SessionExpiredError
+from quorumbook.errors import (
+    MetadataFateUnknownError,
+    MetadataUnavailableError,
+    SessionExpiredError,
+)
 from quorumbook.metadata.etcd.client import (
     TXN,
     CompactedError,
@@ -240,7 +244,7 @@ class EtcdCalls:
             return True
         kvs = answer.responses[0].response_range.kvs
         if is_repeated and not kvs:
-            raise MetadataUnavailableError(
+            raise MetadataFateUnknownError(
                 "etcd was away during a write, and the session ended meanwhile: it may have "
                 "happened or not"
             )

@@ -116,7 +116,7 @@ class EtcdTree(Tree):
 
     def delete(self, operation: Delete) -> None:
         """Delete a node without children."""
-        row = self._at_version(operation.path, operation.version)
+        row = self._demanded(operation)
         if operation.path == "/":
             raise LocalProtocolError("metadata node / cannot be deleted")
         if row.children_count:

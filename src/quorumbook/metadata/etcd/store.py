@@ -153,15 +153,24 @@ class EtcdStore:
         row = await self._read(need, WatchKind.NODE, watch, lambda tree: tree.find(path))
         return None if row is None else row.node
 
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+    async def set(
+        self,
+        path: str,
+        data: bytes,
+        version: int = ANY_VERSION,
+        *,
+        creation_id: int | None = None,
+    ) -> int:
         """Replace the data of a node; return the new version."""
-        raised = await self._write_one(Set(path, bytes(data), version))
+        raised = await self._write_one(Set(path, bytes(data), version, creation_id))
         assert isinstance(raised, int)
         return raised
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+    ) -> None:
         """Delete a node."""
-        await self._write_one(Delete(path, version))
+        await self._write_one(Delete(path, version, creation_id))
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""

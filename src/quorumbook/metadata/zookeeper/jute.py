@@ -286,15 +286,14 @@ class Reader:
         czxid, _, ctime, mtime, version, cversion, _, owner, _, children, _ = self._unpack(_STAT)
         return Node(data, version, cversion, czxid, owner, ctime, mtime, children)
 
-    def modified(self) -> int:
-        """Return the zxid of the last change of the data; the stat is read again afterwards."""
+    def changes(self) -> tuple[int, int]:
+        """Return the zxids of the last change of data and children; the stat is read again."""
         values = _STAT.unpack_from(self._body, self._offset)
-        zxid: int = values[1]
-        return zxid
+        return values[1], values[-1]
 
-    def multi(self) -> tuple[list[str | int | None], int, int]:
+    def multi(self) -> tuple[list[str | Node | None], int, int]:
         """Read the results of several operations; which failed first, and its error or 0."""
-        results: list[str | int | None] = []
+        results: list[str | Node | None] = []
         failed_at = failure = 0
         while True:
             operation, is_end, _ = self._unpack(_MULTI_HEADER)
@@ -303,7 +302,7 @@ class Reader:
             if operation == Op.CREATE:
                 results.append(self.string())
             elif operation == Op.SET:
-                results.append(self.node().version)
+                results.append(self.node())
             elif operation == -1:
                 code = self.integer()
                 # The operations around the one that failed have codes that tell nothing.

@@ -3,13 +3,18 @@
 Every operation is one request; several may be under way and are carried out in their order.
 A read whose answer is lost with its connection is asked again.  What became of a write whose
 answer is lost is found out where it can be (``lost_writes``): then it is asked again or has
-succeeded; otherwise it fails with ``MetadataUnavailableError``, and may have happened.  Nothing
+succeeded; otherwise it fails with ``MetadataFateUnknownError``, and may have happened.  Nothing
 waits longer than twice the session's timeout.
+
+ZooKeeper compares versions, which begin anew with a node that is deleted and created again.  Where
+an operation says which node it means, that is looked up before it is sent, and its answer says
+whether it was that one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +23,7 @@ from quorumbook.env.tls import TlsContexts, TlsOptions
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataError,
+    MetadataFateUnknownError,
     MetadataUnauthorizedError,
     MetadataUnavailableError,
     MetadataVersionConflict,
@@ -90,8 +96,8 @@ class ZooKeeperStore:
         self._patience_s = session_timeout_s
         self._on_expired = Callbacks()
         self._is_closed = False
-        #: Sequential nodes whose creation was found out about after its answer was lost.
-        self._found: set[str] = set()
+        #: Ephemeral nodes whose creation was found out about after its answer was lost.
+        self._found: set[tuple[str, int]] = set()
         self._session = Session(
             env,
             options.servers,
@@ -178,17 +184,28 @@ class ZooKeeperStore:
             if header.error:
                 raise _error(header.error, path)
 
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+    async def set(
+        self,
+        path: str,
+        data: bytes,
+        version: int = ANY_VERSION,
+        *,
+        creation_id: int | None = None,
+    ) -> int:
         """Replace the data of a node; return the new version."""
-        result = await self._write([Set(path, bytes(data), version)])
+        result = await self._write([Set(path, bytes(data), version, creation_id)])
         if isinstance(result, list):
             assert isinstance(result[0], int)
             return result[0]
-        return jute.Reader(result).node().version
+        node = jute.Reader(result).node()
+        _check_same(path, node, creation_id)
+        return node.version
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+    ) -> None:
         """Delete a node."""
-        await self._write([Delete(path, version)])
+        await self._write([Delete(path, version, creation_id)])
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""
@@ -201,16 +218,13 @@ class ZooKeeperStore:
         """Delete the node, if there is one, and create it anew."""
         creation = Create(path, bytes(data), ephemeral)
         for _ in range(_REPLACE_ATTEMPTS):
-            try:
+            # Nothing is compared: it is as good to do it again as to know that it was done.
+            with contextlib.suppress(NoSuchNodeError, MetadataFateUnknownError):
                 await self.multi([Delete(path), creation])
                 return
-            except NoSuchNodeError:
-                pass
-            try:
+            with contextlib.suppress(NodeExistsError, MetadataFateUnknownError):
                 await self._write([creation])
                 return
-            except NodeExistsError:
-                pass
         raise MetadataUnavailableError(f"metadata node {path} comes and goes: not replaced")
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
@@ -223,7 +237,15 @@ class ZooKeeperStore:
         results, failed_at, failure = jute.Reader(result).multi()
         if failure:
             raise _error(failure, operations[failed_at].path)
-        return [each[len(self._chroot) :] if isinstance(each, str) else each for each in results]
+        found: list[str | int | None] = []
+        for operation, each in zip(operations, results, strict=True):
+            if isinstance(each, Node):
+                assert isinstance(operation, Set)
+                _check_same(operation.path, each, operation.creation_id)
+                found.append(each.version)
+            else:
+                found.append(None if each is None else each[len(self._chroot) :])
+        return found
 
     def unwatch(self, watch: Watch) -> None:
         """Forget a callback wherever it waits."""
@@ -271,6 +293,7 @@ class ZooKeeperStore:
         while True:
             if session.is_over or session.session_id != session_id:
                 raise SessionExpiredError(f"metadata session 0x{session_id:x} is over")
+            await self._check_named(operations)
             connection = await session.connection(deadline)
             if session.is_over or session.session_id != session_id:
                 continue
@@ -286,6 +309,15 @@ class ZooKeeperStore:
             if header.error not in _USELESS:
                 raise _error(header.error, operations[0].path if operations else "/")
             _give_up(connection, header)
+
+    async def _check_named(self, operations: Sequence[Operation]) -> None:
+        """Look whether the nodes are those that the operations mean."""
+        for each in operations:
+            if not isinstance(each, Create) and each.creation_id is not None:
+                sight = await self._sight(each.path)
+                if sight is None:
+                    raise _error(Code.NO_NODE, each.path)
+                _check_same(each.path, sight.node, each.creation_id)
 
     def _request(self, operations: list[Operation], is_multi: bool) -> tuple[Op, bytes]:
         for each in operations:
@@ -315,7 +347,7 @@ class ZooKeeperStore:
         """Find out what became of a write: its results, or None if it was not carried out.
 
         Raises:
-            MetadataUnavailableError: that cannot be known.
+            MetadataFateUnknownError: that cannot be known.
         """
         try:
             await self._session.connection(deadline)
@@ -326,7 +358,7 @@ class ZooKeeperStore:
         except MetadataUnavailableError as error:
             raise MetadataUnavailableError(f"{error}; what was asked may have happened") from error
         if fate is Fate.UNKNOWN:
-            raise MetadataUnavailableError(
+            raise MetadataFateUnknownError(
                 f"{lost}: what was asked of {operations[0].path if operations else '/'} may have "
                 "happened"
             )
@@ -341,8 +373,8 @@ class ZooKeeperStore:
             raise _error(answer.header.error, path)
         record = jute.Reader(answer.body)
         data = record.buffer()
-        modified_zxid = record.modified()
-        return Sight(record.node(data), modified_zxid)
+        modified_zxid, children_zxid = record.changes()
+        return Sight(record.node(data), modified_zxid, children_zxid)
 
     async def _names(self, path: str) -> list[str]:
         """Return the names of the children, none if there is no node."""
@@ -371,7 +403,7 @@ class _Eyes:
     children: Callable[[str], Awaitable[list[str]]]
     window: tuple[int, int]
     session_id: int
-    claimed: set[str]
+    claimed: set[tuple[str, int]]
 
 
 def _remembering(
@@ -391,6 +423,11 @@ def _remembering(
             session.watches.add(kind, path, watch)
 
     return remember
+
+
+def _check_same(path: str, node: Node, creation_id: int | None) -> None:
+    if creation_id not in (None, node.creation_id):
+        raise MetadataVersionConflict(f"metadata node {path} was deleted and made again")
 
 
 def _give_up(connection: Connection, header: Header) -> None:

@@ -10,7 +10,12 @@ from __future__ import annotations
 import hashlib
 import re
 
-from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
+from quorumbook.errors import (
+    MetadataFateUnknownError,
+    MetadataVersionConflict,
+    NodeExistsError,
+    NoSuchNodeError,
+)
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams.tier.places import bare
@@ -45,7 +50,12 @@ class TableTurns:
 
         try:
             await with_living_session(self._store, write)
-        except (MetadataVersionConflict, NodeExistsError, NoSuchNodeError):
+        except (
+            MetadataVersionConflict,
+            NodeExistsError,
+            NoSuchNodeError,
+            MetadataFateUnknownError,
+        ):
             # An answer that was lost may have been that it is done.
             node = await self._store.exists(self._path)
             return node is not None and node.data == data

@@ -8,7 +8,7 @@ from typing import Any
 from quorumbook.client import BookKeeper, ClientOptions, connect
 from quorumbook.env import Env
 from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
-from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.nodes import create_with_parents, set_alike
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.streams.errors import NamespaceNotBoundError, PolicyConflictError, StreamExistsError
@@ -74,7 +74,7 @@ async def write_binding(
     except NodeExistsError:
         node = await store.get(path)
         if not node.data:
-            await store.set(path, data, node.version)
+            await set_alike(store, path, data, node.version)
         elif not exist_ok:
             raise StreamExistsError(f"{path} is a namespace of streams already") from None
 
@@ -102,7 +102,7 @@ async def write_policy(
         if node is None:
             await store.create(where, policy.encode())
         else:
-            await store.set(where, policy.encode(), node.version)
+            await set_alike(store, where, policy.encode(), node.version)
     except (NodeExistsError, NoSuchNodeError, MetadataVersionConflict) as error:
         raise PolicyConflictError(f"somebody else changes the policy of {path}") from error
 

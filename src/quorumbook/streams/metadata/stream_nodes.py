@@ -50,6 +50,9 @@ class StreamState:
     #: A ledger made ahead for the next segment.
     allocated: LedgerId | None
     allocation_version: int
+    #: Which nodes these are: a stream may be deleted, and made again under its old writer.
+    segments_creation_id: int
+    allocation_creation_id: int
 
 
 class StreamNodes(SegmentNodes):
@@ -83,12 +86,14 @@ class StreamNodes(SegmentNodes):
         node = await self.store.exists(paths.stream)
         if node is None:
             # It may be the parent of nested streams, or hold what an application put there.
-            top: Operation = Create(paths.stream, data)
+            top: Create | Set = Create(paths.stream, data)
         else:
             top = Set(paths.stream, data or node.data, node.version)
 
         async def was_created() -> bool:
-            return await self.exists()
+            # Whoever made it: as it was to be, nobody has written into it yet.
+            node = await self.store.exists(paths.stream)
+            return node is not None and node.data == top.data and await self.exists()
 
         try:
             await self.change([top, *nodes], was_created, "creating a stream")
@@ -152,6 +157,8 @@ class StreamNodes(SegmentNodes):
             max_txid.version,
             _number(allocation.data, paths.allocation) if allocation.data else None,
             allocation.version,
+            segments.creation_id,
+            allocation.creation_id,
         )
 
     async def read_data(self) -> tuple[bytes, int]:
@@ -172,15 +179,21 @@ class StreamNodes(SegmentNodes):
 
     # What writers change -------------------------------------------------------------------
 
-    async def set_allocation(self, ledger_id: LedgerId | None, version: int) -> int:
-        """Name the ledger that the next segment will have; return the node's new version."""
+    async def set_allocation(self, ledger_id: LedgerId | None, state: StreamState) -> int:
+        """Name the ledger that the next segment will have; return the node's new version.
+
+        Raises:
+            MetadataVersionConflict: another writer is at work.
+        """
         data = b"" if ledger_id is None else str(ledger_id).encode()
-        path = self.paths.allocation
+        path, version = self.paths.allocation, state.allocation_version
 
         async def was_set() -> bool:
-            return (await self.store.get(path)).data == data
+            node = await self.store.get(path)
+            return (node.data, node.version) == (data, version + 1)
 
-        await self.change([Set(path, data, version)], was_set, "allocating a ledger")
+        operation = Set(path, data, version, state.allocation_creation_id)
+        await self.change([operation], was_set, "allocating a ledger")
         return version + 1
 
     async def fence_allocation(self, state: StreamState) -> StreamState:
@@ -199,7 +212,8 @@ class StreamNodes(SegmentNodes):
         async def was_set() -> bool:
             return False
 
-        await self.change([Set(path, data, version)], was_set, "shutting the last writer out")
+        operation = Set(path, data, version, state.allocation_creation_id)
+        await self.change([operation], was_set, "shutting the last writer out")
         return replace(state, allocation_version=version + 1)
 
     async def start_segment(self, segment: SegmentMetadata, state: StreamState) -> None:
@@ -217,7 +231,12 @@ class StreamNodes(SegmentNodes):
 
         await self.change(
             [
-                Set(self.paths.allocation, b"", state.allocation_version),
+                Set(
+                    self.paths.allocation,
+                    b"",
+                    state.allocation_version,
+                    state.allocation_creation_id,
+                ),
                 Create(path, data),
                 Set(
                     self.paths.segments,
@@ -256,6 +275,7 @@ class StreamNodes(SegmentNodes):
                     self.paths.segments,
                     str(max(segment.number, state.max_segment)).encode(),
                     state.max_segment_version,
+                    state.segments_creation_id,
                 ),
                 Set(
                     self.paths.max_txid,
@@ -277,11 +297,17 @@ class StreamNodes(SegmentNodes):
         path = self.paths.segment(number, is_in_progress=True)
 
         async def was_dropped() -> bool:
-            return await self.store.exists(path) is None
+            # Another writer that takes over sets the allocation before it drops anything.
+            node = await self.store.exists(self.paths.allocation)
+            is_ours = node is not None and node.version == state.allocation_version
+            return is_ours and await self.store.exists(path) is None
 
         data = str(state.max_segment).encode()
+        segments = Set(
+            self.paths.segments, data, state.max_segment_version, state.segments_creation_id
+        )
         await self.change(
-            [Delete(path, version), Set(self.paths.segments, data, state.max_segment_version)],
+            [Delete(path, version), segments],
             was_dropped,
             f"dropping empty segment {number}",
         )

@@ -15,7 +15,12 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
+from quorumbook.errors import (
+    MetadataFateUnknownError,
+    MetadataVersionConflict,
+    NodeExistsError,
+    NoSuchNodeError,
+)
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Watch
 from quorumbook.streams.errors import GroupInUseError
@@ -73,7 +78,7 @@ class GroupNodes:
 
     async def rebalance(self, state: GroupState, version: int) -> None:
         """Store the next generation, unless somebody else was faster."""
-        with contextlib.suppress(MetadataVersionConflict):
+        with contextlib.suppress(MetadataVersionConflict, MetadataFateUnknownError):
             await self.store.set(self.path, state.encode(), version)
 
     async def claim(self, partition: int, member: str, version: int, watch: Watch) -> bool:
@@ -104,10 +109,16 @@ class GroupNodes:
 
     async def release(self, partition: int, member: str) -> None:
         """Give a claim back; one that went with its session is let alone, for it is another's."""
-        with contextlib.suppress(NoSuchNodeError):
-            await self.store.multi(
-                [Check(f"{self._members}/{member}"), Delete(f"{self._claims}/{partition}")]
-            )
+        path = f"{self._claims}/{partition}"
+        with contextlib.suppress(NoSuchNodeError, MetadataVersionConflict):
+            while True:
+                node = await self.store.get(path)
+                if node.data != member.encode():
+                    return
+                delete = Delete(path, creation_id=node.creation_id)
+                with contextlib.suppress(MetadataFateUnknownError):
+                    await self.store.multi([Check(f"{self._members}/{member}"), delete])
+                    return
 
     async def claims(self) -> dict[int, str]:
         """Return who hands out which partition."""

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorumbook.errors import (
+    MetadataFateUnknownError,
     MetadataVersionConflict,
     NodeExistsError,
     NoSuchLedgerInMetadataError,
@@ -147,7 +148,7 @@ class OrphanFinder:
         try:
             node = await self._store.get(path)
             await self._store.set(path, node.data, node.version)
-        except (MetadataVersionConflict, NoSuchNodeError):
+        except (MetadataVersionConflict, NoSuchNodeError, MetadataFateUnknownError):
             return False
         finally:
             await lock.release()

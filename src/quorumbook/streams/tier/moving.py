@@ -215,7 +215,10 @@ async def restore(segment: Segment) -> int:
         await _fill(segment, manifest, current)
         # Who copied it elsewhere meanwhile wrote the metadata: then all of it is looked at again.
         with contextlib.suppress(MetadataVersionConflict):
-            await ledgers.write(replace(manifest.ledger, fragments=current.fragments), version)
+            restored = replace(
+                manifest.ledger, fragments=current.fragments, incarnation=current.incarnation
+            )
+            await ledgers.write(restored, version)
     await remove(segment)
     return entries
 

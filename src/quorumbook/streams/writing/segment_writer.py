@@ -309,7 +309,7 @@ class SegmentWriter:
         ledger = self._made = self._made or await self._make()
         state = self._state
         try:
-            version = await self._nodes.set_allocation(ledger.id, state.allocation_version)
+            version = await self._nodes.set_allocation(ledger.id, state)
         except (MetadataVersionConflict, NoSuchNodeError) as error:
             now, version = await self._nodes.read_state(), state.allocation_version + 1
             # Ours, if the answer to an earlier try was lost.
@@ -386,5 +386,5 @@ class SegmentWriter:
         if ahead is not None:
             await ahead.abort()
             with contextlib.suppress(MetadataVersionConflict, NoSuchNodeError):
-                await self._nodes.set_allocation(None, self._state.allocation_version)
+                await self._nodes.set_allocation(None, self._state)
                 await self._delete_ledger(ahead.id)
