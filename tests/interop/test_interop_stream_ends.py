@@ -133,6 +133,24 @@ async def test_readers_of_both_sides_see_all_that_was_acknowledged_however_a_wri
     assert await numbers(namespace, name) == [*rows, b"%d" % len(rows), b"%d" % last]
 
 
+@pytest.mark.parametrize("kind", SIDES)
+async def test_a_segment_that_only_seals_the_stream_is_recorded_alike(side, namespace, kind):
+    name = fresh_name()
+    await namespace.create_stream(name)
+    sealing = await side(kind)
+    await sealing.open(name)
+    await sealing.write(name, PAYLOADS[:3], 10)
+    await sealing.close(name)
+    await sealing.open(name)
+    await sealing.seal(name)
+    await sealing.close(name)
+    end = 2**63 - 1
+    rows = [completed(1, 3, (10, 12), 0), completed(2, 0, (end, end), 3)]
+    assert await numbers(namespace, name) == [*rows, b"2", b"%d" % end]
+    for reader in await side("java"), await side("own"):
+        assert [each.payload for each in await reader.read(name, 4)] == PAYLOADS[:3]
+
+
 async def abort(writing: JavaStreams | OwnStreams, name: str) -> None:
     if isinstance(writing, JavaStreams):
         await writing.call("abort_writer", name)

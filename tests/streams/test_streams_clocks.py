@@ -147,6 +147,27 @@ async def test_the_first_record_of_a_time_or_later_is_found_although_clocks_jump
     await assert_sound(stream)
 
 
+async def test_what_a_writer_with_a_fast_clock_left_is_completed_behind_its_records(
+    cluster: LocalCluster, ns: Namespace
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    async with process(cluster, ns) as (fast, clock):
+        clock.wall_shift_s = DAY_S
+        writer = await fast.stream("s").writer()
+        where = (await writer.append(b"tomorrow")).position
+        await writer.abort()
+    async with stream.writer(takeover="force"):
+        pass
+    (segment,) = await stream.segments()
+    record = await stream.first()
+    assert record is not None
+    assert record.appended_at_ms is not None
+    assert segment.metadata.completed_at_ms >= record.appended_at_ms
+    time = datetime.fromtimestamp(record.appended_at_ms / 1000, UTC)
+    assert await stream.find(time=time) == where
+
+
 async def test_no_clock_takes_a_lock_or_an_append_away(
     cluster: LocalCluster, ns: Namespace, other: Namespace
 ) -> None:

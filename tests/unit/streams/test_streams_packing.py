@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumbook.streams.format.compression import Codec
 from quorumbook.streams.format.envelope import decode_entry
-from quorumbook.streams.format.records import CONTROL, decode_records
+from quorumbook.streams.format.records import CONTROL, END_TXID, decode_records
 from quorumbook.streams.writing import packing
 from quorumbook.streams.writing.packing import PackState
 from quorumbook.streams.writing.pending import PackedEntry, PendingAppend, single
@@ -41,6 +41,14 @@ def test_a_note_has_the_transaction_id_of_the_record_before_it() -> None:
         [(True, -1), (False, 7)], [(True, 7), (False, 7)],
         [(True, 7), (False, 9)], [(True, 9), (False, 12)],
     ]  # fmt: skip
+
+
+def test_a_segment_in_which_nothing_but_the_end_will_be_begins_with_the_end() -> None:
+    """As the peer's does: a search by transaction id never leads to it."""
+    state = state_of(last_txid=41)
+    assert state.first_queued_txid == END_TXID
+    state.append(PendingAppend([b"a"], None), (50,))
+    assert state.first_queued_txid == 50
 
 
 def test_the_first_note_of_a_writer_has_the_last_transaction_id_of_the_stream() -> None:
@@ -85,3 +93,15 @@ def test_a_snapshot_that_is_alone_in_its_entry_has_the_id_before_what_follows() 
     state.on_segment_failed(alone.entry_id)
     assert state.tail is not None
     assert state.tail.confirmed_txid == 3
+
+
+def test_an_entry_has_no_more_appends_of_a_producer_than_its_note_tells_of() -> None:
+    state = PackState(
+        next_sequence_id=0, last_txid=-1, codec=Codec.NONE, batch_bytes=1 << 16,
+        producer="p", producers=Producers(),
+    )  # fmt: skip
+    state.begin_segment(1, 1)
+    for number in range(300):
+        # Numbers with gaps: each is a run of its own.
+        state.append(PendingAppend([b"x"], None, first_number=2 * number), None)
+    assert [len(entry.parts) for entry in packed(state)] == [128, 128, 44]

@@ -145,9 +145,9 @@ class PackState:
 
     @property
     def first_queued_txid(self) -> int:
-        """The transaction id of that record; of the last one if none waits."""
+        """The transaction id of that record; if none waits, of the end of the stream."""
         if not self._queue:
-            return max(self.last_txid, 0)
+            return END_TXID
         pending = self._queue[0]
         return pending.txids[pending.packed]
 
