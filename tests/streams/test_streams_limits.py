@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumbook.client.pending import Watcher
-from quorumbook.errors import ConfigError, NotEnoughBookiesError
+from quorumbook.errors import ConfigError, MetadataUnavailableError, NotEnoughBookiesError
 from quorumbook.streams import Namespace, Position, StreamPolicy
 from quorumbook.streams.errors import AccessDeniedError, QuotaExceededError
 from quorumbook.streams.writing import pump
@@ -34,6 +34,42 @@ def test_a_rate_is_kept_over_any_time_and_reached_by_who_waits(
     assert needed_s - 1e-6 <= now_ns / _SECOND
     # While one rate has it wait, the other's credit is full and lost.
     assert now_ns / _SECOND <= records / 1000 + size_bytes / 50_000 + 1e-5 * len(entries)
+
+
+async def test_all_room_of_a_writer_is_there_again_when_everything_is_stored(
+    ns: Namespace,
+) -> None:
+    await ns.create_stream("s")
+    async with ns.stream("s").writer(producer="p") as writer:
+        window = writer._pump.window
+        room = window.entries, window.size_bytes
+        futures = [writer.append_nowait(b"x" * n, key=b"k" * (n % 3)) for n in range(50)]
+        await writer.append_batch([b"x"] * 70)
+        await writer.append(b"x" * 2_000_000)
+        await asyncio.gather(*futures)
+        assert (window.entries, window.size_bytes) == room
+
+
+async def test_a_writer_waits_for_metadata_so_long_and_then_says_what_is_wrong(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ns.create_stream("s")
+    monkeypatch.setattr(pump, "_PATIENCE_NS", 1)
+    monkeypatch.setattr(pump, "_RETRY_S", 0.01)
+    writer = await ns.stream("s").writer()
+    tries = 0
+
+    async def failing(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise MetadataUnavailableError("nobody answers")
+
+    monkeypatch.setattr(writer._pump.segments._nodes, "start_segment", failing)
+    async with asyncio.timeout(60):
+        with pytest.raises(MetadataUnavailableError, match="nobody answers"):
+            await writer.append(b"x")
+    assert tries == 2
+    await writer.abort()
 
 
 async def test_a_writer_above_the_rate_is_held_up_and_loses_nothing(ns: Namespace) -> None:
