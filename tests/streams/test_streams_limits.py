@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumbook.client.pending import Watcher
-from quorumbook.errors import ConfigError, MetadataUnavailableError, NotEnoughBookiesError
+from quorumbook.errors import (
+    ConfigError,
+    MetadataUnavailableError,
+    NoSuchLedgerInMetadataError,
+    NotEnoughBookiesError,
+)
 from quorumbook.streams import Namespace, Position, StreamPolicy
 from quorumbook.streams.errors import AccessDeniedError, QuotaExceededError
 from quorumbook.streams.writing import pump
@@ -48,6 +53,23 @@ async def test_all_room_of_a_writer_is_there_again_when_everything_is_stored(
         await writer.append(b"x" * 2_000_000)
         await asyncio.gather(*futures)
         assert (window.entries, window.size_bytes) == room
+
+
+async def test_a_ledger_that_was_made_ahead_is_given_back(ns: Namespace) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=4))
+    writer = await ns.stream("s").writer(batch_bytes=1)
+    for _ in range(2):
+        await writer.append(b"x")
+    segments = writer._pump.segments
+    async with asyncio.timeout(60):
+        while segments._ahead is None:
+            await asyncio.sleep(0.01)
+    ledger_id = segments._ahead.id
+    assert (await segments._nodes.read_state()).allocated == ledger_id
+    await writer.close()
+    assert (await segments._nodes.read_state()).allocated is None
+    with pytest.raises(NoSuchLedgerInMetadataError):
+        await ns.client.ledger_metadata(ledger_id)
 
 
 async def test_a_writer_waits_for_metadata_so_long_and_then_says_what_is_wrong(
