@@ -16,7 +16,7 @@ CASES ?= 10000
 ENTRIES ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture mutants soak interop-full clean bench-spark
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture mutants soak interop-full interop-pulsar clean bench-spark
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -94,6 +94,9 @@ soak: setup  ## Write and read ENTRIES=1000000 over TLS 1.2 and 1.3, and compare
 
 interop-full: setup  ## Run the peer against ours in every combination; writes docs/reports/interop.md.
 	INTEROP=full $(BIN)/python -m pytest tests/interop
+
+interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario; writes docs/reports/pulsar.md.
+	PULSAR=full $(BIN)/python -m pytest tests/brokers
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,6 +23,7 @@ from quorumbook.bookie import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import (
     ClusterExistsError,
+    ClusterNotInitializedError,
     CookieError,
     CookieMismatchError,
     CookieMissingError,
@@ -103,6 +104,15 @@ async def test_whoever_asks_first_at_the_same_time_gets_one_layout() -> None:
     found = await asyncio.gather(*(read_layout(store) for _ in range(10)))
     assert set(found) == {Layout(LayoutKind.HIERARCHICAL)}
     assert (await store.get("/ledgers/LAYOUT")).version == 0
+    await store.close()
+
+
+async def test_a_store_that_holds_no_cluster_is_given_no_layout() -> None:
+    store = await made_by_pulsar()
+    await store.delete("/ledgers/INSTANCEID")
+    with pytest.raises(ClusterNotInitializedError):
+        await read_layout(store)
+    assert await store.exists("/ledgers/LAYOUT") is None
     await store.close()
 
 
