@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
-from kazoo.client import KazooClient
 
 from interop.peer_java import Java, free_port
 from quorumbook.zookeeper_server import ZooKeeperServer
@@ -301,21 +300,6 @@ class PulsarCluster:
             capture_output=True, text=True, check=True, timeout=PATIENCE_S,
         )  # fmt: skip
         return len(done.stdout.splitlines())
-
-    @contextlib.contextmanager
-    def layout(self, name: str) -> Iterator[None]:
-        """Have the cluster say that its ledgers lie in another layout."""
-        kazoo = KazooClient(self.zookeeper.address)
-        kazoo.start(PATIENCE_S)
-        before, _ = kazoo.get("/ledgers/LAYOUT")
-        factory = f"2\norg.apache.bookkeeper.meta.{name}LedgerManagerFactory:1"
-        kazoo.set("/ledgers/LAYOUT", factory.encode())
-        try:
-            yield
-        finally:
-            kazoo.set("/ledgers/LAYOUT", before)
-            kazoo.stop()
-            kazoo.close()
 
     def close(self) -> None:
         """End everything."""
