@@ -241,10 +241,14 @@ class ZooKeeperServer:
         """
         assert self._process is not None
         deadline = time.monotonic() + timeout_s
-        while not self.mode():
+        while True:
+            # Before the look: while this process was paused the server may have got ready.
+            is_over = time.monotonic() > deadline
+            if self.mode():
+                return
             if self._process.poll() is not None:
                 raise MetadataUnavailableError(f"ZooKeeper did not start: {self.last_word()}")
-            if time.monotonic() > deadline:
+            if is_over:
                 raise MetadataUnavailableError(
                     f"ZooKeeper does not serve after {timeout_s:g} s; see {self.log_path}"
                 )

@@ -1,13 +1,14 @@
 """An event loop whose time passes only when everybody waits: minutes cost nothing.
 
-For code that touches no socket and no thread: nothing but timers can wake it.
+For code that touches no thread, and no socket but a pair that the test fills itself: nothing else
+but timers can wake it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,8 +37,15 @@ class _Jumping(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.waited_s = 0.0
+        self.pause: tuple[float, Callable[[], object]] | None = None
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        if self.pause is not None:
+            # As the system's own does that was stopped beyond its time: it tells of nothing.
+            (paused_s, meanwhile), self.pause = self.pause, None
+            meanwhile()
+            self.waited_s += paused_s
+            return []
         if timeout is None:
             raise RuntimeError("everybody waits, and no timer is set")
         self.waited_s += max(timeout, 0)
@@ -52,6 +60,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.waited_s
 
+    async def pause(self, seconds: float, meanwhile: Callable[[], object]) -> None:
+        """Stand still for so long, as a process that is stopped, while others do something."""
+        self._jumping.pause = (seconds, meanwhile)
+        await asyncio.sleep(0)
+
     def pass_time(self, seconds: float) -> None:
         """Let time pass while a job rests."""
         self._jumping.waited_s += seconds
@@ -61,6 +74,13 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def virtual_loop() -> VirtualLoop:
+    """Return the running virtual loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop
 
 
 def virtual_clock() -> VirtualClock:

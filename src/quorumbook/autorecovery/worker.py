@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from quorumbook.autorecovery.healing import Healer, Outcome
 from quorumbook.client import BookKeeper
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     MetadataError,
@@ -296,7 +296,7 @@ class ReplicationWorker:
         changed = asyncio.Event()
         ring = changed.set  # one object, by which the watch can be forgotten
         with contextlib.suppress(TimeoutError, NoSuchLedgerInMetadataError):
-            async with asyncio.timeout(self._options.open_ledger_grace_s):
+            async with patience.timeout(self._options.open_ledger_grace_s):
                 while self.queue.is_held(work):
                     changed.clear()
                     metadata, _ = await self._context.ledgers.read(work.ledger_id, ring)

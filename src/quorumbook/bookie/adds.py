@@ -16,7 +16,6 @@ in use again (S14), is decided in ``gate.py``.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import compress, groupby
@@ -29,7 +28,7 @@ from quorumbook.bookie.disks import Writability
 from quorumbook.bookie.gate import LedgerGate
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import AddRun
 from quorumbook.protocol.run import EntryRun
@@ -68,7 +67,7 @@ class Adds:
         # Adds that found no room: urgent ones (recovery, high priority) and normal ones.
         self._urgent: deque[Pending] = deque()
         self._normal: deque[Pending] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: patience.Timer | None = None
         self._waits_for_room = False
         self._is_stopped = False
 
@@ -232,8 +231,7 @@ class Adds:
         if self._timer is None:
             oldest = min(queue[0][2] for queue in (self._urgent, self._normal) if queue)
             wait_ns = max(0, oldest + self._delay_ns_max - self._clock.now_ns())
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(wait_ns / 1e9, self._too_late)
+            self._timer = patience.Timer(wait_ns / 1e9, self._too_late)
 
     def _room(self) -> None:
         """Room may have appeared: let in who fits, in order of arrival."""

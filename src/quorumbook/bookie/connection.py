@@ -31,7 +31,7 @@ from quorumbook.bookie.admission import Admission, Gate
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.places import Places, limits_within, place_of
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol.requests import BatchRead, Read, ReadRun, Request
 from quorumbook.protocol.server import RequestDecoder
@@ -464,7 +464,7 @@ class Connections:
             )
         )
         self._refusals = Refusals()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: patience.Timer | None = None
         self._all_closed: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -531,8 +531,7 @@ class Connections:
         shortest = min(options.answer_timeout_s, options.frame_timeout_s, options.login_timeout_s)
         self._timer = None
         if self._open:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(min(1.0, shortest / 4), self._tick)
+            self._timer = patience.Timer(min(1.0, shortest / 4), self._tick)
         now_ns = self.env.clock.now_ns()
         begun: list[Connection] = []
         for connection in list(self._open):

@@ -17,7 +17,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias, cast
 
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 from quorumbook.errors import ConfigError
 
 _log = logger("bookie.http")
@@ -49,14 +49,13 @@ class _HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._head = b""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: patience.Timer | None = None
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._server.take(self)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_REQUEST_TIMEOUT_S, self._transport.abort)
+        self._timer = patience.Timer(_REQUEST_TIMEOUT_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing() or self._task is not None:

@@ -8,13 +8,13 @@ next entry along if this bookie has it; without, a normal read follows.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from quorumbook.bookie.connection import Connection
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.reads import Reads
+from quorumbook.env import patience
 from quorumbook.ids import INVALID_ENTRY_ID, LedgerId
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import Read
@@ -46,8 +46,7 @@ class _Poll:
         self._cancel_watch: Callable[[], None] = handle.watch_lac(
             request.previous_lac, lambda: polls.end(self, woken=True)
         )
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(timeout_s, lambda: polls.end(self, woken=False))
+        self._timer = patience.Timer(timeout_s, lambda: polls.end(self, woken=False))
 
     def cancel(self) -> None:
         """Forget it without an answer."""

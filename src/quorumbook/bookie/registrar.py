@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from quorumbook.bookie.metrics import BookieMetrics
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import LocalProtocolError, MetadataError
 from quorumbook.ids import BookieId
@@ -79,7 +79,7 @@ class Registrar:
         if task is not None:
             await end([task])
         try:
-            async with asyncio.timeout(timeout_s):
+            async with patience.timeout(timeout_s):
                 await self._registration.unregister()
         except (MetadataError, LocalProtocolError, TimeoutError) as error:
             _log.warning("the registration goes with its session: %s", error)

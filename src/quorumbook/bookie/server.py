@@ -40,7 +40,7 @@ from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.places import open_files_within
 from quorumbook.bookie.registrar import Registrar
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 from quorumbook.errors import ConfigError, InternalError, LocalProtocolError, QuorumbookError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -414,7 +414,7 @@ class Bookie:
         self._operations.adds.stop()
         if self.fatal_error is None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
+                async with patience.timeout(timeout_s):
                     while self.metrics.adds_in_progress:  # noqa: ASYNC110 - rare, and short
                         await asyncio.sleep(0.01)
         await self.connections.close(min(timeout_s, 1.0))

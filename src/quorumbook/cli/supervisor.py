@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, ClassVar
 
+from quorumbook.env import patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import QuorumbookError
 
@@ -92,7 +93,7 @@ class ChildProcess:
             )
         assert self._process.stdout is not None
         try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
+            async with patience.timeout(_START_TIMEOUT_S):
                 line = await self._process.stdout.readline()
         except TimeoutError:
             await self.stop()
@@ -115,7 +116,7 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
+            async with patience.timeout(_STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
             await self.kill()

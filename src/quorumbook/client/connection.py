@@ -17,7 +17,7 @@ from quorumbook.client.handshake import Security, lost_error, open_stream
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.waiting import again, outcome_of
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     BookieUnavailableError,
@@ -239,7 +239,7 @@ class Channel:
         failure: QuorumbookError | None = None
         is_resolved = False
         try:
-            async with asyncio.timeout(self._options.connect_timeout_s):
+            async with patience.timeout(self._options.connect_timeout_s):
                 host, port = await self._resolve(self.bookie_id)
                 is_resolved = True
                 stream = _Stream(self)

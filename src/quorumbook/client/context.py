@@ -11,7 +11,7 @@ from quorumbook.client.bookies import Bookies
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.turns import LoopTurns, Turns
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -120,7 +120,7 @@ async def change_metadata(
         MetadataUnavailableError: the store did not come back in time.
     """
     try:
-        async with asyncio.timeout(timeout_s):
+        async with patience.timeout(timeout_s):
             return await _change_metadata(context, metadata, version, change, in_session)
     except QuorumbookError:
         raise

@@ -12,6 +12,7 @@ import asyncio
 from quorumbook.client.context import Context
 from quorumbook.client.entries import EntryBatch
 from quorumbook.client.reading import Sticky
+from quorumbook.env import patience
 from quorumbook.errors import BookieUnavailableError, DigestMismatchError
 from quorumbook.ids import EntryId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -33,7 +34,6 @@ async def read_single(
     asked = context.bookies.fast(bookie_id).read_run(
         metadata.ledger_id, entry_id, 1, context.options.read_batch_bytes
     )
-    loop = asyncio.get_running_loop()
     is_late = False
 
     def give_up() -> None:
@@ -41,8 +41,8 @@ async def read_single(
         is_late = True
         asked.cancel()
 
-    patience_s = context.options.speculative_read_s or context.options.read_timeout_s
-    timer = loop.call_later(patience_s, give_up)
+    limit_s = context.options.speculative_read_s or context.options.read_timeout_s
+    timer = patience.Timer(limit_s, give_up)
     try:
         answer = await asked
         if answer.code:

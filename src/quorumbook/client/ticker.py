@@ -6,10 +6,9 @@ a few times a second whether something is overdue, and the timer stops while nob
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 
 _log = logger("client")
 
@@ -24,7 +23,7 @@ class Ticker:
         self._env = env
         self._interval_s = interval_s
         self._checks: dict[Check, None] = {}
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: patience.Timer | None = None
         self._is_closed = False
 
     @property
@@ -47,8 +46,7 @@ class Ticker:
             self._handle = None
 
     def _schedule(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_later(self._interval_s, self._tick)
+        self._handle = patience.Timer(self._interval_s, self._tick)
 
     def _tick(self) -> None:
         self._handle = None

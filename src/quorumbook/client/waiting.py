@@ -8,6 +8,7 @@ import copy
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
+from quorumbook.env import patience
 from quorumbook.errors import ClientClosedError, QuorumbookError, RequestTimeoutError
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ async def limit(seconds: float, what: str) -> AsyncGenerator[None, None]:
         RequestTimeoutError: it takes longer; whether it happens all the same is unknown.
     """
     try:
-        async with asyncio.timeout(seconds):
+        async with patience.timeout(seconds):
             yield
     except QuorumbookError:
         raise

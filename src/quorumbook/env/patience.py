@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 
 #: A timer later than this was not only waiting for its turn among others.
-_LATE_S = 0.05
+LATE_S = 0.05
 _GRACE_S = 2.0
 #: One turn reads; the others are for those who wait for one another.
 _TURNS = 6
@@ -45,7 +47,7 @@ class Timer:
 
     def _over(self) -> None:
         late_s = self._loop.time() - self._due
-        if late_s > _LATE_S:
+        if late_s > LATE_S:
             self._handle = self._loop.call_later(min(late_s, _GRACE_S), self._turn)
         else:
             self._turn()
@@ -74,6 +76,17 @@ async def timeout(seconds: float | None) -> AsyncGenerator[None, None]:
             yield
         finally:
             timer.cancel()
+
+
+def wait(event: threading.Event, seconds: float | None) -> bool:
+    """Wait for an event of another thread, and once more if this one was not running meanwhile."""
+    if seconds is None:
+        return event.wait()
+    due = time.monotonic() + seconds
+    if event.wait(seconds):
+        return True
+    late_s = time.monotonic() - due
+    return late_s > LATE_S and event.wait(min(late_s, _GRACE_S))
 
 
 def timeout_at(deadline: float) -> contextlib.AbstractAsyncContextManager[None]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     ConnectFailedError,
@@ -189,7 +189,7 @@ class BookieRegistration:
                     await self._store.replace(path, data, ephemeral=True)
                     return
                 try:
-                    async with asyncio.timeout_at(deadline):
+                    async with patience.timeout_at(deadline):
                         await gone.wait()
                 except TimeoutError:
                     raise NodeExistsError(

@@ -121,6 +121,13 @@ class SqliteSessions:
             "UPDATE session SET lease_end_ns = ? WHERE id = ?", (lease_end_ns, session_id)
         )
 
+    def extend_others(self, session_id: int, by_ns: int) -> None:
+        """Extend all leases but one."""
+        self._connection.execute(
+            "UPDATE session SET lease_end_ns = lease_end_ns + ? WHERE id <> ? AND boot = ?",
+            (by_ns, session_id, self._boot),
+        )
+
     def end(self, session_id: int) -> None:
         """Forget a session; its ephemeral nodes are the caller's to remove."""
         self._connection.execute("DELETE FROM session WHERE id = ?", (session_id,))

@@ -48,6 +48,7 @@ _CALLS_PER_TRANSACTION = 256
 #: A heartbeat that finds the file held by somebody gives up soon, so that reads go on.
 _HEARTBEAT_BUSY_TIMEOUT_S = 0.2
 _HEARTBEAT_RETRY_NS = 200_000_000
+_HELD_LONG_NS = 100_000_000
 
 
 @dataclass(slots=True)
@@ -92,6 +93,8 @@ class SqliteThread:
         self._data_version = -1
         self._is_living = False
         self._beat_at_ns = 0
+        #: Since when nobody else can write, in a writing transaction.
+        self._held_since_ns: int | None = None
         self._is_stopping = False
         self._lost_file: MetadataUnavailableError | None = None
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
@@ -211,7 +214,7 @@ class SqliteThread:
             for call in calls:
                 self._carry_out(call)
             if self._connection.in_transaction:
-                self._connection.execute("COMMIT")
+                self._commit()
             for new in self._new_watches:
                 self._watches.add(*new)
         except Exception as error:
@@ -228,6 +231,7 @@ class SqliteThread:
 
     def _begin(self, *, is_write: bool) -> None:
         """Begin a transaction; a writing one ends the sessions whose lease is over."""
+        self._held_since_ns = None
         if not is_write:
             self._connection.execute("BEGIN")
             if not self._sessions.over(self._clock.now_ns()):
@@ -235,10 +239,22 @@ class SqliteThread:
             self._connection.execute("ROLLBACK")
         self._connection.execute("BEGIN IMMEDIATE")
         # The clock is read after the lock was waited for: what counts is when we hold the file.
-        for session_id in self._sessions.over(self._clock.now_ns()):
+        self._held_since_ns = self._clock.now_ns()
+        for session_id in self._sessions.over(self._held_since_ns):
             self._sessions.end(session_id)
             self.tree.end_session(session_id)
         self._is_living = self._sessions.is_living(self.session_id)
+
+    def _commit(self) -> None:
+        """Commit; others could not extend their leases while this process held the file.
+
+        When that was long, it was paused in between, and its pause is not to cost them theirs.
+        """
+        if self._held_since_ns is not None:
+            held_ns = self._clock.now_ns() - self._held_since_ns
+            if held_ns > _HELD_LONG_NS:
+                self._sessions.extend_others(self.session_id, held_ns)
+        self._connection.execute("COMMIT")
 
     def _carry_out(self, call: Call) -> None:
         if call.is_write and call.needs_session and not self._is_living:
@@ -294,7 +310,7 @@ class SqliteThread:
             now_ns = self._clock.now_ns()
             if self._is_living:
                 self._sessions.extend(self.session_id, now_ns + self._timeout_ns)
-            self._connection.execute("COMMIT")
+            self._commit()
             self._beat_at_ns = now_ns + self._timeout_ns // 3
         except BaseException:
             self._is_living = was_living

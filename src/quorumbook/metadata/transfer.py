@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from quorumbook.env import patience
 from quorumbook.errors import (
     MetadataFateUnknownError,
     MetadataMoveError,
@@ -307,7 +308,7 @@ async def _claim(target: MetadataStore) -> None:
 async def _take_lock(target: MetadataStore, path: str) -> None:
     """Take the lock, after its lease if whoever held it was killed."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(target.session_timeout_s * 1.5):
+        async with patience.timeout(target.session_timeout_s * 1.5):
             while True:
                 with contextlib.suppress(NodeExistsError, NoSuchNodeError):
                     await target.create(path, ephemeral=True)

@@ -8,6 +8,7 @@ from functools import partial
 
 from quorumbook.client.pending import Group
 from quorumbook.client.waiting import again
+from quorumbook.env import patience
 from quorumbook.errors import QuorumbookError, RequestTimeoutError
 from quorumbook.ids import EntryId
 
@@ -54,7 +55,7 @@ class Batch:
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait for the outcome."""
-        if not self._event.wait(timeout_s):
+        if not patience.wait(self._event, timeout_s):
             raise RequestTimeoutError(f"not confirmed within {timeout_s} s; it may still be")
 
     def finish(self, error: BaseException | None) -> None:

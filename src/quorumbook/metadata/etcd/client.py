@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf import message_factory
 
+from quorumbook.env import patience
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataError,
@@ -156,13 +157,18 @@ class EtcdClient:
         attempt_s = min(_ATTEMPT_TIMEOUT_S, timeout_s / len(self._endpoints))
         self._failures.clear()
         while True:
-            left_s = deadline - loop.time()
+            began = loop.time()
+            limit_s = max(min(deadline - began, attempt_s), 0.1)
             try:
-                response = await self._attempt(method, request, max(min(left_s, attempt_s), 0.1))
+                response = await self._attempt(method, request, limit_s)
             except grpc.RpcError as error:
                 self._judge(error)
                 self._next(error)
                 is_repeated = True
+                took_s = loop.time() - began
+                if took_s > limit_s + patience.LATE_S:
+                    # This process was paused: what it could not hear was no attempt.
+                    deadline += took_s
             else:
                 return response, is_repeated
             if loop.time() + pause_s >= deadline:

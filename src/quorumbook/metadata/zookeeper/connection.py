@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from quorumbook.env import patience
 from quorumbook.env.tls import explain
 from quorumbook.errors import QuorumbookError, RemoteProtocolError
 from quorumbook.metadata.zookeeper import jute
@@ -71,7 +72,9 @@ class Connection(asyncio.Protocol):
         self._greeting: asyncio.Future[bytes] | None = None
         self._xid = 0
         self._heard_at = self._sent_at = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
+        #: When the first of what the server has not reacted to was sent.
+        self._asked_at: float | None = None
+        self._timer: patience.Timer | None = None
         self.answered_zxid = 0
         #: The server broke TLS off when it had looked at our certificate.
         self.is_mistrusted = False
@@ -176,6 +179,7 @@ class Connection(asyncio.Protocol):
             self.end(str(error))
         if start:
             self._heard_at = self._loop.time()
+            self._asked_at = None
             del received[:start]
 
     def _take(self, body: bytes) -> None:
@@ -212,12 +216,15 @@ class Connection(asyncio.Protocol):
         frames, self._out = self._out, []
         if self._transport is not None and not self.lost.done():
             self._sent_at = self._loop.time()
+            self._asked_at = self._asked_at or self._sent_at
             self._transport.write(b"".join(frames))
 
     def _check(self) -> None:
         """Ping, or give the server up."""
         now = self._loop.time()
-        if now - self._heard_at >= self._silence_s:
+        # Silence speaks against a server only if it was asked: we may have been paused ourselves.
+        has_had_time = self._asked_at is not None and now - self._asked_at >= self._silence_s / 4
+        if has_had_time and now - self._heard_at >= self._silence_s:
             self.end(f"the server was silent for {now - self._heard_at:.1f} s")
             return
         if self._pending and now - self._pending[0].sent_at >= 1.5 * self._silence_s:
@@ -226,7 +233,7 @@ class Connection(asyncio.Protocol):
             return
         if now - self._sent_at >= self._silence_s / 2:
             self._write(_PING)
-        self._timer = self._loop.call_later(self._silence_s / 8, self._check)
+        self._timer = patience.Timer(self._silence_s / 8, self._check)
 
     def _answer_lost(self) -> AnswerLost:
         reason = self.lost.result() if self.lost.done() else "the connection ended"

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.env.tls import TlsContexts, explain
 from quorumbook.errors import (
@@ -131,7 +131,7 @@ class Session:
             if connection is not None:
                 turn.set_result(None)
             try:
-                async with asyncio.timeout_at(deadline):
+                async with patience.timeout_at(deadline):
                     await turn
             except TimeoutError as error:
                 raise MetadataUnavailableError(self.complaint()) from error
@@ -231,7 +231,7 @@ class Session:
         connection = Connection(self._on_event, self.timeout_s)
         connect_s = max(self.timeout_s * 2 / 3 / len(self._servers), _CONNECT_S_MIN)
         try:
-            async with asyncio.timeout(connect_s):
+            async with patience.timeout(connect_s):
                 context = self._context()
                 await self._loop.create_connection(
                     lambda: connection,

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.errors import (
     MetadataError,
     MetadataUnavailableError,
@@ -93,7 +93,7 @@ class StreamLock:
         try:
             if by_force:
                 await self._push_out(member)
-            async with asyncio.timeout(wait_s):
+            async with patience.timeout(wait_s):
                 is_mine = await self._wait_for_turn(member, may_wait=may_wait)
             if not is_mine and await self._store.renew_session() == session_id:
                 raise WriterBusyError(

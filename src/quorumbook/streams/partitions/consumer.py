@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quorumbook.client.closing import Closing
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError
 from quorumbook.metadata.store import Watch
@@ -448,7 +448,7 @@ class Consumer(Closing):
         if number in self._shares:
             pumps = self._forget(number)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.release_timeout_s):
+                async with patience.timeout(self._options.release_timeout_s):
                     while number in self._in_hand or ~number in self._in_hand:
                         self._came_back.clear()
                         await self._came_back.wait()

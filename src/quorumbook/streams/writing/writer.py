@@ -16,6 +16,7 @@ from quorumbook.client.closing import ClosingQuietly
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
 from quorumbook.client.waiting import again
 from quorumbook.client.writer import frozen
+from quorumbook.env import patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     BackpressureError,
@@ -172,7 +173,7 @@ class StreamWriter(ClosingQuietly):
         pump.give_up(error)
         if is_sound:
             with contextlib.suppress(QuorumbookError, TimeoutError):
-                async with asyncio.timeout(_LAST_WORD_S):
+                async with patience.timeout(_LAST_WORD_S):
                     await pump.segments.publish_confirmed()
         pump.segments.stop(error)
         await self._let_go()
