@@ -26,7 +26,7 @@ from quorumbook.cli.ledger_options import (
 from quorumbook.cli.lines import groups_of_lines, refuse_unreadable
 from quorumbook.cli.output import JSON, RAW, TABLE
 from quorumbook.cli.progress import progress
-from quorumbook.errors import LocalProtocolError, NoSuchEntryError
+from quorumbook.errors import LedgerRecoveryError, LocalProtocolError, NoSuchEntryError
 
 if TYPE_CHECKING:
     from quorumbook import Entry, EntryBatch, LedgerReader, LedgerWriter
@@ -167,25 +167,43 @@ def tail(call: Call, ledger_id: int, first: int | None, count: int | None, passw
 
 @ledger.command(cls=Command)
 @click.argument("ledger_id", type=int, metavar="ID")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Close it also where bookies may have lost its last entries and nobody has them.",
+)
+@click.option("--yes", is_flag=True, help="With --accept-loss: give them up.")
 @password_option
 @click.pass_obj
-def recover(call: Call, ledger_id: int, password: bytes) -> None:
+def recover(call: Call, ledger_id: int, accept_loss: bool, yes: bool, password: bytes) -> None:
     """Shut the writer out and close the ledger.
 
     Last entries that are not on all their bookies are completed first.
     """
 
     async def run() -> dict[str, object]:
-        async with (
-            call.connect() as bk,
-            await bk.open_ledger(ledger_id, password=password) as reader,
-        ):
-            return {
-                "ledger_id": ledger_id,
-                "state": "closed",
-                "entries": reader.last_add_confirmed + 1,
-                "bytes": reader.metadata.length,
-            }
+        async with call.connect() as bk:
+            given_up: dict[str, object] = {}
+            try:
+                reader = await bk.open_ledger(ledger_id, password=password)
+            except LedgerRecoveryError as error:
+                if not accept_loss:
+                    raise
+                if not yes:
+                    raise click.UsageError(
+                        f"{error}. Closing the ledger before that entry gives up this entry and "
+                        "everything acknowledged after it; add --yes to do so"
+                    ) from error
+                reader = await bk.open_ledger(ledger_id, password=password, accept_loss=True)
+                given_up["given_up_from"] = reader.last_add_confirmed + 1
+            async with reader:
+                return {
+                    "ledger_id": ledger_id,
+                    "state": "closed",
+                    "entries": reader.last_add_confirmed + 1,
+                    "bytes": reader.metadata.length,
+                    **given_up,
+                }
 
     call.output.record(call.run(run()))
 

@@ -315,6 +315,7 @@ class BookKeeper(Closing):
         *,
         password: bytes = b"",
         recover: bool = True,
+        accept_loss: bool = False,
         digest_type: DigestType | None = None,
     ) -> LedgerReader:
         """Open a ledger for reading.
@@ -327,6 +328,7 @@ class BookKeeper(Closing):
             ledger_id: Which.
             password: The one it was created with.
             recover: Whether to take it over.
+            accept_loss: Close it also where bookies may have lost the next entry, and none has it.
             digest_type: For ledgers of old writers that do not say it themselves.
 
         Raises:
@@ -342,7 +344,9 @@ class BookKeeper(Closing):
             seal = digester(kind, password)
             if recover and not metadata.is_closed:
                 metadata = _without_mark(metadata)
-                metadata, version = await recover_ledger(context, seal, metadata, version, password)
+                metadata, version = await recover_ledger(
+                    context, seal, metadata, version, password, accept_loss=accept_loss
+                )
             reader = LedgerReader(context, metadata, version, seal, self._forget)
             try:
                 await reader.start()

@@ -56,16 +56,25 @@ _OnError = Callable[[QuorumbookError], None]
 
 
 async def recover(
-    context: Context, digester: Digester, metadata: LedgerMetadata, version: int, password: bytes
+    context: Context,
+    digester: Digester,
+    metadata: LedgerMetadata,
+    version: int,
+    password: bytes,
+    *,
+    accept_loss: bool = False,
 ) -> tuple[LedgerMetadata, int]:
     """Recover a ledger and return its closed metadata and their version.
+
+    With ``accept_loss`` it also ends where no bookie that knows has the next entry, although
+    others may have lost it.
 
     Raises:
         UnauthorizedError: the password is not the ledger's.
         LedgerRecoveryError: too few bookies gave a definite answer; the ledger is not closed.
         NotEnoughBookiesError: what was found cannot be stored on an ack quorum.
     """
-    driver = _RecoveryDriver(context, digester, metadata, version, password)
+    driver = _RecoveryDriver(context, digester, metadata, version, password, accept_loss)
     return await driver.run()
 
 
@@ -79,6 +88,7 @@ class _RecoveryDriver:
         metadata: LedgerMetadata,
         version: int,
         password: bytes,
+        accept_loss: bool,
     ) -> None:
         self._context = context
         self._digester = digester
@@ -88,7 +98,11 @@ class _RecoveryDriver:
         self._version = version
         self._master_key = master_key(password)
         most = context.options.recovery_batch_entries
-        self._state = RecoveryState(metadata, batch_entries=min(most, _FIRST_BATCH_ENTRIES))
+        self._state = RecoveryState(
+            metadata,
+            batch_entries=min(most, _FIRST_BATCH_ENTRIES),
+            gives_up_unknown=accept_loss,
+        )
         self._largest_bytes = 1
         #: Payload and length of entries that are written back.
         self._found: dict[EntryId, tuple[bytes, int]] = {}

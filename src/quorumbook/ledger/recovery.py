@@ -1,6 +1,6 @@
 """The recovery machine: find the end of a ledger whose writer is gone, and close it there.
 
-    RecoveryState(metadata, *, batch_entries=8)
+    RecoveryState(metadata, *, batch_entries=8, gives_up_unknown=False)
       .poll() -> list[Effect]                               after creation and after any call below
       .on_marked(metadata)                                  MarkInRecovery was written
       .on_metadata(metadata)                                its, or Close's, compare-and-set lost:
@@ -30,11 +30,13 @@ machine was given last.
 The rules it keeps:
 
 R16 The ledger is marked IN_RECOVERY, then its whole last ensemble is fenced; it goes on when the
-    answers cover every ack quorum.
+    answers cover every ack quorum.  A bookie that has the ledger in limbo is fenced as well before
+    it says "unknown"; it tells no last add confirmed, and one too low costs reading only.
 R17 It reads forward from behind the last add confirmed, never from before the last fragment, in the
     ensemble as it was recorded at the start.  Each entry is asked of its whole write set: one good
     copy is a yes, (write quorum - ack quorum + 1) definite "no such entry" are a no, anything else
-    is neither.  All in and undecided: recovery fails, the ledger stays as it is.
+    is neither.  All in and undecided: recovery fails, the ledger stays as it is.  Only on an
+    operator's word (``gives_up_unknown``) "unknown" counts as a no, once all have answered.
 R18 Each entry found is written back to its whole write set until an ack quorum has it.  New bookies
     are known only here until the one closing write publishes end, length and fragments together.
 R19 The last add confirmed written into those entries stays what the fencing found: bookies of the
@@ -55,6 +57,7 @@ from quorumbook.errors import (
     NotEnoughBookiesError,
     QuorumbookError,
     UnauthorizedError,
+    UnknownLedgerStateError,
 )
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState, changed_fragments
@@ -93,6 +96,10 @@ __all__ = [
 ]
 
 
+#: What only a bookie says that has fenced the ledger.
+_FENCED_ERRORS = (*NEGATIVE_ERRORS, DigestMismatchError, UnknownLedgerStateError)
+
+
 class _Phase(Enum):
     MARK = 1
     MARKING = 2
@@ -120,13 +127,11 @@ class _Entry:
 class RecoveryState:
     """See the module's docstring."""
 
-    def __init__(self, metadata: LedgerMetadata, *, batch_entries: int = 8) -> None:
-        """Start a recovery.
-
-        Args:
-            metadata: as read from the metadata store; the driver remembers its version.
-            batch_entries: entries read, or written back, at a time.
-        """
+    def __init__(
+        self, metadata: LedgerMetadata, *, batch_entries: int = 8, gives_up_unknown: bool = False
+    ) -> None:
+        """Start a recovery of metadata as they were read; the driver remembers their version."""
+        self._gives_up_unknown = gives_up_unknown
         self._metadata = metadata
         #: May change on the way, when it is known how large entries are.
         self.batch_entries = batch_entries
@@ -137,7 +142,6 @@ class RecoveryState:
         self._responded = 0
         self._best: tuple[EntryId, int] = (INVALID_ENTRY_ID, 0)
         self._fence_errors: list[QuorumbookError] = []
-
         #: What the fencing established (R19).
         self.last_add_confirmed: EntryId = INVALID_ENTRY_ID
         #: Everything up to here is confirmed, or written back to an ack quorum.
@@ -222,13 +226,7 @@ class RecoveryState:
         self._fragments = metadata.fragments
 
     def on_fence_answer(self, bookie_index: int, last_add_confirmed: EntryId, length: int) -> None:
-        """Take a bookie's last entry.
-
-        Args:
-            bookie_index: who.
-            last_add_confirmed: of the entry, or an explicit one if that is larger.
-            length: the entry's length field.
-        """
+        """Take a bookie's last entry: its length, and the larger last add confirmed it knows."""
         if self._phase is _Phase.FENCING:
             self._best = max(self._best, (last_add_confirmed, length))
             self._on_fenced(bookie_index, is_answer=True)
@@ -236,15 +234,15 @@ class RecoveryState:
     def on_fence_error(self, bookie_index: int, error: QuorumbookError) -> None:
         """Take a bookie's refusal.
 
-        Without the entry, or with a damaged one, it is fenced all the same; it only tells no
-        last add confirmed.  Any other error may mean that it is not fenced.
+        Without the entry, with a damaged one, or in limbo, it is fenced all the same.  Any other
+        error may mean that it is not.
         """
         if self._phase is not _Phase.FENCING:
             return
         if isinstance(error, UnauthorizedError):
             self.fail(error)
             return
-        is_answer = isinstance(error, (*NEGATIVE_ERRORS, DigestMismatchError))
+        is_answer = isinstance(error, _FENCED_ERRORS)
         if not is_answer:
             self._fence_errors.append(error)
         self._on_fenced(bookie_index, is_answer=is_answer)
@@ -277,7 +275,8 @@ class RecoveryState:
         self._complete()
         gap = self._write_found()
         if gap is not None and self._is_undecided(gap):
-            self._fail_undecided("an entry can be neither read nor denied", gap.errors)
+            what = f"entry {self.last_entry_id + 1} can be neither read nor denied"
+            self._fail_undecided(what, gap.errors)
             return
         is_end_known = gap is not None and self._is_negative(gap)
         if is_end_known and gap is self._entries.get(self.last_entry_id + 1):
@@ -299,7 +298,12 @@ class RecoveryState:
     def _is_negative(self, entry: _Entry) -> bool:
         metadata = self._metadata
         needed = negatives_needed(metadata.write_quorum_size, metadata.ack_quorum_size)
-        return entry.negatives.bit_count() >= needed
+        if entry.negatives.bit_count() >= needed:
+            return True
+        # Nothing is given up while a bookie that cannot be reached may have the entry.
+        is_all_in = entry.responded.bit_count() == metadata.write_quorum_size
+        is_unknown = all(isinstance(error, UnknownLedgerStateError) for error in entry.errors)
+        return self._gives_up_unknown and is_all_in and is_unknown
 
     def _is_undecided(self, entry: _Entry) -> bool:
         is_all_in = entry.responded.bit_count() == self._metadata.write_quorum_size

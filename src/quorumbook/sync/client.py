@@ -152,13 +152,18 @@ class BookKeeper(Closing):
         *,
         password: bytes = b"",
         recover: bool = True,
+        accept_loss: bool = False,
         digest_type: DigestType | None = None,
     ) -> LedgerReader:
         """Open a ledger for reading; see ``quorumbook.BookKeeper``."""
         return LedgerReader(
             self.run(
                 lambda: self._aio.open_ledger(
-                    ledger_id, password=password, recover=recover, digest_type=digest_type
+                    ledger_id,
+                    password=password,
+                    recover=recover,
+                    accept_loss=accept_loss,
+                    digest_type=digest_type,
                 )
             )
         )

@@ -132,7 +132,7 @@ def test_r16_recovery_waits_until_the_answers_cover_every_ack_quorum() -> None:
     assert reads(state.poll())
 
 
-@pytest.mark.parametrize("error", [LOST, BookieIOError("x"), UnknownLedgerStateError("limbo")])
+@pytest.mark.parametrize("error", [LOST, BookieIOError("x")])
 def test_r16_errors_and_silence_cover_nothing(error) -> None:
     state = RecoveryState(ledger().in_recovery())
     state.poll()
@@ -151,6 +151,30 @@ def test_r16_a_damaged_answer_is_fenced_but_tells_no_lac() -> None:
     state.on_fence_error(0, DigestMismatchError("x"))
     state.on_fence_answer(1, 4, 50)
     assert reads(state.poll())[0][0] == 5
+
+
+def test_r16_a_bookie_in_limbo_is_fenced_but_tells_no_lac() -> None:
+    state = RecoveryState(ledger().in_recovery())
+    state.poll()
+    state.on_fence_error(0, UnknownLedgerStateError("limbo"))
+    state.on_fence_answer(1, 4, 50)
+    assert reads(state.poll())[0][0] == 5
+
+
+@pytest.mark.parametrize("last", [UnknownLedgerStateError("limbo"), LOST])
+@pytest.mark.parametrize("accepts", [False, True])
+def test_r17_what_may_be_lost_is_given_up_on_an_operators_word_only(last, accepts: bool) -> None:
+    state = fenced(ledger(), 4, 50, gives_up_unknown=accepts)
+    state.poll()
+    for index in range(2):
+        state.on_read_error(5, index, UnknownLedgerStateError("limbo"))
+    assert state.poll() == [], "the last bookie may have it"
+    state.on_read_error(5, 2, last)
+    effects = state.poll()
+    is_given_up = accepts and last is not LOST
+    assert any(isinstance(effect, Failed) for effect in effects) is not is_given_up
+    state.on_entry(4, 0, 50)
+    assert any(isinstance(effect, Close) for effect in state.poll()) is is_given_up
 
 
 def test_r16_a_wrong_password_is_told_as_such() -> None:

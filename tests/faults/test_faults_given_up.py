@@ -1,0 +1,62 @@
+"""A ledger whose bookies all lost the end of their journals: stuck, until an operator gives it up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumbook.errors import LedgerRecoveryError
+from quorumbook.testing import LocalCluster
+
+
+def _recover(uri: str, ledger_id: int, *options: str) -> subprocess.CompletedProcess[str]:
+    words = ["ledger", "recover", str(ledger_id), *options, "--metadata", uri, "--output", "json"]
+    return subprocess.run(
+        [sys.executable, "-m", "quorumbook", *words], capture_output=True, text=True, check=False
+    )
+
+
+def _damage_last_group(bookie: Path, wanted: bytes) -> None:
+    """Turn a bit of the last entry in the journal, which was synced and acknowledged."""
+    (path,) = bookie.glob("journal/current/*.txn")
+    data = bytearray(path.read_bytes())
+    data[data.rindex(wanted)] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(300)
+async def test_r22_a_ledger_that_all_bookies_lost_the_end_of_is_given_up_on_an_operators_word(
+    tmp_path: Path,
+) -> None:
+    async with LocalCluster(bookies=3, data_dir=str(tmp_path), processes=True) as cluster:
+        async with cluster.connect() as writing:
+            writer = await writing.create_ledger()
+            for number in range(10):
+                await writer.append(b"entry number %d" % number)
+            await asyncio.gather(*map(cluster.kill, cluster.bookie_ids))
+            await writer.abort()
+        for number in (1, 2, 3):
+            _damage_last_group(tmp_path / f"bookie-{number}", b"entry number 9")
+        for bookie_id in cluster.bookie_ids:
+            await cluster.restart(bookie_id)
+        async with cluster.connect() as reading:
+            with pytest.raises(LedgerRecoveryError):
+                await reading.open_ledger(writer.id)
+            uri = cluster.metadata_uri
+            said = await asyncio.to_thread(_recover, uri, writer.id, "--accept-loss")
+            assert said.returncode == 2
+            assert "entry 9 can be neither read nor denied" in said.stderr
+            assert "gives up" in said.stderr
+            assert not (await reading.ledger_metadata(writer.id)).is_closed
+            done = await asyncio.to_thread(_recover, uri, writer.id, "--accept-loss", "--yes")
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["given_up_from"] == 9
+            async with await reading.open_ledger(writer.id) as reader:
+                payloads = [entry.payload async for entry in reader.read(0)]
+            assert payloads == [b"entry number %d" % number for number in range(9)]
