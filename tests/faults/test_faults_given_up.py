@@ -1,4 +1,4 @@
-"""A ledger whose bookies all lost the end of their journals: stuck, until an operator gives it up."""
+"""A ledger whose bookies all lost the end of their journals: stuck until it is given up."""
 
 from __future__ import annotations
 
