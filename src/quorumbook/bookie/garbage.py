@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from quorumbook.errors import MetadataError, MetadataFormatError, NoSuchLedgerInMetadataError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.metadata.ids import read_id_counters
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import with_living_session
 from quorumbook.metadata.paths import TreePaths
@@ -49,6 +50,14 @@ class ClusterLedgers:
     def session(self) -> object:
         """Return what changes when a session ends."""
         return self._ended_sessions, self._store.session_id
+
+    async def next_ledger_id(self) -> LedgerId:
+        """Return the next id that the cluster's generator would give."""
+        counters = await read_id_counters(self._store)
+        await self._check()
+        if counters.high_bits is not None:
+            return counters.high_bits << 32 | counters.low
+        return 0 if counters.short is None else counters.short
 
     async def listing(self) -> AsyncIterator[LedgerId]:
         """Yield all ledgers; raise where that is not all."""

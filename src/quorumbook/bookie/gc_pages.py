@@ -7,10 +7,12 @@
     GET /api/v1/bookie/gc_details               counters
     GET /api/v1/bookie/gc_plan?minor=true       what such a pass would do
     GET /api/v1/bookie/gc_logs                  each entry log, what keeps it, what comes next
+    GET /api/v1/bookie/gc_hold                  which deletions wait for the operator, and why
+    PUT /api/v1/bookie/gc_hold?approve=SET      let exactly that set go
     PUT /api/v1/bookie/gc/suspend_compaction    compact nothing until it is resumed
     PUT /api/v1/bookie/gc/resume_compaction
 
-``gc_logs``, ``gc_plan`` and the parameters are ours.
+``gc_logs``, ``gc_plan``, ``gc_hold`` and the parameters are ours.
 """
 
 from __future__ import annotations
@@ -44,6 +46,13 @@ async def answer(collector: Collector, method: str, target: str, body: Body) -> 
                 return 503, {"error": str(error)}
         case "GET", "_logs":
             return 200, await _logs(collector)
+        case "GET", "_hold":
+            return 200, (await collector.hold()).shown()
+        case "PUT", "_hold":
+            if not await collector.approve(wanted.get("approve", [""])[0]):
+                problem = "this is not the set that is held now; look at it again"
+                return 409, {"error": problem} | (await collector.hold()).shown()
+            return 200, (await collector.hold()).shown()
         case "PUT", "":
             if body:
                 kinds = _kinds_of_body(collector, body)

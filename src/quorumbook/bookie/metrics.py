@@ -58,6 +58,7 @@ _STORAGE_GAUGES = {
     "journal_last_group_bytes": "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES",
     "write_cache_bytes": "bookie_write_cache_size",
     "read_cache_bytes": "bookie_read_cache_size",
+    "gc_held_ledgers": "bookie_HELD_LEDGER_COUNT",
     "gc_active_logs": "bookie_ACTIVE_ENTRY_LOG_COUNT",
     "gc_active_log_bytes": "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES",
 }

@@ -13,7 +13,7 @@ import click
 from quorumbook.cli.adoption import adopt, give_back
 from quorumbook.cli.bookie_state import READ_ONLY_PATH, can_stop, readonly
 from quorumbook.cli.common import Call, Command, configure_logging
-from quorumbook.cli.garbage import background_io, explain_gc, gc, scrub
+from quorumbook.cli.garbage import background_io, explain_gc, gc, gc_hold, scrub
 from quorumbook.cli.http_client import ask, http_in
 from quorumbook.cli.moving import balance, decommission, drain, recover
 from quorumbook.cli.output import FORMATS
@@ -34,7 +34,7 @@ def bookie() -> None:
 
 for command in (
     adopt, give_back, recover, drain, decommission, balance, readonly, can_stop,
-    gc, explain_gc, scrub, background_io,
+    gc, gc_hold, explain_gc, scrub, background_io,
 ):  # fmt: skip
     bookie.add_command(command)
 

@@ -1,6 +1,8 @@
-"""``quorumbook bookie gc``, ``explain-gc``, ``scrub`` and ``background-io``: over HTTP."""
+"""What a bookie does in the background, over HTTP: garbage, scrubbing, and how fast."""
 
 from __future__ import annotations
+
+from urllib.parse import quote
 
 import click
 
@@ -33,6 +35,18 @@ def gc(
     else:
         ask("PUT", address, f"/api/v1/bookie/gc/{change}_compaction")
     call.output.record(ask("GET", address, "/api/v1/bookie/gc_details"))
+
+
+@click.command("gc-hold", cls=Command)
+@click.argument("bookie")
+@click.option("--approve", metavar="SET", help="Let exactly this set of ledgers be deleted.")
+@click.pass_obj
+def gc_hold(call: Call, bookie: str, approve: str | None) -> None:
+    """Show which deletions of a bookie wait for your approval, and why; or approve of them."""
+    method, path = "GET", "/api/v1/bookie/gc_hold"
+    if approve is not None:
+        method, path = "PUT", f"{path}?approve={quote(approve)}"
+    call.output.record(ask(method, address_of(call, bookie), path))
 
 
 @click.command("explain-gc", cls=Command)

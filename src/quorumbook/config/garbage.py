@@ -21,6 +21,12 @@ GC_OPTIONS = (
         minimum=0, maximum=1,
     ),
     Option(
+        "gc", "unapproved_share_max", Kind.NUMBER, 0.5,
+        "Deletions of more than this share of a bookie's ledgers at once wait for an operator; "
+        "10 never do.",
+        minimum=0, maximum=1,
+    ),
+    Option(
         "gc", "deletions_remembered_s", Kind.DURATION, 604800.0,
         "How long a bookie remembers that a ledger was deleted, and refuses its old writers.",
         minimum=0,

@@ -45,6 +45,8 @@ class FakeCluster:
         self.error: Exception | None = None
         self.listing_error: Exception | None = None
         self.sessions = 1
+        #: Of the id generator.
+        self.next_id = 1000
         self.on_missing = lambda: None
         #: Closed, and kept by other bookies.
         self.kept_elsewhere: set[int] = set()
@@ -64,6 +66,11 @@ class FakeCluster:
         found = [ledger_id for ledger_id in ledger_ids if ledger_id not in self.ledger_ids]
         self.on_missing()
         return found
+
+    async def next_ledger_id(self) -> int:
+        if self.error:
+            raise self.error
+        return self.next_id
 
     def session(self) -> object:
         return self.sessions

@@ -54,6 +54,7 @@ from quorumbook.storage.directories import (
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs
 from quorumbook.storage.flush import LIMBO_START_KEY
+from quorumbook.storage.gc.hold import NAME as HOLD_NAME
 from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.journal.format import NEWEST_NAME
 from quorumbook.storage.journal.synced import SYNCED_NAME
@@ -345,7 +346,7 @@ def is_the_peers_but_for_cookies(env: Env, directories: Directories, places: Pla
 def _own_files(env: Env, directories: Directories, places: Places) -> Iterator[tuple[str, str]]:
     """Yield what the peer does not know, and where it goes; the index last."""
     index_name = directories.index_path.rpartition("/")[2]
-    names = [NEWEST_NAME, SYNCED_NAME, STATES_NAME, "VERSION.past"]
+    names = [NEWEST_NAME, SYNCED_NAME, STATES_NAME, HOLD_NAME, "VERSION.past"]
     names += [f"{index_name}{suffix}" for suffix in ("-wal", "-shm", "")]
     pairs = [
         *zip(places.journals, places.journal_files, strict=True),

@@ -12,6 +12,7 @@ from quorumbook.env import Env, Worker, run_job
 from quorumbook.ids import LedgerId
 from quorumbook.storage.book import Book
 from quorumbook.storage.gc.decisions import LogUsage
+from quorumbook.storage.gc.hold import Hold, read_hold, write_hold
 from quorumbook.storage.gc.logs import CompactionStep, EntryLogKeeper, log_usages
 from quorumbook.storage.index_reader import IndexReader
 
@@ -98,6 +99,16 @@ class StorageCare:
         return await run_job(
             self._flush_worker, lambda: self._keeper.forget_deletions(before_ms, count_max)
         )
+
+    async def read_hold(self) -> Hold:
+        """Return what waits for an operator's word, as the first ledger directory has it."""
+        directory = self._directories[0]
+        return await run_job(self._worker, lambda: read_hold(self._env.disk, directory))
+
+    async def write_hold(self, hold: Hold) -> None:
+        """Write it down; calls are done in their order."""
+        directory = self._directories[0]
+        await run_job(self._worker, lambda: write_hold(self._env.disk, directory, hold))
 
     async def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, object]:
         """Return what is stored of those ledgers that have entries; it differs if more comes."""

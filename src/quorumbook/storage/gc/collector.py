@@ -1,6 +1,7 @@
 """The garbage collector of a bookie: pass after pass, one step at a time.
 
-    1. ledgers     those of the index that the cluster positively denies are forgotten (R27)
+    1. ledgers     those of the index that the cluster positively denies are forgotten (R27),
+                   unless they wait for an operator's word (``hold``)
     2. surplus     copies that other bookies keep are dropped, once a day (R28, ``surplus``)
     3. entry logs  those in which no run lies any more are deleted
     4. compaction  what lives in mostly dead logs is moved, every hour a little, every day more
@@ -24,7 +25,7 @@ from typing import Protocol
 
 from quorumbook.env import Env, logger
 from quorumbook.env.tasks import end
-from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError
+from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError, StorageError
 from quorumbook.ids import LedgerId
 from quorumbook.storage.gc.decisions import (
     DELETIONS_MAX,
@@ -36,6 +37,7 @@ from quorumbook.storage.gc.decisions import (
     plan,
     worth_compacting,
 )
+from quorumbook.storage.gc.hold import Hold, judge
 from quorumbook.storage.gc.surplus import Owners, SurplusCopies
 from quorumbook.storage.options import Damage
 from quorumbook.storage.store import LedgerStorage
@@ -58,6 +60,10 @@ class Cluster(Owners, Protocol):
         """Return those of whose own node the right cluster says that it is not there."""
         ...
 
+    async def next_ledger_id(self) -> LedgerId:
+        """Return the counter of the cluster's id generator, which falls only with a backup."""
+        ...
+
     def session(self) -> object:
         """Return what changes when a session ends."""
         ...
@@ -71,6 +77,8 @@ class GcStatistics:
     failed_passes: int = 0
     deleted_ledgers: int = 0
     suspected_ledgers: int = 0
+    #: They wait for an operator's word.
+    held_ledgers: int = 0
     dropped_copies: int = 0
     surplus_copies: int = 0
     deleted_logs: int = 0
@@ -119,6 +127,7 @@ class Collector:
             interval_s=options.surplus_interval_s,
             grace_s=options.surplus_grace_s,
         )
+        self._hold: Hold | None = None
         self._minor_ns = self._major_ns = self._clock.now_ns()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -214,7 +223,14 @@ class Collector:
             _log.info("no ledger is deleted before the limbo start is over")
             return
         try:
-            due, known = await self._proven(self._cluster.session())
+            session = self._cluster.session()
+            next_id = await self._cluster.next_ledger_id()
+            missing, known = await self._missing()
+            if session != self._cluster.session():
+                self._suspicions.forget()
+                return
+            due = self._suspicions.see(missing, session, self._clock.now_ns())
+            due = await self._released(due, missing, known, next_id)
             allowed = ledgers_at_a_time(
                 len(due), known, self._options.ledgers_share_max, is_forced=is_forced
             )
@@ -229,15 +245,57 @@ class Collector:
             # Two findings count only with a store in between that answered.
             self._suspicions.forget()
             _log.warning("no ledger is deleted: %s", error)
-        self.statistics.suspected_ledgers = len(self._suspicions)
+        finally:
+            self.statistics.suspected_ledgers = len(self._suspicions)
 
-    async def _proven(self, session: object) -> tuple[list[LedgerId], int]:
-        """Return the ledgers found missing twice, and how many are known here."""
-        missing, known = await self._missing()
-        if session != self._cluster.session():
-            self._suspicions.forget()
-            return [], known
-        return self._suspicions.see(missing, session, self._clock.now_ns()), known
+    # What waits for an operator
+
+    async def hold(self) -> Hold:
+        """Return what waits for an operator's word."""
+        if self._hold is None:
+            found = await self._care.read_hold()
+            # Another task may have been faster, and further.
+            self._hold = self._hold or found
+            self.statistics.held_ledgers = len(self._hold.held)
+        return self._hold
+
+    async def approve(self, set_id: str) -> bool:
+        """Let exactly that set of ledgers go; False if another one is held by now."""
+        hold = await self.hold()
+        if not hold.held or hold.set_id != set_id:
+            return False
+        _log.warning("the operator approves of the deletion of %d ledgers", len(hold.held))
+        await self._keep(hold.approve())
+        self.trigger(force=False)
+        return True
+
+    async def _keep(self, hold: Hold) -> None:
+        self._hold = hold
+        self.statistics.held_ledgers = len(hold.held)
+        await self._care.write_hold(hold)
+
+    async def _released(
+        self, due: list[LedgerId], missing: list[LedgerId], known: int, next_id: LedgerId
+    ) -> list[LedgerId]:
+        """Return which of the ledgers that are due may go without a word, or have one."""
+        before = await self.hold()
+        hold, free = judge(
+            before, due, missing, known=known, next_id=next_id,
+            share_max=self._options.unapproved_share_max, now_ms=self._clock.wall_ms(),
+        )  # fmt: skip
+        if hold != before:
+            try:
+                await self._keep(hold)
+            except StorageError as error:
+                # A full disk waits for deletions; what was decided holds in this process.
+                _log.warning("what is held of deletions could not be written down: %s", error)
+        if hold.held:
+            _log.warning(
+                "the deletion of %d ledgers (%d to %d) waits for the operator: %s; see `quorumbook "
+                "bookie gc-hold`, and if it is right, add --approve %s",
+                len(hold.held), min(hold.held), max(hold.held), hold.reason, hold.set_id,
+            )  # fmt: skip
+        return free
 
     async def _missing(self) -> tuple[list[LedgerId], int]:
         """Return the ledgers that the cluster denies now, and how many are known here."""

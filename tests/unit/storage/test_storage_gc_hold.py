@@ -1,0 +1,136 @@
+"""Deletions that wait for an operator's word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_storage_gc import Garbage, filled
+
+from doubles.storage_world import World
+from quorumbook.storage.gc.hold import (
+    NAME,
+    NEVER_HELD,
+    Hold,
+    decode_hold,
+    encode_hold,
+    judge,
+    ranges,
+)
+
+
+def judged(
+    hold: Hold, due: range | list[int], known: int, next_id: int, missing: list[int] | None = None
+) -> tuple[Hold, list[int]]:
+    return judge(
+        hold, list(due), list(due) if missing is None else missing, known=known, next_id=next_id,
+        share_max=0.5, now_ms=7,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("known", [8, 30, 100, 5000])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.6, 1.0])
+def test_r27_a_large_share_waits_and_a_small_one_or_a_few_do_not(known: int, share: float) -> None:
+    due = range(int(known * share))
+    hold, free = judged(Hold(next_id=known), due, known, known)
+    waits = share > 0.5 and len(due) > NEVER_HELD
+    assert (sorted(hold.held), free) == ((list(due), []) if waits else ([], list(due)))
+
+
+def test_r27_one_ledger_behind_a_counter_that_fell_waits_and_those_before_it_go() -> None:
+    hold, free = judged(Hold(next_id=50), [10, 39, 40, 60], 1000, 40)
+    assert (sorted(hold.held), free) == ([40, 60], [10, 39])
+    assert (hold.next_id, hold.back_to, hold.since_ms) == (50, 40, 7)
+    assert "from" not in hold.reason
+    assert "50, and fell to 40" in hold.reason
+    # New ledgers raise the counter, and unsay nothing.
+    hold, free = judged(hold, [11, 40, 41, 60], 1000, 99)
+    assert (sorted(hold.held), free) == ([40, 41, 60], [11])
+    assert (hold.next_id, hold.back_to) == (99, 40)
+
+
+def test_r27_a_fall_is_remembered_before_anything_is_proven() -> None:
+    hold, free = judged(Hold(next_id=50), [], 1000, 40, missing=[45])
+    hold, free = judged(hold, [45], 1000, 60)
+    assert (sorted(hold.held), free) == ([45], [])
+
+
+def test_what_the_metadata_have_again_waits_no_longer() -> None:
+    hold, _ = judged(Hold(next_id=50), [40, 41], 1000, 40)
+    hold, free = judged(hold, [41], 1000, 40)
+    assert (sorted(hold.held), free) == ([41], [])
+    hold, free = judged(hold, [], 1000, 50)
+    assert hold == Hold(next_id=50)
+    hold, free = judged(hold, [42], 1000, 50)
+    assert (hold.held, free) == (frozenset(), [42])
+
+
+def test_exactly_the_approved_set_goes() -> None:
+    hold, _ = judged(Hold(next_id=50), [40, 41], 1000, 40)
+    approved = hold.approve()
+    hold, free = judged(approved, [40, 41], 1000, 40)
+    assert (hold.held, free, hold.next_id) == (frozenset(), [40, 41], 40)
+    # The counter was approved of as well; a large set is another matter.
+    hold, free = judged(hold, [40, *range(100, 700)], 1000, 45)
+    assert (len(hold.held), free) == (600, [40])
+    # An approval ends with what it was for.
+    hold, free = judged(hold, [], 1000, 46)
+    assert hold.approved == frozenset()
+
+
+def test_a_note_comes_back_and_a_damaged_one_holds_everything() -> None:
+    hold = Hold(50, 40, frozenset([1, 2, 3, 9]), frozenset([4]), "why", 5)
+    assert decode_hold(encode_hold(hold)) == hold
+    assert ranges(hold.held) == [[1, 3], [9, 9]]
+    assert hold.set_id != Hold(held=frozenset([1])).set_id
+    for data in (b"", b"{}", b"[1]", encode_hold(hold)[:-9]):
+        damaged, free = judged(decode_hold(data), [1], 1000, 5)
+        assert (damaged.held, free) == (frozenset([1]), [])
+        assert NAME in damaged.reason
+
+
+async def test_r27_what_waits_is_kept_over_restarts_and_the_loss_of_the_index(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    await filled(world, *range(12), 40)
+    garbage = Garbage(world, *range(12))
+    garbage.cluster.next_id = 41
+    garbage.cluster.ledger_ids.add(40)
+    await garbage.collect()
+    garbage.cluster.ledger_ids.remove(40)
+    garbage.cluster.next_id = 30
+    await garbage.collect()
+    garbage.cluster.next_id = 50
+    await world.crash()
+    await world.start()
+    garbage.restart()
+    for _ in range(3):
+        # Neither time nor an operator's pass is a word.
+        await garbage.collect(is_forced=True)
+    assert garbage.collector.statistics.held_ledgers == 1
+    await world.restart()
+    garbage.restart()
+    hold = await garbage.collector.hold()
+    assert hold.held == {40}
+    assert not await garbage.collector.approve("another")
+    assert not await garbage.collector.approve("")
+    assert await garbage.collector.approve(hold.set_id)
+    await world.restart()
+    garbage.restart()
+    await garbage.collect()
+    await garbage.collect()
+    assert world.storage.ledger_ids() == list(range(12))
+    await world.storage.stop()
+
+
+async def test_r27_a_full_disk_keeps_no_small_deletion_waiting_for_a_note(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await filled(world, 1, 2)
+    garbage = Garbage(world, 2)
+    failing = world.disk.faults.fail("write", NAME, permanent=True)
+    for _ in range(2):
+        await garbage.collect()
+    assert failing.hits
+    assert world.storage.ledger_ids() == [2]
+    await world.storage.stop()
