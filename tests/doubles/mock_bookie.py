@@ -89,6 +89,9 @@ class MockBookie:
         #: Like a bookie of before batch reads: closes the connection on them.
         self.is_old = False
         self.is_reading = True
+        #: Requests that wait for ``carry_out`` to be called, and of which kind they are.
+        self._waiting: list[tuple[_Connection, Request]] = []
+        self._kept: type[Request] | None = None
         self._held: list[Callable[[], None]] | None = None
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
@@ -138,6 +141,16 @@ class MockBookie:
         for answer in held:
             answer()
 
+    def keep(self, kind: type[Request]) -> None:
+        """Leave requests of a kind undone from now on, until ``carry_out``."""
+        self._kept = kind
+
+    def carry_out(self) -> None:
+        """Do what was left undone, as things are now, and nothing late any more."""
+        waiting, self._waiting, self._kept = self._waiting, [], None
+        for connection, request in waiting:
+            self._answer(connection, request)
+
     def stop_reading(self) -> None:
         """Take no more bytes from anybody."""
         self.is_reading = False
@@ -149,6 +162,9 @@ class MockBookie:
     def handle(self, connection: _Connection, request: Request) -> None:
         """Carry out a request, or what the script says instead."""
         self.requests.append(request)
+        if self._kept is not None and isinstance(request, self._kept):
+            self._waiting.append((connection, request))
+            return
         behaviour = self.on_request(request) if self.on_request is not None else None
         if behaviour == SILENCE:
             return

@@ -52,7 +52,7 @@ def answer(reader, asked: SendRead, size: int, replicas, got: set[int]) -> None:
         and replicas[asked.bookie_id, entry_id] == GOOD
     ):
         entry_id += 1
-    new = reader.on_entries(asked.bookie_index, asked.first_entry_id, entry_id - 1)
+    new = reader.on_entries(asked, entry_id - 1)
     if new is not None:
         fresh = set(range(new[0], new[1] + 1))
         assert not fresh & got, "an entry was taken twice"
@@ -61,7 +61,7 @@ def answer(reader, asked: SendRead, size: int, replicas, got: set[int]) -> None:
     if entry_id <= asked.last_entry_id:
         error = ERRORS.get(replicas[asked.bookie_id, entry_id])
         if error is not None:
-            reader.on_error(asked.bookie_index, entry_id, error)
+            reader.on_error(asked, entry_id, error)
 
 
 def check_end(replicas, first: int, delivered: int, got: set[int], failed) -> None:
@@ -135,3 +135,98 @@ def test_a_read_gives_what_any_replica_has_up_to_the_first_entry_that_none_has(
         raise AssertionError("the read does not end")
 
     check_end(replicas, first, delivered, got, failed)
+
+
+class MovingReplicas:
+    """A ledger whose lost copies are made anew on other bookies, or on one that was there once."""
+
+    def __init__(self, metadata: LedgerMetadata, draw) -> None:
+        self.metadata = metadata
+        self._draw = draw
+        self._spares = iter(f"s{i}" for i in range(1000))
+        self.copies = {
+            (name, fragment.first_entry_id)
+            for fragment in metadata.fragments
+            for name in fragment.ensemble
+            if draw(st.booleans())
+        }
+        self._former: list[str] = []
+
+    def has(self, name: str, entry_id: int) -> bool:
+        return (name, self.metadata.fragment_of(entry_id).first_entry_id) in self.copies
+
+    def present(self, entry_id: int) -> list[str]:
+        """The bookies that the metadata name for an entry, and that have it."""
+        size, quorum = self.metadata.ensemble_size, self.metadata.write_quorum_size
+        ensemble = self.metadata.fragment_of(entry_id).ensemble
+        names = [name for i, name in enumerate(ensemble) if (i - entry_id) % size < quorum]
+        return [name for name in names if self.has(name, entry_id)]
+
+    def move(self) -> None:
+        """Give one position of a fragment to a bookie that has the copy from now on."""
+        fragment = self._draw(st.sampled_from(self.metadata.fragments))
+        old = self._draw(st.sampled_from(fragment.ensemble))
+        absent = [name for name in self._former if name not in fragment.ensemble]
+        new = self._draw(st.sampled_from([next(self._spares), *absent]))
+        self.replace(fragment.first_entry_id, old, new)
+
+    def replace(self, start: int, old: str, new: str) -> None:
+        self.metadata = self.metadata.replace_bookie(start, old, new)
+        self.copies.discard((old, start))
+        self.copies.add((new, start))
+        self._former.append(old)
+
+    def heal(self) -> None:
+        """Make every copy that is missing."""
+        for fragment in self.metadata.fragments:
+            for name in fragment.ensemble:
+                if (name, fragment.first_entry_id) not in self.copies:
+                    self.replace(fragment.first_entry_id, name, next(self._spares))
+
+
+@settings(deadline=None, max_examples=200)
+@given(ledgers(), st.data())
+def test_an_entry_that_a_present_member_has_is_never_called_missing_while_replicas_move(
+    metadata, data
+) -> None:
+    replicas = MovingReplicas(metadata, data.draw)
+    reader = ReadState(
+        metadata,
+        0,
+        LAST,
+        batch_entries=data.draw(st.integers(1, 12)),
+        max_in_flight=data.draw(st.integers(1, 5)),
+        sticky_index=data.draw(st.sampled_from([None, 0])),
+    )
+    waiting: list[tuple[SendRead, bool]] = []
+    delivered = -1
+    for turn in range(400):
+        for effect in reader.poll():
+            match effect:
+                case SendRead():
+                    # What a bookie answers is what it held when it was asked; it may come late.
+                    is_there = replicas.has(effect.bookie_id, effect.first_entry_id)
+                    waiting.append((effect, is_there))
+                case Delivered(last):
+                    delivered = last
+                case ReadFailed(entry_id):
+                    assert not replicas.present(entry_id), "it is there"
+        if delivered == LAST:
+            return
+        step = data.draw(st.integers(0, 9)) if turn < 100 else 2
+        if step == 0:
+            replicas.move()
+            reader.on_metadata(replicas.metadata)
+        elif step == 1:
+            reader.on_speculative_timeout()
+        elif waiting:
+            asked, is_there = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+            if is_there:
+                reader.on_entries(asked, asked.last_entry_id)
+            else:
+                reader.on_error(asked, asked.first_entry_id, ERRORS[MISSING])
+        else:
+            assert reader.error is not None, "the read hangs"
+            replicas.heal()
+            reader.on_metadata(replicas.metadata)
+    raise AssertionError("the read does not end")

@@ -22,9 +22,11 @@ from quorumbook.errors import (
     NoSuchEntryError,
     NoSuchLedgerInMetadataError,
     QuorumbookError,
+    ReadFailedError,
 )
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ledger.read import NEGATIVE_ERRORS
 from quorumbook.protocol.digest import Digester
 
 _log = logger("client.reader")
@@ -190,7 +192,15 @@ class LedgerReader(Closing):
 
     async def _read_chunk(self, first: EntryId, last: EntryId, limit: int) -> EntryBatch:
         read = ChunkRead(
-            self._context, self._digester, self._metadata, first, last, first, self._sticky, limit
+            self._context,
+            self._digester,
+            self._metadata,
+            first,
+            last,
+            first,
+            self._look_again,
+            self._sticky,
+            limit,
         )
         self._reads.add(read)
         try:
@@ -309,8 +319,15 @@ class LedgerReader(Closing):
         self._check_first(first)
         if first > last:
             return
-        sticky = self._sticky or source
-        read = RangeRead(self._context, self._digester, lambda: self._metadata, first, last, sticky)
+        read = RangeRead(
+            self._context,
+            self._digester,
+            lambda: self._metadata,
+            first,
+            last,
+            self._look_again,
+            self._sticky or source,
+        )
         self._reads.add(read)
         try:
             batches: AsyncIterator[EntryBatch] = read.batches()
@@ -318,11 +335,6 @@ class LedgerReader(Closing):
                 self._note(batch)
                 yield batch
                 self._check_open()
-        except NoSuchEntryError as error:
-            # A ledger that was deleted has its entries collected; say that instead.
-            with contextlib.suppress(MetadataUnavailableError):
-                await self._context.ledgers.read_again(self._metadata)
-            raise error
         finally:
             self._reads.discard(read)
             read.close()
@@ -365,6 +377,27 @@ class LedgerReader(Closing):
             self._lac = max(self._lac, metadata.last_fragment.first_entry_id - 1)
         for read in list(self._reads):
             read.on_metadata(metadata)
+
+    async def _look_again(self, error: QuorumbookError) -> None:
+        """Take the newest metadata before it is believed that no replica gives an entry.
+
+        Raises:
+            NoSuchLedgerInMetadataError: the ledger was deleted; its entries are being collected.
+            ReadFailedError: all replicas deny the entry, and nobody knows whether it has others.
+        """
+        self._check_open()
+        try:
+            metadata, version = await self._context.ledgers.read_again(self._metadata)
+        except MetadataUnavailableError as cause:
+            if not isinstance(error, NEGATIVE_ERRORS):
+                return
+            raise ReadFailedError(
+                f"{error}, and whether it was moved to others cannot be told: {cause}",
+                ledger_id=self.id,
+                entry_id=error.entry_id,
+            ) from cause
+        if version > self._version:
+            self._take(metadata, version)
 
     def _announce(self) -> None:
         for news in self._news:

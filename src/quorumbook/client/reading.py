@@ -4,13 +4,16 @@ The range is cut into chunks of about one batch read each; some chunks are asked
 different bookies, and handed out in order.  Each chunk has a read machine (``ledger.read``), which
 asks the next replica when one fails, is silent or lies.  A chunk holds one answer at most: it asks
 for more only when the consumer has taken what there was.
+
+That no replica gives an entry is not believed before the metadata were read again: the replicas
+may have moved, and whoever was asked does not have them any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from quorumbook.client.context import Context
@@ -58,6 +61,7 @@ class ChunkRead:
         first_entry_id: EntryId,
         last_entry_id: EntryId,
         number: int,
+        refresh: Callable[[QuorumbookError], Awaitable[None]],
         sticky: Sticky | None = None,
         batch_bytes: int | None = None,
     ) -> None:
@@ -70,11 +74,14 @@ class ChunkRead:
             first_entry_id: The first entry wanted.
             last_entry_id: The last one.
             number: By which chunks take turns with the bookies.
+            refresh: Has ``on_metadata`` called if the metadata are not the newest; gets what the
+                read is about to fail with, and raises what is to be said instead.
             sticky: Whom to ask instead of that.
             batch_bytes: Bytes of one answer; the option ``read_batch_bytes`` if not given.
         """
         self._context = context
         self._digester = digester
+        self._refresh = refresh
         self._ledger_id = metadata.ledger_id
         self._is_striped = metadata.write_quorum_size < metadata.ensemble_size
         self._ensemble_size = metadata.ensemble_size
@@ -114,8 +121,11 @@ class ChunkRead:
             QuorumbookError: no replica gives the next entry.
         """
         while not self._ready:
-            if self._error is not None:
-                raise self._error
+            if (error := self._error) is not None:
+                await self._refresh(error)
+                if self._error is not None:
+                    raise error
+                continue
             self._poll()
             if self._ready or self._error is not None:
                 continue
@@ -127,7 +137,10 @@ class ChunkRead:
 
     def on_metadata(self, metadata: LedgerMetadata) -> None:
         """Replicas moved: what is missing may be had elsewhere."""
+        has_failed = self._state.error is not None
         self._state.on_metadata(metadata)
+        if has_failed and self._state.error is None:
+            self._error = None
         self._poll()
 
     def close(self) -> None:
@@ -189,7 +202,7 @@ class ChunkRead:
             damaged = problem.entry_id if isinstance(problem, DigestMismatchError) else None
             self._turn_away(effect, is_bad=isinstance(problem, DigestMismatchError))
             entry_id = effect.first_entry_id if damaged is None else damaged
-            self._state.on_error(effect.bookie_index, entry_id, problem)
+            self._state.on_error(effect, entry_id, problem)
         if problem is not None or self._is_striped or not self._arrived:
             self._poll()
         elif self._waiter is not None and not self._waiter.done():
@@ -198,7 +211,7 @@ class ChunkRead:
 
     def _turn_away(self, effect: SendRead, *, is_bad: bool) -> None:
         """Read from other bookies from now on: this one is silent, or does not give an entry."""
-        if self._sticky is not None:
+        if self._sticky is not None and self._state.is_present(effect):
             self._sticky.move_from(effect.bookie_index, self._ensemble_size)
         if is_bad:
             self._context.bookies.note_slow_read(effect.bookie_id)
@@ -222,7 +235,7 @@ class ChunkRead:
         problem = problem and blamed(problem, effect.bookie_id)
         if not payloads:
             return problem
-        new = self._state.on_entries(effect.bookie_index, first, first + len(payloads) - 1)
+        new = self._state.on_entries(effect, first + len(payloads) - 1)
         if new is not None:
             offset = self._digester.payload_offset
             batch = EntryBatch(self._ledger_id, first, data, payloads, offset)
@@ -266,6 +279,7 @@ class RangeRead:
         metadata: Callable[[], LedgerMetadata],
         first_entry_id: EntryId,
         last_entry_id: EntryId,
+        refresh: Callable[[QuorumbookError], Awaitable[None]],
         sticky: Sticky | None = None,
     ) -> None:
         """Prepare to read; nothing is asked for before ``batches`` runs.
@@ -276,11 +290,13 @@ class RangeRead:
             metadata: Returns the newest metadata known.
             first_entry_id: The first entry wanted.
             last_entry_id: The last one.
+            refresh: See ``ChunkRead``.
             sticky: Whom to read from; all in turn if not given.
         """
         self._context = context
         self._digester = digester
         self._metadata = metadata
+        self._refresh = refresh
         self._sticky = sticky
         self._uncut = first_entry_id
         self._last = last_entry_id
@@ -338,6 +354,7 @@ class RangeRead:
                     self._uncut,
                     last,
                     self._number,
+                    self._refresh,
                     self._sticky,
                 )
             )

@@ -3,10 +3,11 @@
     ReadState(metadata, first_entry_id, last_entry_id, *, batch_entries=1000, max_in_flight=4,
               sticky_index=None, ranks=None)
       .poll() -> list[Effect]                             after creation and after any call below
-      .on_entries(bookie_index, first_entry_id, verified_last) -> (first, last) | None
-      .on_error(bookie_index, first_entry_id, error)
+      .on_entries(asked: SendRead, verified_last) -> (first, last) | None
+      .on_error(asked: SendRead, entry_id, error)
       .on_speculative_timeout()
       .on_metadata(metadata)                              replicas moved meanwhile
+      .is_present(asked: SendRead) -> bool                whom it asked has not been replaced since
       .is_done .error .last_delivered
     Effects: SendRead(bookie_id, bookie_index, first_entry_id, last_entry_id),
       Delivered(last_entry_id), ReadFailed(entry_id, error)
@@ -24,6 +25,11 @@ answer whose second entry is damaged, call ``on_entries`` for the first and ``on
 others came twice.  ``Delivered`` says that everything up to an entry is there, in order;
 ``ReadFailed`` comes after all entries before the failed one were delivered.
 
+An answer is that of the bookie that was asked.  Once newer metadata has another bookie in its
+place, what the old one gives still counts, for a good digest proves it; that it refuses says
+nothing of the new one, which may hold what was copied there.  A read that has failed goes on if
+newer metadata names bookies for the entry that were not asked yet.
+
 Errors: the next replica is asked on any.  If all were asked, the outcome is "no such entry" only if
 all of them say so; else the first error that says more than "no such entry" or "not reachable".
 """
@@ -32,7 +38,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from quorumbook.errors import (
@@ -61,6 +67,8 @@ class SendRead:
     bookie_index: int
     first_entry_id: EntryId
     last_entry_id: EntryId
+    #: How often the metadata had changed when it was sent.
+    changes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ Effect: TypeAlias = SendRead | Delivered | ReadFailed
 class _Piece:
     """A part of the range that is asked for at once; ``head`` is its first missing entry."""
 
-    __slots__ = ("asked", "error", "errors", "head", "last", "preferred", "wants_more")
+    __slots__ = ("asked", "error", "errors", "head", "last", "preferred", "since", "wants_more")
 
     def __init__(self, first: EntryId, last: EntryId) -> None:
         self.head = first
@@ -94,6 +102,8 @@ class _Piece:
         self.errors: dict[int, QuorumbookError] = {}
         self.error: QuorumbookError | None = None
         self.wants_more = False
+        #: With which change of the metadata the present member of a position came.
+        self.since: dict[int, int] = {}
 
     @property
     def is_open(self) -> bool:
@@ -136,6 +146,7 @@ class ReadState:
                 ledger_id=metadata.ledger_id,
             )
         self._metadata = metadata
+        self._changes = 0
         self._is_striped = metadata.write_quorum_size < metadata.ensemble_size
         self._batch_entries = 1 if self._is_striped else batch_entries
         self._max_in_flight = max_in_flight
@@ -166,48 +177,57 @@ class ReadState:
         return effects
 
     def on_entries(
-        self, bookie_index: int, first_entry_id: EntryId, verified_last: EntryId
+        self, asked: SendRead, verified_last: EntryId
     ) -> tuple[EntryId, EntryId] | None:
         """Take in the verified entries of an answer.
 
         Args:
-            bookie_index: who gave them.
-            first_entry_id: the first entry of the answer, as it was asked for.
+            asked: what was asked for, and of whom.
             verified_last: the last one in an unbroken row of good digests.
 
         Returns:
             The first and last entry that were still missing; None if there is none.
         """
-        piece = self._piece(first_entry_id)
-        if piece is None or verified_last < first_entry_id:
+        piece = self._piece(asked.first_entry_id)
+        if piece is None or verified_last < asked.first_entry_id:
             return None
-        fragment = self._metadata.fragment_of(first_entry_id)
-        self._good_bookies.add(fragment.ensemble[bookie_index])
+        self._good_bookies.add(asked.bookie_id)
         verified_last = min(verified_last, piece.last)
         if not piece.is_open or verified_last < piece.head:
             return None
         new = piece.head, verified_last
         piece.head = verified_last + 1
-        piece.preferred = bookie_index
+        if self.is_present(asked):
+            piece.preferred = asked.bookie_index
         piece.asked.clear()
         piece.errors.clear()
         piece.wants_more = False
         return new
 
-    def on_error(self, bookie_index: int, first_entry_id: EntryId, error: QuorumbookError) -> None:
+    def on_error(self, asked: SendRead, entry_id: EntryId, error: QuorumbookError) -> None:
         """Note that a bookie does not give an entry.
 
         Args:
-            bookie_index: who.
-            first_entry_id: the first entry that was asked for, or the first one of the answer
-                that is damaged.
+            asked: what was asked for, and of whom.
+            entry_id: the first entry that was asked for, or the first one of the answer that is
+                damaged.
             error: why.
         """
-        piece = self._piece(first_entry_id)
-        if piece is None or not piece.is_open or piece.head != first_entry_id:
+        piece = self._piece(entry_id)
+        if piece is None or not piece.is_open or piece.head != entry_id:
             return
-        piece.asked.add(bookie_index)
-        piece.errors.setdefault(bookie_index, error)
+        if self.is_present(asked):
+            piece.asked.add(asked.bookie_index)
+            piece.errors.setdefault(asked.bookie_index, error)
+
+    def is_present(self, asked: SendRead) -> bool:
+        """Tell whether the bookie that was asked has kept its place since, without a break."""
+        piece = self._piece(asked.first_entry_id)
+        index = asked.bookie_index
+        if piece is None or asked.changes < piece.since.get(index, 0):
+            return False
+        entry_id = min(piece.head, piece.last)
+        return self._metadata.fragment_of(entry_id).ensemble[index] == asked.bookie_id
 
     def on_speculative_timeout(self) -> None:
         """Ask one more replica of each piece whose bookies have been silent all along."""
@@ -220,8 +240,9 @@ class ReadState:
     def on_metadata(self, metadata: LedgerMetadata) -> None:
         """Take newer metadata: pieces that are not there yet are asked of the present members."""
         old, self._metadata = self._metadata, metadata
+        self._changes += 1
         for piece in self._pieces:
-            if not piece.is_open:
+            if piece.head > piece.last:
                 continue
             before = old.fragment_of(piece.head).ensemble
             after = metadata.fragment_of(piece.head).ensemble
@@ -229,6 +250,10 @@ class ReadState:
                 if before[index] != after[index]:
                     piece.asked.discard(index)
                     piece.errors.pop(index, None)
+                    piece.since[index] = self._changes
+                    piece.error = None
+        if self.error is not None and self._pieces[0].error is None:
+            self.error = None
 
     # ---------------------------------------------------------------------------------------
 
@@ -276,7 +301,8 @@ class ReadState:
             if index not in piece.asked:
                 piece.asked.add(index)
                 bookie_id = self._metadata.fragment_of(piece.head).ensemble[index]
-                effects.append(SendRead(bookie_id, index, piece.head, piece.last))
+                sent = SendRead(bookie_id, index, piece.head, piece.last, self._changes)
+                effects.append(sent)
                 return
         if not piece.is_waiting:
             errors = list(piece.errors.values())
