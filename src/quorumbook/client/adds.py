@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from quorumbook.client.connection import Channel
@@ -29,6 +29,7 @@ from quorumbook.errors import (
     InternalError,
     LedgerFencedError,
     QuorumbookError,
+    ReadOnlyBookieError,
     RequestTimeoutError,
     TooManyRequestsError,
 )
@@ -103,7 +104,13 @@ class AddDriver:
             is_patient=options.delay_ensemble_change,
         )
         self._lac = LacPublisher(
-            context, self.state, self._digester, self._master_key, options.lac_delay_s
+            context,
+            self.state,
+            self._digester,
+            self._master_key,
+            options.lac_delay_s,
+            options.operation_timeout_s,
+            self._on_lac_refused,
         )
         self.window = Window(options.max_pending_entries, options.max_pending_bytes)
         self._pending = PendingGroups()
@@ -212,8 +219,22 @@ class AddDriver:
         self._lac.on_confirmed()
 
     async def publish(self) -> None:
-        """Have readers see everything that is confirmed."""
+        """Have readers see everything that is confirmed; raises as ``LacPublisher.publish``."""
         await self._lac.publish()
+        # An entry that was sent meanwhile carries the number; it tells nobody before it arrived.
+        await self.confirmed(self.state.last_add_pushed)
+
+    async def _on_lac_refused(self, refusals: Mapping[BookieId, QuorumbookError]) -> None:
+        """Replace bookies that take no writes if others do; appends would find out only later."""
+        refusing = [i for i, error in refusals.items() if isinstance(error, ReadOnlyBookieError)]
+        if self._is_deferred_sync or not await self.keeper.could_replace(refusing):
+            return
+        for bookie_id in refusing:
+            position = self._position_of.get(bookie_id)
+            if position is not None:
+                self._fail_position(position, refusals[bookie_id])
+        self.state.retry_replacement()
+        self.act()
 
     def stop(self) -> None:
         """Hear and publish nothing any more."""

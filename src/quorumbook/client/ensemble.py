@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.env import logger
@@ -75,6 +75,17 @@ class EnsembleKeeper:
     def on_failure(self, index: int, error: QuorumbookError) -> None:
         """Remember why a position failed."""
         self._errors[index] = error
+
+    async def could_replace(self, bookie_ids: Collection[BookieId]) -> bool:
+        """Tell whether a change that replaces some members would find a bookie."""
+        state = self._state
+        if not bookie_ids or state.is_changing:
+            return False
+        bookies = self._context.bookies
+        with contextlib.suppress(QuorumbookError):
+            await bookies.writable()
+            return await bookies.has_replacement(state.metadata, state.ensemble)
+        return False
 
     def start_change(self, change: ChangeEnsemble) -> None:
         """Carry out an ensemble change."""

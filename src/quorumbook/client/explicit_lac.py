@@ -7,15 +7,22 @@ line typed in one process appears in another.
 Few writers of a client do so at a time.  A thousand ledgers that are each written now and then
 would otherwise send more numbers than entries; whoever appends again before its turn has
 published by that, and drops out.
+
+Bookies that refuse the number cost a longer wait before the next attempt.  Whether one that takes
+no writes is replaced because of that is the business of ``ensemble``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 
 from quorumbook.client.context import Context
+from quorumbook.client.waiting import again
 from quorumbook.env import logger
-from quorumbook.ids import INVALID_ENTRY_ID, EntryId
+from quorumbook.errors import QuorumbookError, WriteFailedError
+from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
 from quorumbook.ledger.append import AppendState
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol import v3
@@ -26,6 +33,10 @@ _log = logger("client.writer")
 _NS = 1_000_000_000
 #: A failed attempt is repeated four times as late, but never later than this.
 _LONGEST_DELAY_S = 10.0
+#: After which time at first, where ``lac_delay_s`` says nothing.
+_FIRST_RETRY_S = 0.1
+#: Gets the bookies that refused a number, and why.
+OnRefused = Callable[[Mapping[BookieId, QuorumbookError]], Awaitable[None]]
 
 
 class LacPublisher:
@@ -38,19 +49,25 @@ class LacPublisher:
         digester: Digester,
         master_key: bytes,
         delay_s: float,
+        timeout_s: float,
+        on_refused: OnRefused,
     ) -> None:
         self._context = context
         self._state = state
         self._digester = digester
         self._master_key = master_key
         self._delay_s = delay_s
-        self._retry_s = delay_s
+        self._retry_s = delay_s or _FIRST_RETRY_S
+        self._timeout_s = timeout_s
+        self._on_refused = on_refused
+        #: What the bookies said that did not take the number in the last attempt.
+        self._refusals: dict[BookieId, QuorumbookError] = {}
         self._published: EntryId = state.last_add_confirmed
         self._last_append_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_waiting = False
-        self._is_stopped = False
+        self._stopped = asyncio.Event()
 
     @property
     def published(self) -> EntryId:
@@ -65,22 +82,43 @@ class LacPublisher:
     def on_confirmed(self) -> None:
         """Note that the last add confirmed grew."""
         is_idle = self._timer is None and self._task is None and not self._is_waiting
-        if is_idle and self._delay_s and not self._is_stopped:
+        if is_idle and self._delay_s and not self._stopped.is_set():
             self._arm(self._delay_s)
 
     async def publish(self) -> None:
-        """Have the bookies know everything that is confirmed now, however long that takes."""
+        """Have the bookies know everything that is confirmed now, or the ledger be closed.
+
+        Raises:
+            WriteFailedError: too few bookies took it in time; what is confirmed is safe.
+            LedgerError: the writer failed meanwhile.
+        """
         wanted = self._state.last_add_confirmed
-        while self._published < wanted and self._state.error is None and not self._is_stopped:
-            if self._task is None:
-                self._task = self._context.spawn(self._publish())
-            await asyncio.wait([self._task])
-            if self._published < wanted:
-                await asyncio.sleep(self._retry_s)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while self._published < wanted and not self._stopped.is_set():
+                    await asyncio.wait([self._task or self._begin()])
+                    if self._published < wanted and not self._stopped.is_set():
+                        await self._on_refused(self._refusals)
+                        await self._pause()
+        except TimeoutError as error:
+            causes = "; ".join(str(refusal) for refusal in self._refusals.values())
+            raise WriteFailedError(
+                f"entry {wanted} of ledger {self._state.metadata.ledger_id} is safe, but too few "
+                f"bookies were told so within {self._timeout_s:g} s for readers to see it "
+                f"({causes or 'they do not answer'})",
+                ledger_id=self._state.metadata.ledger_id,
+            ) from error
+        if self._state.error is not None:
+            raise again(self._state.error)
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._retry_s):
+                await self._stopped.wait()
 
     def stop(self) -> None:
         """Publish nothing any more."""
-        self._is_stopped = True
+        self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,33 +142,39 @@ class LacPublisher:
         self._context.lac_turns.enter(self)
 
     def begin(self) -> bool:
-        """Publish now; False if there is nothing to publish any more."""
+        """Publish now; False if there is nothing to publish, or somebody does so already."""
         self._is_waiting = False
         state = self._state
-        if self._is_stopped or state.error is not None:
+        if self._stopped.is_set() or state.error is not None or self._task is not None:
             return False
         if state.last_add_confirmed <= self._published:
             return False
-        self._task = self._context.spawn(self._publish())
-        self._task.add_done_callback(lambda _: self._context.lac_turns.leave())
+        self._begin().add_done_callback(lambda _: self._context.lac_turns.leave())
         return True
+
+    def _begin(self) -> asyncio.Task[None]:
+        self._task = self._context.spawn(self._publish())
+        self._task.add_done_callback(self._ended)
+        return self._task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled() or self._stopped.is_set() or not self._delay_s:
+            return
+        if self._state.last_add_confirmed > self._published and self._timer is None:
+            self._arm(self._retry_s)
 
     async def _publish(self) -> None:
         lac = self._state.last_add_confirmed
-        try:
-            acknowledged = await self._send(lac)
-        finally:
-            self._task = None
-        if acknowledged >= self._state.metadata.ack_quorum_size:
+        if await self._send(lac) >= self._state.metadata.ack_quorum_size:
             self._published = max(self._published, lac)
-            self._retry_s = self._delay_s
+            self._retry_s = self._delay_s or _FIRST_RETRY_S
         else:
             self._retry_s = min(self._retry_s * 4, _LONGEST_DELAY_S)
-        if self._state.last_add_confirmed > self._published and not self._is_stopped:
-            self._arm(self._retry_s)
 
     async def _send(self, lac: EntryId) -> int:
         """Send to the write set; return how many bookies have it."""
+        self._refusals = {}
         if lac == INVALID_ENTRY_ID:
             return self._state.metadata.write_quorum_size
         metadata = self._state.metadata
@@ -139,29 +183,38 @@ class LacPublisher:
         def encode(txn_id: int) -> bytes:
             return v3.encode_write_lac(txn_id, metadata.ledger_id, lac, self._master_key, packet)
 
-        positions = write_set(lac, metadata.ensemble_size, metadata.write_quorum_size)
-        failed = self._state.failed
-        waiting = {
-            self._context.bookies.control(self._state.ensemble[index]).request(
+        ensemble, failed = self._state.ensemble, self._state.failed
+        asked = {
+            self._context.bookies.control(ensemble[index]).request(
                 "an explicit last add confirmed", encode
-            )
-            for index in positions
+            ): ensemble[index]
+            for index in write_set(lac, metadata.ensemble_size, metadata.write_quorum_size)
             if index not in failed
         }
+        waiting = set(asked)
         acknowledged = 0
         try:
             # A silent bookie must not hold the next number back.
             while waiting and acknowledged < metadata.ack_quorum_size:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for future in done:
-                    problem = future.exception()
-                    if problem is None and future.result().status is not Status.OK:
-                        problem = error_for(future.result().status, ledger_id=metadata.ledger_id)
-                    if problem is None:
+                    refusal = _refusal_of(future, metadata.ledger_id, asked[future])
+                    if refusal is None:
                         acknowledged += 1
                     else:
-                        _log.debug("ledger %d: %s", metadata.ledger_id, problem)
+                        _log.debug("ledger %d: %s", metadata.ledger_id, refusal)
+                        self._refusals[asked[future]] = refusal
         finally:
             for future in waiting:
                 future.cancel()
         return acknowledged
+
+
+def _refusal_of(
+    answered: asyncio.Future[v3.V3Response], ledger_id: LedgerId, bookie_id: BookieId
+) -> QuorumbookError | None:
+    problem = answered.exception()
+    if problem is None and answered.result().status is not Status.OK:
+        problem = error_for(answered.result().status, ledger_id=ledger_id, bookie_id=bookie_id)
+    assert problem is None or isinstance(problem, QuorumbookError)
+    return problem

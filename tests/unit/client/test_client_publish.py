@@ -1,0 +1,141 @@
+"""Publishing what is confirmed while bookies refuse to be told of it (S38)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from doubles.mock_bookie import PATIENCE_S, SILENCE, Behaviour, mock_cluster, until
+from quorumbook.errors import (
+    ClientClosedError,
+    LedgerClosedError,
+    LedgerFencedError,
+    QuorumbookError,
+    WriteFailedError,
+)
+from quorumbook.protocol.requests import AddRun, Request, WriteLAC
+from quorumbook.protocol.status import Status
+
+
+def on_lacs(behaviour: Behaviour):
+    return lambda request: behaviour if isinstance(request, WriteLAC) else None
+
+
+def read_only(request: Request) -> Behaviour:
+    return Status.READ_ONLY if isinstance(request, WriteLAC | AddRun) else None
+
+
+@pytest.mark.parametrize("lac_delay_s", [0, 0.01])
+@pytest.mark.parametrize("behaviour", [Status.READ_ONLY, Status.IO_ERROR, SILENCE])
+async def test_s38_publishing_ends_with_an_error_while_an_ack_quorum_refuses(
+    behaviour: Behaviour, lac_delay_s: float
+) -> None:
+    async with (
+        mock_cluster() as cluster,
+        cluster.connect(
+            lac_delay_s=lac_delay_s, operation_timeout_s=0.5, request_timeout_s=0.3
+        ) as bk,
+    ):
+        async with await bk.create_ledger() as ledger:
+            for bookie in cluster.bookies[:2]:
+                bookie.on_request = on_lacs(behaviour)
+            await ledger.append(b"x")
+            with pytest.raises(WriteFailedError, match="entry 0 of ledger 0 is safe, but too few"):
+                await ledger.publish()
+            asked = cluster.bookies[0].count(WriteLAC)
+            assert 1 <= asked < 10, "each attempt waits longer than the one before"
+            for bookie in cluster.bookies:
+                bookie.on_request = None
+            await ledger.publish()
+            assert cluster.bookies[0].ledgers[ledger.id].last_add_confirmed == 0
+
+
+async def test_s38_bookies_that_became_read_only_are_replaced_so_that_readers_are_told() -> None:
+    async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
+        async with await bk.create_ledger() as ledger:
+            await ledger.append(b"x")
+            for bookie in cluster.members(ledger)[:2]:
+                bookie.on_request = read_only
+            spare = await cluster.add(2)
+            async with asyncio.timeout(PATIENCE_S):
+                await ledger.publish()
+            assert {bookie.bookie_id for bookie in spare} <= set(ledger.metadata.ensemble)
+            assert ledger.metadata.last_fragment.first_entry_id == 1
+            async with await bk.open_ledger(ledger.id, recover=False) as reader:
+                assert await reader.read_last_add_confirmed() == 0
+            assert await ledger.append(b"y") == 1
+
+
+async def test_s38_without_another_bookie_a_refused_publication_costs_no_place() -> None:
+    async with (
+        mock_cluster() as cluster,
+        cluster.connect(lac_delay_s=0, operation_timeout_s=0.3) as bk,
+    ):
+        async with await bk.create_ledger() as ledger:
+            await ledger.append(b"x")
+            for bookie in cluster.bookies:
+                bookie.on_request = read_only
+            with pytest.raises(WriteFailedError, match="entry 0"):
+                await ledger.publish()
+            for bookie in cluster.bookies:
+                bookie.on_request = None
+            assert await ledger.append(b"y") == 1
+            await ledger.publish()
+            assert len(ledger.metadata.fragments) == 1
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("abort", LedgerClosedError),
+        ("client", ClientClosedError),
+        ("fence", LedgerFencedError),
+        ("close", None),
+    ],
+)
+@pytest.mark.parametrize("behaviour", [Status.IO_ERROR, SILENCE])
+async def test_s38_publishing_says_so_when_the_writer_ends_before_bookies_were_told(
+    behaviour: Behaviour, way: str, expected: type[QuorumbookError] | None
+) -> None:
+    async with mock_cluster() as cluster:
+        async with cluster.connect(lac_delay_s=0, request_timeout_s=60.0) as bk:
+            ledger = await bk.create_ledger()
+            await ledger.append(b"x")
+            for bookie in cluster.bookies:
+                bookie.on_request = on_lacs(behaviour)
+            publishing = asyncio.create_task(ledger.publish())
+            await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
+            if way == "abort":
+                await ledger.abort()
+            elif way == "client":
+                await bk.close()
+            elif way == "fence":
+                for bookie in cluster.bookies:
+                    bookie.ledgers[ledger.id].is_fenced = True
+                with pytest.raises(LedgerFencedError):
+                    await ledger.append(b"y")
+            else:
+                await ledger.close()
+            async with asyncio.timeout(PATIENCE_S):
+                if expected is None:
+                    await publishing  # the metadata tell readers
+                else:
+                    with pytest.raises(expected):
+                        await publishing
+
+
+async def test_s38_a_publication_whose_turn_comes_while_one_is_under_way_is_not_made_twice() -> None:
+    async with mock_cluster() as cluster, cluster.connect(lac_delay_s=60.0) as bk:
+        ledger = await bk.create_ledger()
+        await ledger.append(b"x")
+        for bookie in cluster.bookies:
+            bookie.on_request = on_lacs(SILENCE)
+        publishing = asyncio.create_task(ledger.publish())
+        await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
+        bk.context.lac_turns.enter(ledger._adds._lac)
+        await ledger.abort()
+        with pytest.raises(LedgerClosedError):
+            await publishing
+        await until(lambda: not bk.context.tasks)
+        assert all(bookie.count(WriteLAC) == 1 for bookie in cluster.bookies)
