@@ -19,9 +19,10 @@ from quorumbook.client.racks import rack_source
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
 from quorumbook.client.ticker import Ticker
-from quorumbook.client.waiting import each_within, limit
+from quorumbook.client.waiting import again, each_within, limit
 from quorumbook.client.writer import LedgerWriter
 from quorumbook.env import Env, logger
+from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     ClientClosedError,
@@ -93,6 +94,8 @@ class BookKeeper(Closing):
         self._context: Context | None = None
         self._handles: set[LedgerWriter | LedgerReader] = set()
         self._is_closed = False
+        #: What a child made by fork is told.
+        self._forked: LocalProtocolError | None = None
 
     # Life ----------------------------------------------------------------------------------
 
@@ -103,6 +106,8 @@ class BookKeeper(Closing):
             ClusterNotInitializedError: there is none; the message names the command.
             MetadataUnavailableError: the store cannot be reached.
         """
+        if self._forked is not None:
+            raise self._forked
         if self._is_closed:
             raise ClientClosedError("the client is closed")
         if self._context is not None:
@@ -120,6 +125,7 @@ class BookKeeper(Closing):
         except BaseException:
             await store.close()
             raise
+        watch(self)
         self._store = store
         self._ledgers = LedgerManager(store)
         self._ids = LedgerIdGenerator(store)
@@ -444,7 +450,16 @@ class BookKeeper(Closing):
 
     # Inside --------------------------------------------------------------------------------
 
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: let everything fail that is tried with this client."""
+        self._forked = error
+        self._is_closed = True
+        for handle in list(self._handles):
+            handle.abandon(error, may_act=may_act)
+
     def _running(self) -> Context:
+        if self._forked is not None:
+            raise again(self._forked)
         if self._is_closed:
             raise ClientClosedError("the client is closed")
         if self._context is None:

@@ -299,6 +299,13 @@ class LedgerReader(Closing):
         if self._on_over is not None:
             self._on_over(self)
 
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: read nothing more; see ``env.forks``."""
+        if may_act:
+            self.stop(error)
+        self._error = self._error or error
+        self._refreshing = None
+
     def __repr__(self) -> str:
         state = self._metadata.state.name
         return f"<LedgerReader {self.id}, {state}, last add confirmed {self._lac}>"

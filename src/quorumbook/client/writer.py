@@ -88,6 +88,8 @@ class LedgerWriter(ClosingQuietly):
         self._closed_metadata: LedgerMetadata | None = None
         self._is_closing = self._is_aborted = False
         self._closing: asyncio.Task[None] | None = None
+        #: What a child made by fork is told.
+        self._forked: LocalProtocolError | None = None
 
     # What it knows -------------------------------------------------------------------------
 
@@ -351,6 +353,7 @@ class LedgerWriter(ClosingQuietly):
             MetadataVersionConflict: another client closed it at another entry.
             LedgerError: an earlier append failed.
         """
+        self._check_owner()
         if self._closing is None:
             self._flush()
             self._is_closing = True
@@ -364,6 +367,7 @@ class LedgerWriter(ClosingQuietly):
 
     async def abort(self) -> None:
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
+        self._check_owner()
         self._is_closing = self._is_aborted = True
         self.stop(LedgerClosedError("the writer was aborted", ledger_id=self._id))
         if self._closing is not None:
@@ -375,6 +379,14 @@ class LedgerWriter(ClosingQuietly):
         self._state.abort(error)
         self._adds.act()
         self._detach()
+
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: take nothing more; see ``env.forks``."""
+        self._forked = error
+        if may_act:
+            self.stop(error)
+        self._state.error = self._state.error or error
+        self._window.is_over = self._front.is_over = True
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
@@ -472,6 +484,10 @@ class LedgerWriter(ClosingQuietly):
         self._check_error()
         if self._is_closing:
             raise LedgerClosedError(f"ledger {self._id} is closed", ledger_id=self._id)
+
+    def _check_owner(self) -> None:
+        if self._forked is not None:
+            raise again(self._forked)
 
     def _check_error(self) -> None:
         if self._state.error is not None:

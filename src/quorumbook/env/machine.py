@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from quorumbook.env.forks import sever_in_children
 from quorumbook.env.interfaces import T, Worker
 from quorumbook.env.tls_transport import TlsTransport
 
@@ -165,6 +166,7 @@ class RealNetwork:
         """Open a connection; errors are OSError."""
         made = await asyncio.get_running_loop().create_connection(factory, host, port)
         _keep_alive(made[0].get_extra_info("socket"))
+        sever_in_children(made[0])
         return made
 
     def start_tls(

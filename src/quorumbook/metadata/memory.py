@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from quorumbook.env import Env
+from quorumbook.env.forks import watch
 from quorumbook.errors import (
     LocalProtocolError,
     SessionExpiredError,
@@ -240,6 +241,8 @@ class MemoryStore:
         self._watches = WatchTable()
         self._on_expired = Callbacks()
         self._is_closed = False
+        self._forked: LocalProtocolError | None = None
+        watch(self)
         tree.attach(self)
         self.session_id = tree.begin_session(self, self._lease_end_ns())
         self._heartbeat = self._loop.call_later(session_timeout_s / 3, self._beat)
@@ -322,6 +325,11 @@ class MemoryStore:
         with self._shared.lock:
             self._watches.remove(watch)
 
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: refuse everything; see ``env.forks``."""
+        del may_act
+        self._forked, self._is_closed = error, True
+
     async def close(self) -> None:
         """End the session."""
         if self._is_closed:
@@ -364,7 +372,7 @@ class MemoryStore:
 
     async def _travel(self) -> None:
         if self._is_closed:
-            raise LocalProtocolError(f"metadata store {self.uri} is closed")
+            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
         # As with any store that is elsewhere, nothing happens in the loop step that asks for it.
         await asyncio.sleep(0)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from quorumbook.env import Env
+from quorumbook.env.forks import watch
 from quorumbook.errors import LocalProtocolError
 from quorumbook.metadata.sqlite_thread import Call, SqliteThread
 from quorumbook.metadata.store import (
@@ -44,6 +45,8 @@ class SqliteStore:
         self.session_timeout_s = session_timeout_s
         self._on_expired = Callbacks()
         self._is_closed = False
+        self._forked: LocalProtocolError | None = None
+        watch(self)
         self._thread = SqliteThread(
             path,
             env,
@@ -169,6 +172,11 @@ class SqliteStore:
         """Forget a callback wherever it waits."""
         self._thread.unwatch(watch)
 
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: refuse everything; see ``env.forks``."""
+        del may_act
+        self._forked, self._is_closed = error, True
+
     async def close(self) -> None:
         """End the session and wait until everything handed in is done."""
         if self._is_closed:
@@ -186,7 +194,7 @@ class SqliteStore:
 
     async def _call(self, work: Callable[[], T], *, is_write: bool, needs_session: bool) -> T:
         if self._is_closed:
-            raise LocalProtocolError(f"metadata store {self.uri} is closed")
+            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._thread.submit(Call(work, future, is_write, needs_session))
         return await future

@@ -15,10 +15,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Itera
 from typing import Any, TypeVar
 
 from quorumbook.client import BookKeeper, ClientOptions
+from quorumbook.env import forks
+from quorumbook.errors import LocalProtocolError
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.spark.connection import Connection
 from quorumbook.streams.namespace import Namespace
-from quorumbook.sync import loop
 from quorumbook.sync.loop import Owned
 
 T = TypeVar("T")
@@ -104,8 +105,22 @@ class Cluster(Owned):
             task.cancel()
 
 
+class _Turn:
+    """One thread at a time connects; in a child made by fork none of the parent's does."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        forks.watch(self)
+
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child: begin with a lock that nobody holds."""
+        del error, may_act
+        self.lock = threading.Lock()
+        forks.watch(self)
+
+
 _clusters: dict[Connection, Cluster] = {}
-_lock = threading.Lock()
+_turn = _Turn()
 
 
 def connected(connection: Connection) -> Cluster:
@@ -116,8 +131,8 @@ def connected(connection: Connection) -> Cluster:
         ClusterNotInitializedError: there is no cluster.
         MetadataUnavailableError: the metadata store does not answer.
     """
-    with _lock:
+    with _turn.lock:
         found = _clusters.get(connection)
-        if found is None or found.process_generation != loop.generation:
+        if found is None or found.process_generation != forks.generation:
             found = _clusters[connection] = Cluster(connection)
         return found

@@ -8,7 +8,7 @@ from functools import partial
 
 from quorumbook.client.pending import Group
 from quorumbook.client.waiting import again
-from quorumbook.env import patience
+from quorumbook.env import forks, patience
 from quorumbook.errors import QuorumbookError, RequestTimeoutError
 from quorumbook.ids import EntryId
 
@@ -22,6 +22,7 @@ class Batch:
         "_lock",
         "error",
         "first_entry_id",
+        "generation",
         "group",
         "is_good",
         "payloads",
@@ -36,6 +37,8 @@ class Batch:
         self.first_entry_id: EntryId = -1
         #: Everything is confirmed: futures need not look any further.
         self.is_good = False
+        #: Of the process whose loop settles it.
+        self.generation = forks.generation
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
@@ -55,6 +58,9 @@ class Batch:
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait for the outcome."""
+        if self._event.is_set():
+            return
+        forks.check_owner(self.generation)
         if not patience.wait(self._event, timeout_s):
             raise RequestTimeoutError(f"not confirmed within {timeout_s} s; it may still be")
 
@@ -72,6 +78,11 @@ class Batch:
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Call when the outcome is known, or at once."""
+        if not self._event.is_set():
+            forks.check_owner(self.generation)
+        elif self.generation != forks.generation:
+            callback()  # the lock may be another thread's for ever
+            return
         with self._lock:
             if not self._event.is_set():
                 self._callbacks.append(callback)

@@ -6,12 +6,12 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
-import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from quorumbook.env import forks
 from quorumbook.errors import ClientClosedError, LocalProtocolError, QuorumbookError
 
 T = TypeVar("T")
@@ -117,45 +117,48 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-_start_lock = threading.Lock()
-_thread: LoopThread | None = None
-#: Raised by one in a child made by fork: what was made before belongs to the parent.
-generation = 0
+class _LoopThreads:
+    """The loop thread of this process, made when it is needed first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        #: Those of the processes this one was forked from.  They are kept: a loop that is
+        #: collected would take its descriptors out of the set that its owner waits on.
+        self._inherited: list[LoopThread] = []
+        forks.watch(self)
+
+    def present(self) -> LoopThread:
+        with self._lock:
+            if self._thread is None:
+                self._thread = LoopThread()
+                atexit.register(self._thread.stop)
+            return self._thread
+
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: have it make its own."""
+        del error, may_act
+        thread, self._thread, self._lock = self._thread, None, threading.Lock()
+        if thread is not None:
+            atexit.unregister(thread.stop)
+            self._inherited.append(thread)
+        forks.watch(self)
 
 
-def _loop_thread() -> LoopThread:
-    global _thread
-    with _start_lock:
-        if _thread is None:
-            _thread = LoopThread()
-            atexit.register(_thread.stop)
-        return _thread
-
-
-def _after_fork() -> None:
-    global _thread, generation, _start_lock
-    if _thread is not None:
-        atexit.unregister(_thread.stop)
-    _thread = None
-    generation += 1
-    _start_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_threads = _LoopThreads()
 
 
 def run_once(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run what belongs to nothing yet on the loop thread, and wait for its result."""
-    return _loop_thread().run(work())
+    return _threads.present().run(work())
 
 
 class Owned:
     """Something that lives on the loop thread of the process that made it."""
 
     def __init__(self) -> None:
-        self.loop_thread = _loop_thread()
-        self.process_generation = generation
+        self.loop_thread = _threads.present()
+        self.process_generation = forks.generation
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop thread and wait for its result."""
@@ -164,10 +167,8 @@ class Owned:
 
     def check_process(self) -> None:
         """Raise LocalProtocolError in a child made by fork."""
-        if self.process_generation != generation:
-            raise LocalProtocolError(
-                "this client was made before the process was forked; connect again in the child"
-            )
+        if self.process_generation != forks.generation:
+            raise forks.forked_error()
 
     def iterate(self, start: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
         """Run an asynchronous iteration step by step."""
@@ -186,7 +187,7 @@ class Owned:
             while (item := self.run(lambda: step(iteration))) is not None:
                 yield item[0]
         finally:
-            if self.process_generation == generation:
+            if self.process_generation == forks.generation:
                 with contextlib.suppress(ClientClosedError):
                     self.run(iteration.aclose)
 

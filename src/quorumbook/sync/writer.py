@@ -12,10 +12,10 @@ from quorumbook.client import writer as aio
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
 from quorumbook.client.window import check_fits
+from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.sync import loop
 from quorumbook.sync.futures import AppendFuture, AppendManyFuture, Batch
 from quorumbook.sync.loop import ClosingQuietly
 
@@ -102,6 +102,7 @@ class LedgerWriter(ClosingQuietly):
     def append(self, payload: bytes) -> EntryId:
         """Append an entry and wait until it is safe; see ``quorumbook.LedgerWriter``."""
         payload = aio.frozen(payload)
+        self.check_process()
         while True:
             with self._room:
                 while not self._has_room(1, len(payload)) and not self.is_closed:
@@ -121,6 +122,8 @@ class LedgerWriter(ClosingQuietly):
         """
         if type(payload) is not bytes:
             payload = aio.frozen(payload)
+        if self.process_generation != forks.generation:
+            self.check_process()  # whoever held the lock during the fork holds it for ever here
         size = len(payload) + ENTRY_OVERHEAD_BYTES
         with self._lock:
             if (
@@ -128,7 +131,6 @@ class LedgerWriter(ClosingQuietly):
                 or self._bytes + size > self._max_bytes
                 or size > self._max_size
                 or self._is_over
-                or self.process_generation != loop.generation
             ):
                 self._check(payload)
             self._entries += 1
@@ -236,7 +238,6 @@ class LedgerWriter(ClosingQuietly):
 
     def _check(self, payload: bytes) -> None:
         """Raise what stands against an append."""
-        self.check_process()
         self._check_open()
         self._aio.check_size(payload)
         self._check_room(1, len(payload))

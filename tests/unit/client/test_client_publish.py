@@ -125,7 +125,7 @@ async def test_s38_publishing_says_so_when_the_writer_ends_before_bookies_were_t
                         await publishing
 
 
-async def test_s38_a_publication_whose_turn_comes_while_one_is_under_way_is_not_made_twice() -> None:
+async def test_s38_what_is_being_published_is_not_published_a_second_time() -> None:
     async with mock_cluster() as cluster, cluster.connect(lac_delay_s=60.0) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"x")

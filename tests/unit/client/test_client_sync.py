@@ -33,6 +33,7 @@ from quorumbook.protocol.requests import AddRun
 
 #: What the twin has no use for: the loop's side of both.
 _ONLY_ASYNC = {
+    "abandon",
     "append_group",
     "check_open",
     "check_size",

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from quorumbook.env import Env, logger
+from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     LocalProtocolError,
@@ -86,6 +87,8 @@ class EtcdStore:
         self._changed: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._forked: LocalProtocolError | None = None
+        watch(self)
         self._client = EtcdClient(address.endpoints, credentials(address.tls, env))
         self._session = Session(on_over=self._tell_expired)
         self._calls = EtcdCalls(self._client, env, self._session, patience_s=_PATIENCE_S)
@@ -198,6 +201,11 @@ class EtcdStore:
         paths = self._watches.remove(watch)
         self._tidy(paths)
 
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: refuse everything; see ``env.forks``."""
+        del may_act
+        self._forked, self._is_closed = error, True
+
     async def close(self) -> None:
         """End the session."""
         if self._is_closed:
@@ -258,7 +266,7 @@ class EtcdStore:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise LocalProtocolError(f"metadata store {self.uri} is closed")
+            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
 
     def _now_ms(self) -> int:
         return self.env.clock.wall_ms()

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorumbook.env import Env, logger, patience
+from quorumbook.env.forks import sever_in_children
 from quorumbook.env.tasks import end
 from quorumbook.env.tls import TlsContexts, explain
 from quorumbook.errors import (
@@ -233,12 +234,13 @@ class Session:
         try:
             async with patience.timeout(connect_s):
                 context = self._context()
-                await self._loop.create_connection(
+                transport, _ = await self._loop.create_connection(
                     lambda: connection,
                     *server,
                     ssl=context,
                     server_hostname=None if context is None else server[0],
                 )
+                sever_in_children(transport)
                 if await self._greet(connection):
                     await self._prepare(connection)
                     return connection

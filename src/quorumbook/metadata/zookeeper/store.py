@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.env import Env
+from quorumbook.env.forks import watch
 from quorumbook.env.tls import TlsContexts, TlsOptions
 from quorumbook.errors import (
     LocalProtocolError,
@@ -96,6 +97,8 @@ class ZooKeeperStore:
         self._patience_s = session_timeout_s
         self._on_expired = Callbacks()
         self._is_closed = False
+        self._forked: LocalProtocolError | None = None
+        watch(self)
         #: Ephemeral nodes whose creation was found out about after its answer was lost.
         self._found: set[tuple[str, int]] = set()
         self._session = Session(
@@ -251,6 +254,11 @@ class ZooKeeperStore:
         """Forget a callback wherever it waits."""
         self._session.watches.remove(watch)
 
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: refuse everything; see ``env.forks``."""
+        del may_act
+        self._forked, self._is_closed = error, True
+
     async def close(self) -> None:
         """End the session."""
         if self._is_closed:
@@ -385,7 +393,7 @@ class ZooKeeperStore:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise LocalProtocolError(f"metadata store {self.uri} is closed")
+            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
 
     def _deadline(self) -> float:
         return self._loop.time() + self._patience_s

@@ -14,11 +14,13 @@ from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
 from quorumbook.client.waiting import again
 from quorumbook.client.window import Window
 from quorumbook.env import logger
+from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     BackpressureError,
     ClientClosedError,
     InternalError,
+    LocalProtocolError,
     MetadataError,
     QuorumbookError,
 )
@@ -87,11 +89,27 @@ class Pump:
         self._conductor: asyncio.Task[None] | None = None
         self._roll_timer: asyncio.TimerHandle | None = None
         self._idle: list[asyncio.Future[None]] = []
+        #: What a child made by fork is told.
+        self._forked: LocalProtocolError | None = None
+        watch(self)
 
     @property
     def pending_records(self) -> int:
         """How many records were appended and are not acknowledged."""
         return self.window.used_entries
+
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: take nothing more; see ``env.forks``."""
+        self._forked = error
+        if may_act:
+            self.fail(error)
+        self.error = self.error or error
+        self.window.is_over = True
+
+    def check_owner(self) -> None:
+        """Raise LocalProtocolError in a child made by fork, where nothing of it ever ends."""
+        if self._forked is not None:
+            raise again(self._forked)
 
     async def stop(self) -> None:
         """Change segments no more, and have whoever waits for room go on."""

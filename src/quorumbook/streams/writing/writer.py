@@ -146,6 +146,7 @@ class StreamWriter(ClosingQuietly):
         Raises:
             StreamError: something that was appended is not safe.
         """
+        self._pump.check_owner()
         if self._pump.is_closing:
             return
         try:
@@ -167,6 +168,7 @@ class StreamWriter(ClosingQuietly):
 
         Readers see what was acknowledged, unless no bookie can be told of it.
         """
+        self._pump.check_owner()
         pump, error = self._pump, LedgerClosedError("the writer was aborted")
         pump.is_closing = True
         is_sound = pump.error is None

@@ -12,14 +12,37 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
+from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, ClientClosedError, QuorumbookError
 from quorumbook.streams.writing.options import WriterOptions
 
 T = TypeVar("T")
+
+
+class LoopFuture(Future[T]):
+    """A future that the loop thread settles: in a child made by fork it is never waited for."""
+
+    def __init__(self) -> None:
+        self._generation = forks.generation
+        super().__init__()
+
+    @property
+    def _condition(self) -> threading.Condition:
+        """What everybody who looks at a future takes first."""
+        if self._generation == forks.generation:
+            return self._own_condition
+        if self._state not in (CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED):
+            raise forks.forked_error()
+        return threading.Condition()
+
+    @_condition.setter
+    def _condition(self, condition: threading.Condition) -> None:
+        self._own_condition = condition
 
 
 class _Call(Generic[T]):
@@ -31,7 +54,7 @@ class _Call(Generic[T]):
         self.start = start
         self.count = count
         self.size_bytes = size_bytes
-        self.future: Future[T] = Future()
+        self.future: Future[T] = LoopFuture()
         # Cancelling does not take a record back: the writer owns it.
         self.future.set_running_or_notify_cancel()
 

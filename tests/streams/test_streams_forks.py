@@ -1,0 +1,104 @@
+"""Streams in a child made by fork: it is told to connect again, and its parent goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from doubles.forks import FORKED, in_child
+from quorumbook.streams import Namespace
+from quorumbook.sync.streams import Namespace as BlockingNamespace
+from quorumbook.testing import LocalCluster
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+PATIENCE_S = 15.0
+
+
+async def test_a_child_cannot_use_its_parents_streams_and_the_parent_goes_on(
+    ns: Namespace,
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    async with await stream.writer(max_pending_records=2) as writer:
+        await writer.append(b"x")
+        reader = await stream.reader()
+        await anext(aiter(reader))
+
+        async def read() -> list[Any]:
+            return [record async for record in await stream.reader(tail=False)]
+
+        async def append_batch() -> Any:
+            return await writer.append_batch([b"y", b"z"])
+
+        tried: list[Callable[[], Any]] = [
+            lambda: writer.append(b"y"),
+            append_batch,
+            writer.flush,
+            writer.drain,
+            writer.roll,
+            writer.close,
+            writer.abort,
+            read,
+            lambda: anext(aiter(reader)),
+            stream.info,
+            lambda: ns.create_stream("t"),
+        ]
+        pending = [writer.append_nowait(b"y") for _ in range(2)]
+
+        async def run(work: Callable[[], Any]) -> Any:
+            return await work()
+
+        told = [in_child(lambda work=work: asyncio.run(run(work))) for work in tried]
+        assert told == [FORKED] * len(tried)
+        assert [(await each).sequence_id for each in pending] == [1, 2]
+        assert (await writer.append(b"z")).sequence_id == 3
+        await reader.close()
+    assert [record.payload async for record in await stream.reader(tail=False)] == [
+        b"x",
+        b"y",
+        b"y",
+        b"z",
+    ]
+
+
+def test_a_child_cannot_use_its_parents_blocking_streams(standing_cluster: LocalCluster) -> None:
+    address = f"{standing_cluster.metadata_uri}#/forked"
+    with BlockingNamespace.open(address, bind=True) as ns:
+        ns.create_stream("s")
+        with ns.stream("s").writer(max_pending_records=5) as writer:
+            gate = threading.Event()
+            writer.loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)
+            futures = [writer.append_nowait(b"x") for _ in range(5)]
+            tried: list[Callable[[], Any]] = [
+                lambda: writer.append(b"y"),
+                lambda: writer.append_nowait(b"y"),
+                lambda: writer.append_batch([b"y"]),
+                writer.drain,
+                writer.flush,
+                writer.roll,
+                writer.close,
+                writer.abort,
+                futures[0].result,
+                futures[0].exception,
+                lambda: futures[0].add_done_callback(print),
+                lambda: list(ns.stream("s").reader()),
+                lambda: ns.stream("s").info(),
+                lambda: ns.create_stream("t"),
+                ns.close,
+            ]
+            told = [in_child(work) for work in tried]
+            assert told == [FORKED] * len(tried)
+            with writer._calls._room:
+                assert in_child(lambda: writer.append_nowait(b"y")) == FORKED
+            gate.set()
+            assert [future.result().sequence_id for future in futures] == list(range(5))
+            assert in_child(lambda: futures[0].result().sequence_id) == "0"
+            assert writer.append(b"y").sequence_id == 5
