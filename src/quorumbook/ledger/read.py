@@ -176,9 +176,7 @@ class ReadState:
             self._deliver(effects)  # a piece may have run out of replicas
         return effects
 
-    def on_entries(
-        self, asked: SendRead, verified_last: EntryId
-    ) -> tuple[EntryId, EntryId] | None:
+    def on_entries(self, asked: SendRead, verified_last: EntryId) -> tuple[EntryId, EntryId] | None:
         """Take in the verified entries of an answer.
 
         Args:

@@ -11,7 +11,7 @@
 All clients of a process share one thread with an event loop; the asyncio client does the work
 there.  Pipelined appends are queued and wake that thread once for a batch, not once for an entry;
 everything may be called from any thread but the loop's own.  A child process made by ``fork`` has
-no such thread: clients made before the fork say so there, and it makes its own.
+no such thread: clients, and futures, made before the fork say so there, and it makes its own.
 """
 
 from __future__ import annotations
