@@ -186,7 +186,7 @@ class MovingReplicas:
 
 @settings(deadline=None, max_examples=200)
 @given(ledgers(), st.data())
-def test_an_entry_that_a_present_member_has_is_never_called_missing_while_replicas_move(
+def test_s33_an_entry_that_a_present_member_has_is_never_called_missing_while_replicas_move(
     metadata, data
 ) -> None:
     replicas = MovingReplicas(metadata, data.draw)

@@ -39,7 +39,7 @@ class Handles:
 @contextlib.asynccontextmanager
 async def opened() -> AsyncIterator[Handles]:
     """A client with a writer, one whose window is full, and a reader that follows."""
-    async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
+    async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0, add_timeout_s=120.0) as bk:
         writer = await bk.create_ledger()
         await writer.append_many([b"x"] * 3)
         reader = await bk.open_ledger(writer.id, recover=False)
@@ -195,7 +195,9 @@ def blocking() -> Iterator[Handles]:
     run(cluster.__aenter__())
     run(cluster.add(3))
     try:
-        with quorumbook.sync.connect(cluster.metadata_uri, lac_delay_s=0) as bk:
+        with quorumbook.sync.connect(
+            cluster.metadata_uri, lac_delay_s=0, add_timeout_s=120.0
+        ) as bk:
             writer = bk.create_ledger()
             writer.append_many([b"x"] * 3).result(PATIENCE_S)
             reader = bk.open_ledger(writer.id, recover=False)

@@ -71,7 +71,7 @@ def is_deaf(bk: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bk._ledgers, "read", lambda ledger_id, watch=None: read(ledger_id))
 
 
-async def test_what_a_replaced_bookie_denies_late_says_nothing_of_its_successor() -> None:
+async def test_s33_what_a_replaced_bookie_denies_late_says_nothing_of_its_successor() -> None:
     async with mock_cluster(4) as cluster, cluster.connect(read_timeout_s=60.0) as bk:
         ledger_id = await written(bk)
         async with await bk.open_ledger(ledger_id) as reader:
@@ -95,7 +95,7 @@ async def test_what_a_replaced_bookie_denies_late_says_nothing_of_its_successor(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_read_that_nobody_asked_can_answer_looks_where_the_replicas_went(
+async def test_s33_a_read_that_nobody_asked_can_answer_looks_where_the_replicas_went(
     shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with mock_cluster(6) as cluster, cluster.connect() as bk:
@@ -113,7 +113,7 @@ async def test_a_read_that_nobody_asked_can_answer_looks_where_the_replicas_went
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_what_was_denied_while_reading_ahead_is_asked_again_when_it_is_due(
+async def test_s33_what_was_denied_while_reading_ahead_is_asked_again_when_it_is_due(
     shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with mock_cluster(6) as cluster, cluster.connect(read_batch_bytes=400) as bk:
@@ -147,7 +147,7 @@ async def test_a_read_fails_if_the_newest_metadata_name_nobody_else() -> None:
                 await payloads_of(reader)
 
 
-async def test_nothing_is_called_missing_while_the_metadata_cannot_be_read(
+async def test_s33_nothing_is_called_missing_while_the_metadata_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
@@ -165,7 +165,7 @@ async def test_nothing_is_called_missing_while_the_metadata_cannot_be_read(
                     await payloads_of(reader)
 
 
-async def test_single_reads_go_to_the_present_members_after_a_late_refusal() -> None:
+async def test_s33_single_reads_go_to_the_present_members_after_a_late_refusal() -> None:
     async with (
         mock_cluster(4) as cluster,
         cluster.connect(batch_reads=False, read_timeout_s=60.0, speculative_read_s=0) as bk,
