@@ -221,8 +221,6 @@ class AddDriver:
     async def publish(self) -> None:
         """Have readers see everything that is confirmed; raises as ``LacPublisher.publish``."""
         await self._lac.publish()
-        # An entry that was sent meanwhile carries the number; it tells nobody before it arrived.
-        await self.confirmed(self.state.last_add_pushed)
 
     async def _on_lac_refused(self, refusals: Mapping[BookieId, QuorumbookError]) -> None:
         """Replace bookies that take no writes if others do; appends would find out only later."""

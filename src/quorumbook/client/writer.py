@@ -310,9 +310,16 @@ class LedgerWriter(ClosingQuietly):
         """Wait until everything appended so far is safe, and tailing readers can see it.
 
         Without it they see the last entries when ``lac_delay_s`` is over.
+
+        Raises:
+            WriteFailedError: too few bookies were told within ``operation_timeout_s``; what was
+                appended is safe.
+            LedgerError: the writer failed.
         """
         await self.flush()
         await self._adds.publish()
+        # An entry that was sent meanwhile carries the number; it tells nobody before it arrived.
+        await self._adds.confirmed(self._state.last_add_pushed)
 
     async def publish_confirmed(self) -> None:
         """Wait until tailing readers can see what is confirmed by now, whatever is pending."""
