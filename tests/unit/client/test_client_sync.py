@@ -38,6 +38,7 @@ _ONLY_ASYNC = {
     "check_open",
     "check_size",
     "context",
+    "publish_confirmed",
     "start",
     "store",
     "stop",
