@@ -20,12 +20,13 @@ from quorumbook.client.explicit_lac import LacPublisher
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group, PendingGroups
 from quorumbook.client.positions import Position, stripe_of
-from quorumbook.client.waiting import again
+from quorumbook.client.waiting import again, outcome_of
 from quorumbook.client.window import Window
 from quorumbook.env import logger
 from quorumbook.errors import (
     AddQuorumTimeoutError,
     BookieUnavailableError,
+    ClientClosedError,
     InternalError,
     LedgerFencedError,
     QuorumbookError,
@@ -114,6 +115,7 @@ class AddDriver:
         )
         self.window = Window(options.max_pending_entries, options.max_pending_bytes)
         self._pending = PendingGroups()
+        self._forcing: set[asyncio.Task[None]] = set()
         self._flush_waiters: deque[tuple[EntryId, asyncio.Future[None]]] = deque()
         self._positions: list[Position] = []
         self._position_of: dict[BookieId, Position] = {}
@@ -212,7 +214,20 @@ class AddDriver:
         if last <= state.last_add_confirmed:
             return
         bookies = self._context.bookies
-        await force(self._id, [bookies.deferred(bookie_id) for bookie_id in state.ensemble])
+        forcing = self._context.spawn(
+            force(self._id, [bookies.deferred(bookie_id) for bookie_id in state.ensemble]),
+            is_awaited=True,
+        )
+        self._forcing.add(forcing)
+        try:
+            await outcome_of(forcing)
+        except ClientClosedError:
+            if state.error is not None:
+                raise again(state.error) from None
+            raise
+        finally:
+            forcing.cancel()
+            self._forcing.discard(forcing)
         state.on_forced(last)
         if state.error is not None:
             raise again(state.error)
@@ -237,6 +252,8 @@ class AddDriver:
     def stop(self) -> None:
         """Hear and publish nothing any more."""
         self._lac.stop()
+        for forcing in self._forcing:
+            forcing.cancel()
         for position in self._positions:
             position.detach()
         self._position_of.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
 
 from quorumbook.client.closing import Closing
 from quorumbook.client.context import Context
@@ -12,9 +13,10 @@ from quorumbook.client.entries import Entry, EntryBatch
 from quorumbook.client.lac import LacPolls, read_lac
 from quorumbook.client.reading import ChunkRead, RangeRead, Sticky
 from quorumbook.client.single import read_single
-from quorumbook.client.waiting import again
+from quorumbook.client.waiting import again, outcome_of
 from quorumbook.env import logger
 from quorumbook.errors import (
+    ClientClosedError,
     LedgerClosedError,
     LocalProtocolError,
     MetadataError,
@@ -60,6 +62,8 @@ class LedgerReader(Closing):
         self._is_over = False
         self._error: QuorumbookError | None = None
         self._reads: set[RangeRead | ChunkRead] = set()
+        #: Other requests that somebody waits for.
+        self._asking: set[asyncio.Future[Any]] = set()
         self._sticky: Sticky | None = None
         if context.options.sticky_reads and metadata.write_quorum_size == metadata.ensemble_size:
             self._sticky = Sticky(metadata.ledger_id % metadata.ensemble_size)
@@ -134,7 +138,7 @@ class LedgerReader(Closing):
         self._check_first(entry_id)
         self._check_confirmed(entry_id)
         batch = await read_single(
-            self._context, self._digester, self._metadata, entry_id, self._sticky
+            self._context, self._digester, self._metadata, entry_id, self._asking, self._sticky
         )
         if batch is None:
             async for entry in self.read(entry_id, entry_id):
@@ -296,6 +300,10 @@ class LedgerReader(Closing):
         self._error = error
         self._context.unwatch(self._watch)
         self._announce()
+        for read in list(self._reads):
+            read.fail(error)
+        for asked in self._asking:
+            asked.cancel()
         if self._on_over is not None:
             self._on_over(self)
 
@@ -354,10 +362,20 @@ class LedgerReader(Closing):
     async def _read_lac(self, *, is_try: bool) -> EntryId:
         self._check_open()
         if not self._metadata.is_closed:
-            lac = await read_lac(
-                self._context, self._digester, self._metadata, known=self._lac, is_try=is_try
+            asking = asyncio.ensure_future(
+                read_lac(
+                    self._context, self._digester, self._metadata, known=self._lac, is_try=is_try
+                )
             )
-            self._raise_lac(lac)
+            self._asking.add(asking)
+            try:
+                self._raise_lac(await outcome_of(asking))
+            except ClientClosedError:
+                self._check_open()
+                raise
+            finally:
+                asking.cancel()
+                self._asking.discard(asking)
         return self._lac
 
     def _raise_lac(self, lac: EntryId) -> None:

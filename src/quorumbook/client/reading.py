@@ -143,6 +143,12 @@ class ChunkRead:
             self._error = None
         self._poll()
 
+    def fail(self, error: QuorumbookError) -> None:
+        """Want nothing any more, and tell whoever waits why."""
+        self.close()
+        self._error = error
+        self._wake()
+
     def close(self) -> None:
         """Want nothing any more."""
         self._is_over = True
@@ -159,10 +165,13 @@ class ChunkRead:
                 self._deliver(effect.last_entry_id)
             elif isinstance(effect, ReadFailed):
                 self._error = effect.error
-        if (self._ready or self._error is not None) and self._waiter is not None:
-            if not self._waiter.done():
-                self._waiter.set_result(None)
-            self._waiter = None
+        if self._ready or self._error is not None:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._waiter = None
 
     def _ask(self, effect: SendRead) -> None:
         future = self._context.bookies.fast(effect.bookie_id).read_run(
@@ -205,9 +214,8 @@ class ChunkRead:
             self._state.on_error(effect, entry_id, problem)
         if problem is not None or self._is_striped or not self._arrived:
             self._poll()
-        elif self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-            self._waiter = None
+        else:
+            self._wake()
 
     def _turn_away(self, effect: SendRead, *, is_bad: bool) -> None:
         """Read from other bookies from now on: this one is silent, or does not give an entry."""
@@ -329,6 +337,11 @@ class RangeRead:
         for chunk in self._chunks:
             chunk.close()
         self._chunks.clear()
+
+    def fail(self, error: QuorumbookError) -> None:
+        """Want nothing any more, and tell whoever waits why."""
+        for chunk in self._chunks:
+            chunk.fail(error)
 
     def on_metadata(self, metadata: LedgerMetadata) -> None:
         """Replicas moved."""

@@ -8,6 +8,7 @@ error, a digest that does not fit) is not decided here: the caller then reads in
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from quorumbook.client.context import Context
 from quorumbook.client.entries import EntryBatch
@@ -24,9 +25,13 @@ async def read_single(
     digester: Digester,
     metadata: LedgerMetadata,
     entry_id: EntryId,
+    under_way: set[asyncio.Future[Any]],
     sticky: Sticky | None = None,
 ) -> EntryBatch | None:
-    """Return the entry, verified, or None if the first bookie asked did not give it."""
+    """Return the entry, verified, or None if the first bookie asked did not give it.
+
+    The request is among those ``under_way`` meanwhile; whoever cancels it there ends the wait.
+    """
     ensemble = metadata.fragment_of(entry_id).ensemble
     bookie_id = ensemble[entry_id % len(ensemble) if sticky is None else sticky.index]
     if context.bookies.is_asked_late(bookie_id, ensemble):
@@ -34,15 +39,9 @@ async def read_single(
     asked = context.bookies.fast(bookie_id).read_run(
         metadata.ledger_id, entry_id, 1, context.options.read_batch_bytes
     )
-    is_late = False
-
-    def give_up() -> None:
-        nonlocal is_late
-        is_late = True
-        asked.cancel()
-
     limit_s = context.options.speculative_read_s or context.options.read_timeout_s
-    timer = patience.Timer(limit_s, give_up)
+    timer = patience.Timer(limit_s, asked.cancel)
+    under_way.add(asked)
     try:
         answer = await asked
         if answer.code:
@@ -52,11 +51,12 @@ async def read_single(
         return None
     except asyncio.CancelledError:
         task = asyncio.current_task()
-        if not is_late or (task is not None and task.cancelling()):
+        if task is not None and task.cancelling():
             raise  # it is the caller who is cancelled, not the request alone
         return None
     finally:
         timer.cancel()
+        under_way.discard(asked)
     return EntryBatch(
         metadata.ledger_id, entry_id, answer.data, payloads, digester.payload_offset
     ).part(entry_id, entry_id)
