@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from quorumbook.client.context import Context
 from quorumbook.client.waiting import again
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.errors import QuorumbookError, WriteFailedError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
 from quorumbook.ledger.append import AppendState
@@ -94,7 +94,7 @@ class LacPublisher:
         """
         wanted = self._state.last_add_confirmed
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with patience.timeout(self._timeout_s):
                 while self._published < wanted and not self._stopped.is_set():
                     await asyncio.wait([self._task or self._begin()])
                     if self._published < wanted and not self._stopped.is_set():
