@@ -104,9 +104,9 @@ async def test_s38_publishing_says_so_when_the_writer_ends_before_bookies_were_t
             await ledger.append(b"x")
             for bookie in cluster.bookies:
                 bookie.on_request = on_lacs(behaviour)
-            publishing = [
-                asyncio.create_task(work) for work in (ledger.publish(), ledger.publish_confirmed())
-            ]
+            publishing = [asyncio.create_task(ledger.publish())]
+            if way != "fence":  # there an entry that is on its way counts as telling
+                publishing.append(asyncio.create_task(ledger.publish_confirmed()))
             await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
             if way == "abort":
                 await ledger.abort()
