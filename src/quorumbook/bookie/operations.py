@@ -46,6 +46,8 @@ from quorumbook.storage.store import LedgerStorage
 
 _TOTAL_SPACE, _FREE_SPACE = 1, 2
 _LAC_PACKET_BYTES_MIN = 16
+#: Clients send up to 36; the packet stays in memory, for every ledger that somebody names.
+_LAC_PACKET_BYTES_MAX = 1024
 
 
 class Operations:
@@ -124,7 +126,7 @@ class Operations:
         handle: LedgerHandle | Status
         if self._disks.writability.is_read_only:
             handle = Status.READ_ONLY
-        elif len(request.packet) < _LAC_PACKET_BYTES_MIN:
+        elif not _LAC_PACKET_BYTES_MIN <= len(request.packet) <= _LAC_PACKET_BYTES_MAX:
             handle = Status.BAD_REQUEST
         else:
             handle = open_ledger(self._storage, request.ledger_id, request.master_key)
@@ -134,10 +136,12 @@ class Operations:
             return
 
         def done(error: BaseException | None) -> None:
+            connection.release_add(len(request.packet))
             status = Status.OK if error is None else status_for(error)
             self._done("write_lac", status, now_ns)
             connection.answer(answers.write_lac_answer(request, status))
 
+        connection.hold_add(len(request.packet))
         self._storage.write_lac(handle, request.packet, lac_of_packet(request.packet), done)
 
     def _read_lac(self, connection: Connection, request: ReadLAC, now_ns: int) -> None:

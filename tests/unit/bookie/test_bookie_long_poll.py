@@ -225,3 +225,29 @@ async def test_reading_the_lac_says_what_is_there() -> None:
         await client.ask_v3(v3.encode_add(4, 1, 7, KEY, entry(1, 7)))
         answer = await client.ask_v3(v3.encode_read_lac(5, 1))
         assert answer.last_entry == entry(1, 7)
+
+
+async def test_a_last_add_confirmed_in_a_large_packet_is_refused_and_not_kept() -> None:
+    async with serve() as server:
+        client = await server.connect()
+        for size, status in ((1024, Status.OK), (1025, Status.BAD_REQUEST)):
+            padded = DIGESTER.lac_packet(size, 5).ljust(size, b"x")
+            answer = await client.ask_v3(v3.encode_write_lac(1, size, 5, KEY, padded))
+            assert answer.status is status
+        assert server.storage.handle(1025) is None
+        assert server.connections.add_bytes == 0
+
+
+async def test_a_last_add_confirmed_on_its_way_counts_as_an_add() -> None:
+    storage = ScriptedStorage(automatic=False)
+    async with serve(storage, connection_add_bytes_max=1500) as server:
+        client = await server.connect()
+        for n in range(1, 3):
+            packet = DIGESTER.lac_packet(n, 5).ljust(1000, b"x")
+            client.send(v3.encode_write_lac(n, n, 5, KEY, packet))
+        await until(lambda: server.metrics.pauses == 1)
+        assert server.connections.add_bytes == 2000
+        storage.commit()
+        for _ in range(2):
+            assert (await client.v3_answer()).status is Status.OK
+        assert server.connections.add_bytes == 0
