@@ -69,10 +69,10 @@ bench-spark: ROUNDS = 3
 bench-spark: setup  ## Measure Spark beside the client alone (Java 17; a quarter of an hour; ROUNDS=, ROWS=).
 	$(BIN)/python bench/spark.py --rounds $(ROUNDS) --rows '$(ROWS)'
 
-torture: setup  ## Kill bookies, cut power, damage files, fail calls; account for every entry (two hours).
+torture: setup  ## Kill, pause and cut off processes, cut power, damage files, fail calls (two hours).
 	directory=$$(mktemp -d) && trap 'rm -rf "$$directory"' EXIT && mkdir -p docs/reports \
-		&& $(BIN)/python tests/faults/kill_cycles.py --cycles $(CYCLES) \
-			--data-dir "$$directory" --report docs/reports/torture.md \
+		&& PYTHONPATH=tests $(BIN)/python tests/faults/kill_cycles.py --cycles $(CYCLES) \
+			--data-dir "$$directory/torture" --report docs/reports/torture.md \
 		&& PYTHONPATH=tests TMPDIR="$$directory" $(BIN)/python tests/faults/power_cuts.py \
 			--cuts $(CUTS) --report docs/reports/power-cuts.md \
 		&& PYTHONPATH=tests TMPDIR="$$directory" $(BIN)/python tests/faults/damage.py --cases $(CASES) \

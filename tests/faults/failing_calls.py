@@ -40,7 +40,7 @@ from pathlib import Path
 
 import quorumbook
 from doubles.ports import free_ports
-from faults.kill_cycles import payload
+from faults.accounts import payload
 from quorumbook.errors import QuorumbookError
 
 CALLS = ("pwrite64", "pwritev", "fdatasync", "fsync", "ftruncate", "fallocate", "rename", "unlink")

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from faults.kill_cycles import Account, Load, verify
+from faults.accounts import Account, Load, verify
 from quorumbook.testing import LocalCluster
 
 BOOKIES = 3
