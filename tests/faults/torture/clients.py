@@ -317,7 +317,9 @@ async def _tail(job: Job) -> int:
                             await _read(job, scribe, reader, seen + 1, last)
                             seen = last
                         if reader.is_closed:
-                            scribe.note("closed", ledger=job.ledger_id, last=last)
+                            # It may have closed since ``last`` was asked for.
+                            end = reader.metadata.last_entry_id
+                            scribe.note("closed", ledger=job.ledger_id, last=end)
                             return 0
                         await asyncio.sleep(0.02)
             except QuorumbookError as error:
