@@ -102,7 +102,6 @@ class AddDriver:
             version,
             self._on_ensemble_progress,
             require_replacement=options.require_replacement,
-            is_patient=options.delay_ensemble_change,
         )
         self._lac = LacPublisher(
             context,

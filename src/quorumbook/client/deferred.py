@@ -102,11 +102,7 @@ async def force(ledger_id: LedgerId, channels: Sequence[DeferredChannel]) -> Non
         )
         for channel in channels
     }
-    try:
-        outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
-    finally:
-        for future in asked.values():
-            future.cancel()
+    outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
     problems: list[BaseException] = []
     for bookie_id, outcome in zip(asked, outcomes, strict=True):
         if isinstance(outcome, BaseException):

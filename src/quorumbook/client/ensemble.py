@@ -48,7 +48,6 @@ class EnsembleKeeper:
         on_progress: Callable[[], None],
         *,
         require_replacement: bool = False,
-        is_patient: bool = False,
     ) -> None:
         """Keep the ensemble of a writer.
 
@@ -58,14 +57,12 @@ class EnsembleKeeper:
             version: The version of its metadata.
             on_progress: Runs after each call of the machine, to carry out its effects.
             require_replacement: Whether the writer stops where no bookie is left.
-            is_patient: Whether a failed bookie keeps its place while it is not needed.
         """
         self.version = version
         self._context = context
         self._state = state
         self._on_progress = on_progress
         self._require_replacement = require_replacement
-        self._is_patient = is_patient
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         #: Why the bookie at a position failed.
@@ -124,15 +121,10 @@ class EnsembleKeeper:
     async def _change(self, change: ChangeEnsemble) -> None:
         state = self._state
         chosen = await self._choose(change, state.metadata)
-        replaced: set[int] = set()
 
         def apply(current: LedgerMetadata) -> LedgerMetadata | None:
             wanted, indexes = changed_metadata(current, change, chosen)
-            if not indexes:
-                return None
-            replaced.clear()
-            replaced.update(indexes)
-            return wanted
+            return wanted if indexes else None
 
         metadata, self.version = await change_metadata(
             self._context,
@@ -147,6 +139,8 @@ class EnsembleKeeper:
             metadata.last_fragment.first_entry_id,
             ", ".join(metadata.ensemble),
         )
+        # Whoever wrote it: what stands there tells who was replaced.
+        replaced = [i for i, failed in change.failed.items() if metadata.ensemble[i] != failed]
         for index in replaced:
             self._errors.pop(index, None)
         state.on_ensemble_changed(metadata, replaced)
@@ -174,7 +168,8 @@ class EnsembleKeeper:
                 with contextlib.suppress(QuorumbookError):
                     # Asks again if the registrations could not be read when they changed.
                     await self._context.bookies.writable()
-                if self._may_replace() and await self._context.bookies.has_replacement(
+                # While it is patient, a failed bookie keeps its place.
+                if self._state.is_degraded and await self._context.bookies.has_replacement(
                     self._state.metadata, self._state.ensemble
                 ):
                     self._state.retry_replacement()
@@ -184,10 +179,6 @@ class EnsembleKeeper:
         finally:
             remove()
             self._watch = None
-
-    def _may_replace(self) -> bool:
-        """Tell whether a bookie that appears takes a failed one's place."""
-        return self._state.is_degraded or not self._is_patient
 
     async def _is_reason_gone(self, index: int, bookie_id: BookieId) -> bool:
         error = self._errors.get(index)

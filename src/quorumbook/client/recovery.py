@@ -107,6 +107,8 @@ class _RecoveryDriver:
         #: Payload and length of entries that are written back.
         self._found: dict[EntryId, tuple[bytes, int]] = {}
         self._sealed: dict[EntryId, bytes] = {}
+        #: Bookies that did not take what was written back: none is tried in another place.
+        self._refused: set[BookieId] = set()
         self._requests: set[asyncio.Future[v3.V3Response]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -312,9 +314,14 @@ class _RecoveryDriver:
         self._timers.add(timer)
 
     async def _choose(self, effect: ChooseReplacement) -> None:
+        self._refused.update(effect.failed.values())
         try:
             chosen = await self._context.bookies.replace(
-                effect.failed, self._metadata, effect.ensemble, is_needed=True
+                effect.failed,
+                self._metadata,
+                effect.ensemble,
+                excluded=self._refused,
+                is_needed=True,
             )
         except NotEnoughBookiesError:
             self._state.on_no_replacement()

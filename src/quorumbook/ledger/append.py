@@ -344,7 +344,6 @@ class AppendState:
         Args:
             last_entry_id: ``last_add_succeeded`` of when the force was sent.
         """
-        last_entry_id = min(last_entry_id, self._base - 1)
         if self.error is None and last_entry_id > self.last_add_confirmed:
             self._confirm(last_entry_id)
 
@@ -398,11 +397,8 @@ class AppendState:
             self._acks[index] = 0
             self._failed.pop(index, None)
             self._send_pending(index)
-        if set(self._failed) - set(change.failed):
-            # More bookies failed meanwhile: replace them, and try those again that are left.
-            if not (self._delay_ensemble_change and self.is_viable):
-                self._is_change_wanted = True
-        elif self._failed:
+        # Bookies that failed meanwhile have asked for a change; it tries those again that are left.
+        if self._failed and not set(self._failed) - set(change.failed):
             self._go_on_degraded("too few bookies are left", is_partial=bool(replaced))
         if not self._failed:
             self._is_degraded = self._is_change_wanted = False

@@ -65,6 +65,7 @@ async def test_s34_a_hole_at_the_end_is_where_the_ledger_closes() -> None:
             with pytest.raises(LedgerClosedError, match="entry 1 was never appended"):
                 await future
         assert (ledger.metadata.last_entry_id, ledger.metadata.length) == (0, 4)
+        assert (ledger.pending_entries, ledger.pending_bytes) == (0, 0)
         with pytest.raises(LedgerClosedError):
             await ledger.append_at(1, b"late")
 
@@ -118,6 +119,41 @@ async def test_the_missing_entry_gets_room_although_those_that_wait_for_it_fill_
         await ledger.close()
         assert ledger.pending_entries == 0
         assert ledger.pending_bytes == 0
+
+
+async def test_entries_in_the_order_of_their_ids_wait_for_room_like_any_others() -> None:
+    async with mock_cluster() as cluster, cluster.connect(max_pending_entries=4, **QUIET) as bk:
+        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        for bookie in cluster.bookies:
+            bookie.hold_adds()
+        sent = [ledger.append_at_nowait(i, b"x") for i in range(4)]
+        with pytest.raises(BackpressureError, match="4 entries"):
+            ledger.append_at_nowait(4, b"x")
+        for bookie in cluster.bookies:
+            bookie.release_adds()
+        assert await asyncio.gather(*sent) == [0, 1, 2, 3]
+        assert await ledger.append_at(4, b"x") == 4
+        await ledger.close()
+
+
+async def test_the_missing_entry_gets_the_room_that_others_before_it_cannot_use() -> None:
+    async with mock_cluster() as cluster, cluster.connect(max_pending_entries=4, **QUIET) as bk:
+        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        for bookie in cluster.bookies:
+            bookie.hold_adds()
+        appends = [ledger.append_at_nowait(i, b"x") for i in (0, 1, 3, 5)]
+        # Many that are too far ahead wait for room, and behind them the one that is missing.
+        ahead = range(6, 30)
+        for entry_id in (*ahead, 2):
+            appends.append(asyncio.create_task(ledger.append_at(entry_id, b"x")))
+            await asyncio.sleep(0)
+        for bookie in cluster.bookies:
+            bookie.release_adds()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await appends[-1] == 2
+            assert await ledger.append_at(4, b"x") == 4
+            assert await asyncio.gather(*appends) == [0, 1, 3, 5, *ahead, 2]
+        await ledger.close()
 
 
 async def test_thousands_in_any_order_survive_a_small_window_and_a_lost_bookie() -> None:

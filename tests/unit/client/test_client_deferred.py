@@ -7,12 +7,15 @@ import asyncio
 import pytest
 from client_harness import QUIET
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockBookie, mock_cluster, until
+from quorumbook.client.writer import LedgerWriter
 from quorumbook.errors import (
     LedgerFencedError,
     QuorumbookError,
     WriteFailedError,
 )
+from quorumbook.ids import EntryId
+from quorumbook.protocol import answers
 from quorumbook.protocol.digest import entry_header
 from quorumbook.protocol.requests import AddRun, ForceLedger
 from quorumbook.protocol.status import Status
@@ -21,6 +24,27 @@ from quorumbook.testing import LocalCluster
 
 def on_forces(behaviour):
     return lambda request: behaviour if isinstance(request, ForceLedger) else None
+
+
+async def append_one_by_one(ledger: LedgerWriter, *watched: MockBookie) -> list[asyncio.Future]:
+    """Append three entries, each of which reaches some bookies as a request of its own."""
+    before = [bookie.count(AddRun) for bookie in watched]
+    futures = []
+    for number in range(1, 4):
+        futures.append(ledger.append_nowait(b"x"))
+        wanted = [count + number for count in before]
+        await until(lambda wanted=wanted: [b.count(AddRun) for b in watched] == wanted)
+    return futures
+
+
+def answer_in_one_packet(bookie: MockBookie, *answered: tuple[LedgerWriter, EntryId, Status]):
+    """Answer some of the adds that a bookie has kept."""
+    kept = {(r.echo_ledger_id, r.echo_entry_ids[0]): (c, r) for c, r in bookie._waiting}
+    packet = b""
+    for ledger, entry_id, status in answered:
+        connection, request = kept[ledger.id, entry_id]
+        packet += answers.add_answers(request, status)
+    connection.send(packet)
 
 
 async def test_deferred_adds_carry_their_flag_and_confirm_nothing_before_a_force() -> None:
@@ -85,6 +109,40 @@ async def test_a_force_needs_every_bookie_and_can_be_tried_again(status: Status 
         stubborn.on_request = None
         await ledger.close()
         assert ledger.metadata.last_entry_id == 0
+
+
+async def test_a_refusal_between_acknowledgements_of_one_packet_is_heard() -> None:
+    async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
+        ledger = await bk.create_ledger(deferred_sync=True)
+        first = cluster.members(ledger)[0]
+        first.keep(AddRun)
+        futures = await append_one_by_one(ledger, first)
+        assert await asyncio.gather(*futures) == [0, 1, 2]
+        statuses = (Status.OK, Status.IO_ERROR, Status.OK)
+        answer_in_one_packet(first, *((ledger, i, status) for i, status in enumerate(statuses)))
+        await until(lambda: ledger.is_closed)
+        with pytest.raises(WriteFailedError, match="deferred sync"):
+            await ledger.force()
+        assert ledger.last_add_confirmed == -1
+        await ledger.abort()
+
+
+@pytest.mark.parametrize("is_of_another_ledger", [False, True])
+async def test_an_entry_between_two_that_one_packet_acknowledges_is_not_acknowledged(
+    is_of_another_ledger: bool,
+) -> None:
+    async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
+        ledger, other = [await bk.create_ledger(deferred_sync=True) for _ in range(2)]
+        first, _, third = cluster.members(ledger)
+        first.keep(AddRun)
+        third.keep(AddRun)
+        futures = await append_one_by_one(ledger, first, third)
+        await append_one_by_one(other, first, third)
+        second_answer = (other, 1) if is_of_another_ledger else (ledger, 2)
+        answer_in_one_packet(first, (ledger, 0, Status.OK), (*second_answer, Status.OK))
+        assert await futures[0] == 0
+        assert not futures[1].done(), "only one bookie acknowledged it"
+        await asyncio.gather(ledger.abort(), other.abort())
 
 
 async def test_a_bookie_met_again_before_a_force_ends_the_writer_and_nothing_is_cut_off() -> None:

@@ -8,12 +8,33 @@ import pytest
 from client_harness import QUIET, Gate, refuse_adds
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster, until
+from quorumbook.client import ensemble
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import (
     AddQuorumTimeoutError,
     NotEnoughBookiesError,
 )
 from quorumbook.protocol.requests import AddRun, Request
 from quorumbook.protocol.status import Status
+
+
+class Looks:
+    """Counts how often a degraded writer looked for bookies, which it does quickly."""
+
+    def __init__(self, bk: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ensemble, "_LOOK_S", 0.01)
+        monkeypatch.setattr(bk._context.bookies, "writable", self._writable)
+        self._bookies = bk._context.bookies
+        self._count = 0
+
+    async def _writable(self) -> frozenset[str]:
+        self._count += 1
+        return await type(self._bookies).writable(self._bookies)
+
+    async def several(self) -> None:
+        """Wait until it has looked a few times more."""
+        enough = self._count + 8
+        await until(lambda: self._count >= enough)
 
 
 async def test_a_bookie_that_dies_is_replaced_behind_what_was_confirmed() -> None:
@@ -263,3 +284,92 @@ async def test_a_delayed_ensemble_change_keeps_the_ensemble_while_quorums_are_in
             await ledger.append(b"y")
             assert len(ledger.metadata.fragments) == 2
             assert not {first.bookie_id, second.bookie_id} & set(ledger.metadata.ensemble)
+
+
+@pytest.mark.parametrize("status", [Status.IO_ERROR, Status.READ_ONLY])
+async def test_a_degraded_writer_does_not_take_a_bookie_back_that_would_refuse_again(
+    status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
+        looks = Looks(bk, monkeypatch)
+        async with await bk.create_ledger() as ledger:
+            refusing = cluster.members(ledger)[0]
+            if status is Status.READ_ONLY:
+                await cluster.unregister(refusing.bookie_id)
+                await cluster.register(refusing, read_only=True)
+            refusing.on_request = refuse_adds(status)
+            await ledger.append(b"zero")
+            await until(lambda: ledger.is_degraded)
+            asked = refusing.count(AddRun)
+            await looks.several()
+            await ledger.append(b"one")
+            assert ledger.is_degraded
+            assert refusing.count(AddRun) == asked
+
+
+async def test_a_bookie_that_takes_writes_again_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
+        Looks(bk, monkeypatch)
+        async with await bk.create_ledger() as ledger:
+            member = cluster.members(ledger)[0]
+            await cluster.unregister(member.bookie_id)
+            await cluster.register(member, read_only=True)
+            member.on_request = refuse_adds(Status.READ_ONLY)
+            await ledger.append(b"zero")
+            await until(lambda: ledger.is_degraded)
+            member.on_request = None
+            await cluster.unregister(member.bookie_id)
+            await cluster.register(member)
+            await until(lambda: not ledger.is_degraded)
+            await ledger.append(b"one")
+            await until(lambda: 1 in member.entry_ids(ledger.id))
+
+
+async def test_a_change_that_replaces_one_of_two_failed_bookies_goes_on_without_the_other() -> None:
+    async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
+        async with await bk.create_ledger(
+            ensemble_size=4, write_quorum_size=4, ack_quorum_size=2
+        ) as ledger:
+            refusing = cluster.members(ledger)[:2]
+            for bookie in refusing:
+                bookie.on_request = refuse_adds(Status.IO_ERROR)
+            await ledger.append(b"zero")
+            await until(lambda: ledger.is_degraded and len(ledger._state.failed) == 2)
+            asked = [bookie.count(AddRun) for bookie in refusing]
+            (fresh,) = await cluster.add()
+            await until(lambda: fresh.bookie_id in ledger.metadata.ensemble)
+            assert ledger.is_degraded
+            await ledger.append(b"one")
+            await until(lambda: 1 in fresh.entry_ids(ledger.id))
+            assert [bookie.count(AddRun) for bookie in refusing] == asked
+
+
+async def test_a_quarantined_bookie_is_taken_only_where_the_writer_would_stop() -> None:
+    async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
+        async with await bk.create_ledger() as ledger:
+            (spare,) = cluster.spare(ledger)
+            bk._context.bookies.report_failure(spare.bookie_id)
+            first, second, _ = cluster.members(ledger)
+            await ledger.append(b"zero")
+            await first.stop()
+            await ledger.append(b"one")
+            await until(lambda: ledger.is_degraded)
+            assert spare.bookie_id not in ledger.metadata.ensemble
+            await second.stop()
+            assert await ledger.append(b"two") == 2
+            assert spare.bookie_id in ledger.metadata.ensemble
+            assert 2 in spare.entry_ids(ledger.id)
+
+
+@pytest.mark.parametrize("way", ["close", "abort"])
+async def test_a_degraded_writer_that_ends_looks_for_bookies_no_longer(way: str) -> None:
+    async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
+        ledger = await bk.create_ledger()
+        refusing = cluster.members(ledger)[0]
+        refusing.on_request = refuse_adds(Status.IO_ERROR)
+        await ledger.append(b"zero")
+        await until(lambda: ledger.is_degraded)
+        await (ledger.close() if way == "close" else ledger.abort())
+        assert not bk._context.tasks, "a task outlives its writer"

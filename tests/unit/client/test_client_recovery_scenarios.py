@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
+from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
 from quorumbook.errors import LedgerFencedError, QuorumbookError
-from quorumbook.ledger.metadata import LedgerState
+from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.requests import AddRun
+from quorumbook.protocol.status import Status
 
 SEAL = digester(DigestType.CRC32C, b"")
 
@@ -123,4 +126,85 @@ async def test_s20_a_ledger_whose_metadata_has_no_password_is_recovered_with_the
         async with await bk.open_ledger(ledger.id, password=b"mine") as reader:
             assert [e.payload async for e in reader.read()] == [b"abc", b"def"]
         assert (await bk.ledger_metadata(ledger.id)).is_closed
+        await ledger.abort()
+
+
+async def test_r16_a_fence_answer_that_was_altered_on_the_way_tells_no_last_add_confirmed() -> None:
+    def with_another_lac(entry_id: int, entry: bytes) -> bytes:
+        del entry_id
+        return entry[:16] + (99).to_bytes(8) + entry[24:]
+
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0)
+        await ledger.append_many([b"%d" % i for i in range(3)])
+        await until(lambda: all(len(b.entry_ids(ledger.id)) == 3 for b in cluster.bookies))
+        cluster.members(ledger)[0].tamper = with_another_lac
+        async with await bk.open_ledger(ledger.id) as reader:
+            assert reader.last_add_confirmed == 2
+            assert reader.length == ledger.length
+        await ledger.abort()
+
+
+async def test_s28_a_recovery_whose_close_lost_to_a_repair_closes_what_the_repair_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with mock_cluster(5) as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0)
+        await ledger.append_many([b"zero", b"one"])
+        bad = cluster.members(ledger)[0]
+        await bad.stop()
+        await ledger.append(b"two")
+        await until(lambda: len(ledger.metadata.fragments) == 2)
+        await ledger.append(b"three")
+        spare = next(bookie for bookie in cluster.spare(ledger) if bookie is not bad)
+        write, written = bk._ledgers.write, []
+
+        async def repair_before_the_close(metadata: LedgerMetadata, version: int) -> int:
+            if metadata.is_closed and not written:
+                current, found = await bk._ledgers.read(ledger.id)
+                repaired = current.replace_bookie(0, bad.bookie_id, spare.bookie_id)
+                written.append(await write(repaired, found))
+            return await write(metadata, version)
+
+        monkeypatch.setattr(bk._ledgers, "write", repair_before_the_close)
+        async with asyncio.timeout(PATIENCE_S):
+            async with await bk.open_ledger(ledger.id) as reader:
+                assert reader.last_add_confirmed == 3
+        assert written, "nobody was in the way"
+        metadata = await bk.ledger_metadata(ledger.id)
+        assert spare.bookie_id in metadata.fragments[0].ensemble
+        await ledger.abort()
+
+
+async def test_s11_a_bookie_that_a_recovery_took_stands_in_one_place_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with mock_cluster(4) as cluster, cluster.connect() as bk:
+        ledger = await bk.create_ledger(lac_delay_s=0)
+        await ledger.append(b"zero")
+        await until(lambda: all(b.entry_ids(ledger.id) for b in cluster.members(ledger)))
+        refusing, lost, last = cluster.members(ledger)
+        (spare,) = cluster.spare(ledger)
+        refusing.on_request = lambda request: (
+            Status.IO_ERROR if isinstance(request, AddRun) else None
+        )
+        lost.keep(AddRun)
+        last.hold_adds()
+        replace, choices = bk._context.bookies.replace, []
+
+        async def choose(*args: Any, **options: Any) -> dict[int, str]:
+            try:
+                return await replace(*args, **options)
+            finally:
+                choices.append(args)
+
+        monkeypatch.setattr(bk._context.bookies, "replace", choose)
+        opening = asyncio.create_task(bk.open_ledger(ledger.id))
+        await until(lambda: spare.count(AddRun))
+        await lost.stop()
+        await until(lambda: len(choices) == 2)
+        last.release_adds()
+        await (await opening).close()
+        metadata = await bk.ledger_metadata(ledger.id)
+        assert metadata.ensemble == (spare.bookie_id, lost.bookie_id, last.bookie_id)
         await ledger.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -432,12 +433,14 @@ def test_r18_a_close_that_lost_to_replication_keeps_what_replication_wrote() -> 
     say_no(state, 11, 0, 1)
     assert closing(state.poll()).fragments == (*fragments, Fragment(11, tuple("abx")))
     theirs = ledger(fragments=fragments).in_recovery().replace_bookie(0, "c", "z")
-    state.on_metadata(theirs)
-    assert closing(state.poll()).fragments == (
+    state.on_metadata(replace(theirs, custom_metadata={"by": b"others"}))
+    closed = closing(state.poll())
+    assert closed.fragments == (
         Fragment(0, tuple("abz")),
         fragments[1],
         Fragment(11, tuple("abx")),
     )
+    assert closed.custom_metadata == {"by": b"others"}
 
 
 def test_r18_a_close_that_lost_to_another_last_fragment_gives_up() -> None:
