@@ -41,6 +41,8 @@ class Owner(Protocol):
 
 _owners: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
 _transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+#: Those that cannot be referred to weakly, as uvloop's with TLS; closed ones go with the next.
+_others: list[asyncio.BaseTransport] = []
 
 
 def watch(owner: Owner) -> None:
@@ -50,7 +52,11 @@ def watch(owner: Owner) -> None:
 
 def sever_in_children(transport: asyncio.BaseTransport) -> None:
     """Keep children from writing into a connection, and from reading what is the parent's."""
-    _transports.add(transport)
+    try:
+        _transports.add(transport)
+    except TypeError:
+        _others[:] = [each for each in _others if not each.is_closing()]
+        _others.append(transport)
 
 
 def check_owner(made_in: int) -> None:
@@ -69,10 +75,11 @@ def forked_error() -> LocalProtocolError:
 def _after_fork() -> None:
     global generation
     generation += 1
-    for transport in list(_transports):
+    for transport in [*_transports, *_others]:
         with contextlib.suppress(Exception):
             _sever(transport)
     _transports.clear()
+    _others.clear()
     owners = list(_owners.items())
     _owners.clear()
     for owner, thread in owners:

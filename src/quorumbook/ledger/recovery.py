@@ -275,7 +275,9 @@ class RecoveryState:
         self._complete()
         gap = self._write_found()
         if gap is not None and self._is_undecided(gap):
-            what = f"entry {self.last_entry_id + 1} can be neither read nor denied"
+            # Those before it may still be on their way back to their write sets.
+            entry_id = next(each for each, entry in self._entries.items() if entry is gap)
+            what = f"entry {entry_id} can be neither read nor denied"
             self._fail_undecided(what, gap.errors)
             return
         is_end_known = gap is not None and self._is_negative(gap)
