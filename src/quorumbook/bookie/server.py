@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 
@@ -89,7 +89,8 @@ class Bookie:
             journal_directories=options.journal_directories,
             ledger_directories=options.ledger_directories,
             other_directories=options.index_directories,
-            options=replace(options.storage, open_files_max=open_files),
+            options=options.storage,
+            open_files_max=open_files,
             on_fatal=self._fatal,
             on_full=self._storage_full,
             on_space=self.disks.storage_has_space,

@@ -29,7 +29,6 @@ class StorageOptions:
         journal_file_size_bytes: A journal file is changed at this size.
         journal_group_size_bytes: Most that one write and sync of the journal takes.
         entry_log_size_bytes: An entry log is changed at this size.
-        open_files_max: Entry logs that are kept open for reading.
     """
 
     write_cache_size_bytes: int = 64 * MIB
@@ -42,7 +41,6 @@ class StorageOptions:
     journal_file_size_bytes: int = 256 * MIB
     journal_group_size_bytes: int = 8 * MIB
     entry_log_size_bytes: int = 1024 * MIB
-    open_files_max: int = 256
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -28,7 +28,7 @@ from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.book import Book
 from quorumbook.storage.caches import Caches
 from quorumbook.storage.directories import CURRENT, Directories
-from quorumbook.storage.entrylog.reader import EntryLogReader
+from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES, EntryLogReader
 from quorumbook.storage.flusher import Flusher
 from quorumbook.storage.gc.care import StorageCare
 from quorumbook.storage.gc.logs import EntryLogKeeper
@@ -67,6 +67,7 @@ class LedgerStorage:
         on_damage: Entries cannot be given back; also collected in ``damaged``.
         index_path: Another place for the index file.
         other_directories: Locked as well, and not used.
+        open_files_max: Entry logs that are kept open for reading.
     """
 
     def __init__(
@@ -82,12 +83,14 @@ class LedgerStorage:
         on_damage: Callable[[Damage], None] | None = None,
         index_path: str | None = None,
         other_directories: Sequence[str] = (),
+        open_files_max: int = DEFAULT_OPEN_FILES,
     ) -> None:
         self._env = env
         self.options = options or StorageOptions()
         self.directories = Directories(
             env, journal_directories, ledger_directories, index_path, other_directories
         )
+        self._open_files_max = open_files_max
         self._on_fatal = on_fatal
         self._on_full = on_full
         self._on_space = on_space
@@ -163,7 +166,7 @@ class LedgerStorage:
         )
         self._read_worker = self._env.threads.start_worker("storage-read")
         self._read_index = IndexReader(self.directories.index_path)
-        files = self.options.open_files_max
+        files = self._open_files_max
         ledgers = self.directories.ledgers
         self._log_reader = EntryLogReader(self._env, ledgers, open_files_max=files)
         self._peek_reader = EntryLogReader(
