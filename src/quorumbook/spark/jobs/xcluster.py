@@ -376,14 +376,17 @@ class _Copier:
         #: How many records were copied.
         self.count = 0
         self._entries = 0
-        self._first_txid = self._last_txid = -1
+        self._first_txid: int | None = None
+        self._last_txid = -1
         self._last_entry = self._last_slot = -1
 
     def copied(self, payload: bytes) -> bytes:
         """Return the next entry."""
         moved = moved_entry(payload, -(self._before or 0) if self._entries else None, self._moved)
         if self._before is None:
-            self._before, self._first_txid = moved.count_before, moved.first_txid
+            self._before = moved.count_before
+        if self._first_txid is None:
+            self._first_txid = moved.first_txid
         if moved.last_slot >= 0:
             self.count = moved.count_after - self._before
             self._last_txid = moved.last_txid
@@ -412,7 +415,7 @@ class _Copier:
             size_bytes=size_bytes,
             last_entry=self._last_entry,
             last_slot=self._last_slot,
-            first_txid=self._first_txid,
+            first_txid=-1 if self._first_txid is None else self._first_txid,
             last_txid=self._last_txid,
             number=number if self.has_chunks else None,
             first_sequence_id=self.split.segment_sequence_id + (self._before or 0),

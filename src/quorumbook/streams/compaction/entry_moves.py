@@ -36,8 +36,10 @@ class MovedEntry(NamedTuple):
     count_before: int
     count_after: int
     last_slot: int
-    #: Of its first and last record; -1 if it has none.
-    first_txid: int
+    #: Of its first user record, as control records have that of the record before them; None if
+    #: it has none.
+    first_txid: int | None
+    #: Of its last record; -1 if it has none.
     last_txid: int
 
 
@@ -57,7 +59,8 @@ def moved_entry(entry: bytes, by: int | None, move: Move | None = None) -> Moved
     data = decode_entry(entry)
     before: int | None = None
     count = 0
-    slot, first_txid, last_txid = -1, -1, -1
+    slot, last_txid = -1, -1
+    first_txid: int | None = None
     pieces: list[bytes] | None = None
     records = decode_records(data)
     for index, record in enumerate(records):
@@ -69,6 +72,7 @@ def moved_entry(entry: bytes, by: int | None, move: Move | None = None) -> Moved
             if record.flags & RECORD_SET:
                 members = len(decode_record_set(record.payload))
             count += members - 1
+            first_txid = record.txid if first_txid is None else first_txid
         elif (note := EntryNote.decode(record.payload)) is not None:
             if move is None and (note.snapshot or note.runs or note.chunk):
                 raise FixedEntryError("an entry that tells positions of records")
@@ -78,7 +82,6 @@ def moved_entry(entry: bytes, by: int | None, move: Move | None = None) -> Moved
                 pieces[index] = encode_record(*record._replace(payload=payload))
         if before is None:
             before = record.position - record.is_user
-            first_txid = record.txid
         last_txid = record.txid
         slot += members
     before = before or 0
