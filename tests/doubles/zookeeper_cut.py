@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from doubles.zookeeper import close_session, made_root
 from doubles.zookeeper_proxy import Mishap, Proxy
@@ -39,13 +39,18 @@ class Cut:
         self._is_cut = asyncio.Event()
         self._mishap = Mishap.NONE
 
-    def at_next_write(self, mishap: Mishap) -> None:
-        """Cut it off at the next write, which has this mishap."""
+    def at_next_write(self, mishap: Mishap, *, skip: int = 0) -> None:
+        """Cut it off at the next write, or behind some more of them; it has this mishap."""
         self._is_cut.clear()
         self._mishap = mishap
+        left = skip
 
         def choose(number: int) -> Mishap:
+            nonlocal left
             if number not in _WRITES:
+                return Mishap.NONE
+            if left:
+                left -= 1
                 return Mishap.NONE
             self._proxy.is_deaf = True
             self._proxy.on_request = lambda _op: Mishap.NONE
@@ -73,15 +78,31 @@ class Cut:
         rival: Callable[[], Awaitable[Any]] | None,
         *,
         is_over: bool,
+        skip: int = 0,
     ) -> Any:
-        """Return the result or error of a write, after what a rival does meanwhile."""
-        self.at_next_write(mishap)
+        """Return the result or error of a write, after what a rival does meanwhile.
+
+        ``Uncut`` if it was over before it made as many writes as are skipped.
+        """
+        self.at_next_write(mishap, skip=skip)
         task = asyncio.ensure_future(_ended(write))
-        await self.happened()
+        happened = asyncio.ensure_future(self.happened())
+        await asyncio.wait([task, happened], return_when=asyncio.FIRST_COMPLETED)
+        if not self._is_cut.is_set():
+            self._proxy.on_request = lambda _op: Mishap.NONE
+            happened.cancel()
+            return Uncut(await task)
+        await happened
         if rival is not None:
             await rival()
         await self.end(is_over=is_over)
         return await task
+
+
+class Uncut(NamedTuple):
+    """What became of something that was over before it was cut off."""
+
+    result: Any
 
 
 async def _ended(write: Callable[[], Awaitable[Any]]) -> Any:

@@ -55,7 +55,8 @@ async def create_with_parents(
             return await with_living_session(store, create)
         except NoSuchNodeError:
             parent, _name = split(path)
-            with contextlib.suppress(NodeExistsError):
+            # Whoever made it: the next turn finds out whether it is there.
+            with contextlib.suppress(NodeExistsError, MetadataFateUnknownError):
                 await create_with_parents(store, parent)
     raise MetadataUnavailableError(f"metadata node {path}: its parents vanish again and again")
 
