@@ -16,18 +16,23 @@ import pytest
 
 import quorumbook
 from doubles.zookeeper import made_root
-from doubles.zookeeper_cut import FATES, Cut
+from doubles.zookeeper_cut import FATES, Cut, Uncut
 from doubles.zookeeper_proxy import Mishap, Proxy
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import LedgerClosedError, MetadataVersionConflict, QuorumbookError
 from quorumbook.streams import Namespace
+from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import LockLostError, WriterFencedError
 from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.transactions import Application, Place
 from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
 from streams.soundness import assert_sound, read_payloads
+from streams.transactions import application, write
 
 NAMESPACE = "/messaging/test"
+#: So many of a change are cut off in turn: those up to the step that decides, and some behind it.
+WRITES = 9
 CASES = pytest.mark.parametrize(
     ("mishap", "is_over"), FATES, ids=lambda value: getattr(value, "name", str(value))
 )
@@ -158,6 +163,72 @@ async def test_two_takeovers_have_two_epochs_whatever_is_lost(
         await last.append(b"last")
     assert await read_payloads(theirs) == [*acknowledged, b"last"]
     await assert_sound(theirs)
+
+
+@CASES
+async def test_of_two_runs_that_commit_a_batch_one_has_whatever_is_lost(
+    rivals: Rivals, mishap: Mishap, is_over: bool
+) -> None:
+    runs = {
+        b"mine": await application(rivals.ns, run="r1"),
+        b"theirs": await application(rivals.other, run="r2"),
+    }
+    for batch in range(WRITES):
+        results = {
+            who: [await write(run, batch, 0, {"": [who, b"%d" % batch]})]
+            for who, run in runs.items()
+        }
+        committed: list[bytes] = []
+
+        async def commit(
+            who: bytes, batch: int = batch, results: Any = results, committed: Any = committed
+        ) -> None:
+            done = await runs[who].commit(batch, results[who])
+            if not done.was_there:
+                committed.append(who)
+
+        found = await rivals.cut.overtaken(
+            lambda commit=commit: commit(b"mine"), mishap,
+            lambda commit=commit: told(commit(b"theirs")), is_over=is_over, skip=batch,
+        )  # fmt: skip
+        await told(commit(b"theirs"))
+        assert len(committed) <= 1, (batch, found)
+        rows = await rows_of(rivals.other, runs[b"theirs"], batch)
+        assert rows in ([[who, b"%d" % batch] for who in committed or runs]), (batch, found)
+        assert not isinstance(found, Uncut)
+    await runs[b"theirs"].sweep()
+    ledgers = {each.ledger_id async for each in runs[b"theirs"].ledgers()}
+    assert len(ledgers) == WRITES
+
+
+async def rows_of(ns: Namespace, run: Application, batch: int) -> list[bytes]:
+    (ledger_id,) = [each.ledger_id async for each in run.ledgers() if each.batch == batch]
+    async with await ns.client.open_ledger(ledger_id) as reader:
+        return [each.payload async for each in reader.read()]
+
+
+@CASES
+async def test_segments_that_two_merge_hold_their_records_once_whatever_is_lost(
+    rivals: Rivals, mishap: Mishap, is_over: bool
+) -> None:
+    async def merge(ns: Namespace, name: str) -> None:
+        work = Compaction(Place(ns.client, ns), ns.stream(name).context, keep_s=0)
+        await work.run(await work.rules(target_bytes=1_000_000))
+
+    for skip in range(WRITES):
+        name, stream = f"s{skip}", rivals.other.stream(f"s{skip}")
+        await rivals.other.create_stream(name)
+        for number in range(3):
+            async with stream.writer() as writer:
+                await writer.append(b"%d" % number)
+        found = await rivals.cut.overtaken(
+            lambda name=name: merge(rivals.ns, name), mishap,
+            lambda name=name: told(merge(rivals.other, name)), is_over=is_over, skip=skip,
+        )  # fmt: skip
+        await told(merge(rivals.other, name))
+        assert await read_payloads(stream) == [b"0", b"1", b"2"], (skip, found)
+        await assert_sound(stream)
+        assert not isinstance(found, Uncut)
 
 
 async def test_a_state_of_a_stream_that_was_deleted_and_made_again_changes_nothing_in_it(
