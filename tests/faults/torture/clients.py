@@ -60,7 +60,7 @@ class Job:
         history: Where facts go.
         ledger_id: Which.
         seed: For its dice.
-        begin: ``create``, or ``claim`` of an unwritten ledger.
+        begin: ``create``; or of an unwritten ledger ``claim``, or ``make and claim``.
         shape: Ensemble, write quorum, ack quorum.
         sizes: Of entries: one is drawn for each burst.
         burst_bytes: About so much at once.
@@ -188,12 +188,15 @@ async def _begin_writing(
         "write_quorum_size": write,
         "ack_quorum_size": ack,
     }
+    makes = job.begin == "make and claim"
     deadline = time.monotonic() + job.tries_s
     while time.monotonic() < deadline:
         try:
-            if job.begin == "claim":
-                with contextlib.suppress(LedgerExistsError):
+            if job.begin.endswith("claim"):
+                if makes:
+                    makes = False  # once, lest a ledger that was deleted since be made again
                     await client.create_unwritten_ledger(ledger_id=job.ledger_id, **shape)
+                    scribe.note("made", ledger=job.ledger_id)
                 writer = await client.claim_unwritten_ledger(job.ledger_id)
                 scribe.note("claimed", ledger=job.ledger_id)
             else:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from faults.torture.history import Scribe
+from faults.torture.history import Scribe, facts_of
 from faults.torture.network import Way
 from faults.torture.nursery import Process
 from faults.torture.world import GROUPS, BookieProcess, World
@@ -48,6 +48,8 @@ class Lane:
     ledger_id: int
     writers: list[Process]
     tail: Process | None
+    #: By name those of the writers who make it.
+    makers: dict[str, Process] = field(default_factory=dict)
 
 
 @dataclass
@@ -130,10 +132,11 @@ class Cycles:
         ledger_id, dice = next(self._ids), self.dice
         begin = dice.choices(("create", "claim"), (2, 1))[0]
         rivals = 2 if begin == "claim" or dice.random() < 0.1 else 1
+        begins = (f"make and {begin}", begin) if begin == "claim" else (begin, begin)
         writers = [
             await self.world.client(
                 GROUPS[rival], "write", f"write-{ledger_id}-{rival}", ledger_id,
-                number=next(self._numbers), seed=dice.getrandbits(32), begin=begin,
+                number=next(self._numbers), seed=dice.getrandbits(32), begin=begins[rival],
                 shape=dice.choice(SHAPES), sizes=dice.choice(SIZES),
                 burst_bytes=dice.choice((100_000, 1 << 20, 4 << 20, 8 << 20)),
                 end=dice.choices(("trickle", "close"), (4, 1))[0], tries_s=10.0,
@@ -145,7 +148,12 @@ class Cycles:
             tail = await self.world.client(
                 GROUPS[1], "tail", f"tail-{ledger_id}", ledger_id, tries_s=30.0
             )
-        return Lane(ledger_id, writers, tail)
+        makers = {
+            f"write-{ledger_id}-{rival}": each
+            for rival, each in enumerate(writers)
+            if begins[rival] != "claim"
+        }
+        return Lane(ledger_id, writers, tail, makers)
 
     async def _take_over(
         self, lane: Lane, tries_s: float, deletes: bool = False, rivals: int = 2
@@ -165,7 +173,7 @@ class Cycles:
 
     async def _settle(self, lane: Lane) -> None:
         """With everything well, close and read a ledger whose writers may live or not."""
-        deletes = self.dice.random() < 0.6
+        deletes = self.dice.random() < 0.6 and not self._may_be_made(lane)
         before = time.monotonic()
         while not await self._take_over(lane, 10.0, deletes, rivals=1):
             if time.monotonic() - before > STUCK_S:
@@ -178,9 +186,7 @@ class Cycles:
         for process in lane.writers:
             if process in asleep:
                 continue
-            if not await process.wait(RESUMED_S):
-                self.scribe.note("hung", ledger=lane.ledger_id, why="its writer does not end")
-                await process.kill()
+            await self._end(lane, process, "its writer does not end")
         if lane.tail is not None:
             if not deletes and not await lane.tail.wait(RESUMED_S):
                 self.scribe.note("hung", ledger=lane.ledger_id, why="its reader does not end")
@@ -196,10 +202,38 @@ class Cycles:
             if sleeper.is_deleted:
                 await self._wait_collected(sleeper.ledger_id)
             sleeper.process.send(signal.SIGCONT)
-            if not await sleeper.process.wait(RESUMED_S):
-                self.scribe.note("hung", ledger=sleeper.ledger_id, why="a resumed writer goes on")
-                await sleeper.process.kill()
+            lane = Lane(sleeper.ledger_id, [sleeper.process], None)
+            await self._end(lane, sleeper.process, "a resumed writer goes on")
             self.counts.mishaps["writers resumed after their ledger was closed"] += 1
+
+    async def _end(self, lane: Lane, writer: Process, otherwise: str) -> None:
+        """Wait for the end of a writer who was overtaken.
+
+        One who had yet to make the ledger when others looked for it is overtaken when it has.
+        """
+        deadline = time.monotonic() + RESUMED_S
+        while not await writer.wait(0.5 if time.monotonic() < deadline else 0):
+            if time.monotonic() > deadline:
+                self.scribe.note("hung", ledger=lane.ledger_id, why=otherwise)
+                await writer.kill()
+            elif not self._was_closed(lane.ledger_id):
+                await self._take_over(lane, 10.0, rivals=1)
+
+    def _may_be_made(self, lane: Lane) -> bool:
+        """Tell whether a writer may make the ledger yet, or again if it were deleted."""
+        return any(
+            writer.is_alive
+            and not any(
+                fact["what"] in ("made", "created") or fact.get("of") == "make and claim"
+                for fact in facts_of(self.world.history / f"{name}.jsonl")
+            )
+            for name, writer in lane.makers.items()
+        )
+
+    def _was_closed(self, ledger_id: int) -> bool:
+        """Tell whether one who took the ledger over was told its end."""
+        files = self.world.history.glob(f"recover-{ledger_id}-*.jsonl")
+        return any(fact["what"] == "closed" for file in files for fact in facts_of(file))
 
     async def _wait_collected(self, ledger_id: int) -> None:
         deadline = time.monotonic() + 10
@@ -240,7 +274,8 @@ class Cycles:
             victim.pause()
         self._count("bookies paused")
         await asyncio.sleep(self.dice.random() * 0.3)
-        await self._take_over(lane, 1.0, deletes=self.dice.random() < 0.2)
+        deletes = self.dice.random() < 0.2 and not self._may_be_made(lane)
+        await self._take_over(lane, 1.0, deletes=deletes)
         for victim in victims:
             victim.resume()
 

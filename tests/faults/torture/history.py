@@ -5,6 +5,7 @@ SIGKILL.  Payloads say by themselves whose they are: 32 bytes of ledger, entry, 
 then filler that follows from those, so that a reader names the writer of each entry it is given
 and notices any other byte.
 
+    made                    there is an unwritten ledger now
     created, claimed        the process was told that it alone made, or took, the ledger
     acked                   entries first to last are acknowledged to the writer of that number
     read                    entries first to last were read, written by that writer
@@ -68,8 +69,8 @@ class Scribe:
 
 
 def facts_of(path: Path) -> Iterator[Fact]:
-    """Yield the facts of one process in its order; ``by`` names the process."""
-    for line in path.read_bytes().splitlines():
+    """Yield the facts of one process in its order, none before its first; ``by`` names it."""
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         yield {**json.loads(line), "by": path.stem}
 
 
