@@ -240,7 +240,7 @@ class Cycles:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             while time.monotonic() < deadline:
                 if not any([await bookie.holds(ledger_id) for bookie in self.world.bookies]):
-                    self.counts.mishaps["of them after it was collected everywhere"] += 1
+                    self.counts.mishaps["writers resumed after their ledger was deleted and collected"] += 1
                     return
                 await asyncio.sleep(0.1)
 
