@@ -240,7 +240,8 @@ class Cycles:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             while time.monotonic() < deadline:
                 if not any([await bookie.holds(ledger_id) for bookie in self.world.bookies]):
-                    self.counts.mishaps["writers resumed after their ledger was deleted and collected"] += 1
+                    what = "writers resumed after their ledger was deleted and collected"
+                    self.counts.mishaps[what] += 1
                     return
                 await asyncio.sleep(0.1)
 
