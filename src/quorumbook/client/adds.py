@@ -33,6 +33,7 @@ from quorumbook.errors import (
     ReadOnlyBookieError,
     RequestTimeoutError,
     TooManyRequestsError,
+    UnauthorizedError,
 )
 from quorumbook.ids import BookieId, EntryId
 from quorumbook.ledger.append import AppendState
@@ -323,7 +324,8 @@ class AddDriver:
 
     def _fail_position(self, position: Position, error: QuorumbookError) -> None:
         position.forget()
-        if not isinstance(error, LedgerFencedError | BookieUnavailableError):
+        # A fence, or another's key, is the ledger's trouble and not the bookie's.
+        if not isinstance(error, LedgerFencedError | UnauthorizedError | BookieUnavailableError):
             self._context.bookies.report_failure(position.bookie_id, self._id)
         self.keeper.on_failure(position.index, error)
         self.state.on_failure(position.index, position.bookie_id, error)

@@ -1,26 +1,34 @@
 """Creates ledgers: checks their shape, chooses bookies, takes an id, writes the metadata.
 
-Nothing is sent to bookies: a ledger begins there with its first entry.
+A ledger begins on bookies with its first entry, and the key of that is the ledger's for good.
+Ids can be guessed, so somebody may have been there first: the chosen bookies are asked while the
+metadata is written, and an id of which one of them knows a ledger is given up for another.  An id
+that the caller chose is the caller's to know, and is not asked about.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Protocol, Self
 
 from quorumbook.client.bookies import Bookies
 from quorumbook.client.context import Context
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.labels import CUSTOM_KEY, show_labels
 from quorumbook.ledger.placement.policy import Shape
+from quorumbook.protocol import v2
 from quorumbook.protocol.digest import DigestType
+from quorumbook.protocol.status import Status, status_of_v2
 
 _log = logger("client")
 _LEDGER_IDS = range(1 << 63)
+#: So much longer than the metadata a bookie may be silent about a new id.
+_SILENCE_S = 0.1
 
 
 class NewLedgers(Protocol):
@@ -28,6 +36,10 @@ class NewLedgers(Protocol):
 
     async def create(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
         """Record a ledger; return its metadata as written, and their version."""
+        ...
+
+    async def delete(self, ledger_id: LedgerId, version: int) -> None:
+        """Take that back."""
         ...
 
 
@@ -78,6 +90,8 @@ async def create(
     if bookie_labels:
         custom[CUSTOM_KEY] = show_labels(bookie_labels).encode()
     ensemble = await _new_ensemble(context.bookies, shape, custom, may_shrink=may_shrink)
+    # Bookies that authenticate let no stranger make them know a ledger.
+    asked = ensemble if ledger_id is None and not context.options.auth_plugin else ()
     while True:
         metadata = LedgerMetadata(
             ledger_id=await ids.next_id() if ledger_id is None else ledger_id,
@@ -91,12 +105,54 @@ async def create(
             is_ctime_stored=True,
             custom_metadata=custom,
         )
+        with _Probe(context, asked, metadata.ledger_id) as probe:
+            try:
+                made, version = await ledgers.create(metadata)
+            except LedgerExistsError:
+                # Somebody chose this id by hand; the generator has others.
+                if ledger_id is not None:
+                    raise
+                continue
+            if not await probe.finds_a_ledger():
+                return made, version
+        _log.warning("ledger id %d is given up: a bookie holds entries of it", made.ledger_id)
+        await ledgers.delete(made.ledger_id, version)
+
+
+class _Probe:
+    """Asks bookies whether they know a ledger, while its metadata is written.
+
+    It is a plain read, which every bookie answers.  What is silent for longer than the metadata
+    took and a little more is not waited for: creating a ledger is not held up by a slow bookie.
+    """
+
+    def __init__(
+        self, context: Context, ensemble: Collection[BookieId], ledger_id: LedgerId
+    ) -> None:
+        self._answers = [context.bookies.fast(each).read(ledger_id, 0) for each in ensemble]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._give_up()
+
+    def _give_up(self) -> None:
+        for future in self._answers:
+            future.cancel()
+
+    async def finds_a_ledger(self) -> bool:
+        """Tell whether one of those that answer knows it."""
+        timer = patience.Timer(_SILENCE_S, self._give_up)
         try:
-            return await ledgers.create(metadata)
-        except LedgerExistsError:
-            # Somebody chose this id by hand; the generator has others.
-            if ledger_id is not None:
-                raise
+            answers = await asyncio.gather(*self._answers, return_exceptions=True)
+        finally:
+            timer.cancel()
+        return any(
+            isinstance(answer, v2.ReadAnswer)
+            and status_of_v2(answer.code) in (Status.OK, Status.NO_ENTRY)
+            for answer in answers
+        )
 
 
 async def _new_ensemble(

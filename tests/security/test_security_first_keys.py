@@ -1,0 +1,108 @@
+"""A ledger takes the first key that a bookie hears of it: what strangers can make of that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from security_harness import KEY, PATIENCE_S, SOLO, add_frames, add_v3, secure_cluster
+
+from quorumbook.errors import UnauthorizedError
+from quorumbook.protocol import v2, v3
+from quorumbook.protocol.digest import DigestType, digester
+from quorumbook.protocol.status import Status
+
+
+def _lac(ledger_id: int) -> bytes:
+    packet = digester(DigestType.CRC32C, b"").lac_packet(ledger_id, 5)
+    return v3.encode_write_lac(1, ledger_id, 5, KEY, packet)
+
+
+#: Every request that makes a bookie know a ledger.
+CLAIMS: dict[str, Any] = {
+    "an add": lambda ledger_id: add_frames(ledger_id, 1),
+    "an add in v3": lambda ledger_id: add_v3(1, ledger_id),
+    "a fence": lambda ledger_id: v2.encode_read(ledger_id, 0, master_key=KEY),
+    "a fence in v3": lambda ledger_id: v3.encode_read(1, ledger_id, 0, master_key=KEY),
+    "a last add confirmed": _lac,
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+async def test_a_new_ledger_gets_an_id_of_which_no_bookie_knows_anything(
+    tmp_path: Any, claim: str
+) -> None:
+    async with secure_cluster(tmp_path, 3) as cluster, cluster.connect(lac_delay_s=0) as bk:
+        stranger = await cluster.raw()
+        taken = range(5)
+        for ledger_id in taken:
+            await stranger.ask(CLAIMS[claim](ledger_id))
+        async with await bk.create_ledger() as ledger:
+            assert ledger.id not in taken
+            assert await ledger.append(b"x") == 0
+        assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == [ledger.id]
+        stranger.close()
+
+
+async def test_a_bookie_that_is_silent_about_a_new_id_is_not_waited_for(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forever: Any = {"read_timeout_s": 3600, "speculative_read_s": 3600}
+    async with secure_cluster(tmp_path, 3) as cluster, cluster.connect(**forever) as bk:
+        asked: list[asyncio.Future[Any]] = []
+
+        def silence(*_: Any) -> asyncio.Future[Any]:
+            asked.append(asyncio.get_running_loop().create_future())
+            return asked[-1]
+
+        await bk.create_ledger()
+        for bookie in cluster.bookies:
+            monkeypatch.setattr(bk._context.bookies.fast(bookie.bookie_id), "read", silence)
+        async with asyncio.timeout(PATIENCE_S):
+            await bk.create_ledger()
+        assert len(asked) == 3
+        assert all(each.cancelled() for each in asked)
+
+
+async def test_ids_are_asked_about_only_where_strangers_can_use_them_and_we_chose_them(
+    tmp_path: Any,
+) -> None:
+    golden = {"auth_plugin": "security_toys:GoldenBookie"}
+    own: Any = {"auth_plugin": "security_toys:GoldenClient"}
+    for changes, options, ledger_id, expected in (
+        ({}, {}, None, 1),
+        ({}, {}, 7, 0),
+        (golden, own, None, 0),
+    ):
+        async with secure_cluster(tmp_path, **changes) as cluster:
+            async with cluster.connect(**options) as bk:
+                await bk.create_ledger(ledger_id=ledger_id, **SOLO)
+                found = f'bookkeeper_server_READ_ENTRY_count{{success="false"}} {expected}.0'
+                assert found in cluster.bookie.render_metrics().decode().splitlines()
+
+
+async def test_a_refused_key_shuts_no_bookie_out(tmp_path: Any) -> None:
+    async with secure_cluster(tmp_path) as cluster, cluster.connect(lac_delay_s=0) as bk:
+        ledger = await bk.create_ledger(**SOLO)
+        stranger = await cluster.raw()
+        assert (await stranger.ask_v2(add_frames(ledger.id, 1))).code == 0
+        with pytest.raises(UnauthorizedError):
+            await ledger.append(b"x")
+        assert not bk._context.bookies.quarantined
+        async with await bk.create_ledger(**SOLO) as other:
+            assert await other.append(b"x") == 0
+        stranger.close()
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+async def test_only_who_has_authenticated_makes_a_bookie_know_a_ledger(
+    tmp_path: Any, claim: str
+) -> None:
+    async with secure_cluster(tmp_path, auth_plugin="security_toys:GoldenBookie") as cluster:
+        stranger = await cluster.raw()
+        answer = await stranger.ask(CLAIMS[claim](7))
+        if "v3" in claim or "confirmed" in claim:
+            assert v3.ResponseDecoder().feed(answer)[0].status is Status.UNAUTHORIZED
+        assert cluster.bookie.storage.handle(7) is None
+        stranger.close()
