@@ -27,6 +27,12 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 SETTINGS = DEPLOY / "systemd/quorumbook.toml"
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes/quorumbook.yaml").read_text()))
 COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+#: Those that run the command `quorumbook`.
+SERVICES = [
+    service
+    for service in COMPOSE["services"].values()
+    if service["image"] == "quorumbook" and "entrypoint" not in service
+]
 ALERTS = DEPLOY / "monitoring/alerts.yml"
 BOARD = json.loads((DEPLOY / "monitoring/board.json").read_text())
 
@@ -43,9 +49,7 @@ def _command_lines() -> list[list[str]]:
         for line in unit.read_text().splitlines()
         if line.startswith("ExecStart=")
     ]
-    started += [
-        list(map(str, s["command"])) for s in COMPOSE["services"].values() if "command" in s
-    ]
+    started += [list(map(str, service["command"])) for service in SERVICES if "command" in service]
     started += [list(map(str, container["args"])) for container in _containers()]
     for container in _containers():
         for hook in container.get("lifecycle", {}).values():
@@ -145,9 +149,9 @@ def test_every_option_is_one_that_there_is(tmp_path):
         )
         assert done.returncode == 0, done.stderr
     names = {e["name"] for container in _containers() for e in container.get("env", [])}
-    names |= {n for s in COMPOSE["services"].values() for n in s.get("environment", {})}
+    names |= {name for service in SERVICES for name in service["environment"]}
     documented = (DEPLOY.parent / "docs/configuration.md").read_text()
-    for name in names - {"POD", "NAMESPACE", "QUORUMBOOK_METADATA"}:
+    for name in names - {"POD", "NAMESPACE", "QUORUMBOOK_METADATA", "QUORUMBOOK_CONFIG"}:
         section, _, option = name.removeprefix("QUORUMBOOK_").lower().partition("_")
         assert f"## `[{section}]`" in documented
         assert f"| `{option}` |" in documented

@@ -31,6 +31,7 @@ from quorumbook.bookie import (
 from quorumbook.bookie.admission import Admission
 from quorumbook.bookie.connection import Connections
 from quorumbook.bookie.disks import DiskMonitor
+from quorumbook.bookie.exposure import exposure
 from quorumbook.bookie.garbage import ClusterLedgers
 from quorumbook.bookie.gate import LedgerGate
 from quorumbook.bookie.healing import Healing, lacks
@@ -280,6 +281,9 @@ class Bookie:
             ) from error
         self._server = server
         self._port = server.sockets[0].getsockname()[1]
+        warning = exposure(self._options, [s.getsockname()[0] for s in server.sockets])
+        if warning is not None:
+            _log.warning("%s", warning)
 
     def _own_pages(self) -> dict[str, Page]:
         return {
