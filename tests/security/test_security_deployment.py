@@ -122,6 +122,24 @@ def said_nothing_alarming(made: Stage) -> None:
         assert "listens on" not in text, text
 
 
+def test_every_bookie_that_ships_demands_tls_and_a_certificate_of_a_role() -> None:
+    """Each would be enough against a stranger; none of them may be lost behind the others."""
+    units = tomllib.loads((DEPLOY / "systemd/quorumbook.toml").read_text())
+    pods = tomllib.loads(of_kind("ConfigMap")[0]["data"]["quorumbook.toml"])
+    for config in (units, pods):
+        assert {k: v for k, v in config["tls"].items() if v is True} == {
+            "enabled": True, "require": True, "client_authentication": True
+        }  # fmt: skip
+        assert config["bookie"]["auth_plugin"] == "certificate-role"
+        assert config["bookie"]["authorized_roles"] == ["cluster", "client"]
+    for name in ("bookie-1", "bookie-2", "bookie-3"):
+        variables = COMPOSE[name]["environment"]
+        for option in ("ENABLED", "REQUIRE", "CLIENT_AUTHENTICATION"):
+            assert variables[f"QUORUMBOOK_TLS_{option}"] == "true"
+        assert "--set=bookie.auth_plugin=certificate-role" in COMPOSE[name]["command"]
+        assert "--set=bookie.authorized_roles=cluster,client" in COMPOSE[name]["command"]
+
+
 # Compose -----------------------------------------------------------------------------------
 
 
