@@ -4,6 +4,8 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
+# Its library is built here, which needs the headers.
+KERBEROS := $(if $(shell command -v krb5-config),[kerberos])
 ROUNDS ?= 5
 ONLY ?=
 ROWS ?=
@@ -31,7 +33,7 @@ setup: .venv/.ready  ## Make .venv with the package and the development tools.
 		|| { rm -rf .venv && $(PYTHON) -m venv --without-pip .venv \
 			&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable '.$(KERBEROS)' --group dev
 	@touch $@
 
 demo: setup  ## Write 336,776 real events, kill a bookie, heal, read every copy back.

@@ -392,7 +392,7 @@ async def test_what_was_proven_in_the_clear_counts_nothing_under_tls(
 class _Connection:
     """A connection that only keeps what its gate does."""
 
-    peer = "somebody"
+    address = peer = "somebody"
     certificate = None
 
     def __init__(self) -> None:
@@ -400,6 +400,9 @@ class _Connection:
         self.answers: list[bytes] = []
         self.is_closing = False
         self.limit = 0
+
+    def is_known_as(self, name: str) -> None:
+        pass
 
     def answer(self, data: bytes) -> None:
         self.answers.append(data)

@@ -9,7 +9,8 @@ settings.  Its messages travel as AUTH messages, in v2 and v3 alike:
     plugin.session(peer)                     plugin.session(peer)
     session.start()             ---------->  session.answer(payload) -> Step
     session.answer(payload)     <----------
-       ... until the bookie's Step has a principal and the client's answer is None
+       ... until the bookie's Step has a principal and the client's answer is None, or a
+       LastMessage, to which no answer comes
 
 A bookie's plug-in that needs no messages, because the certificate says it all, tells the principal
 in ``identify``, which is asked when a connection opens and again when it has switched to TLS.
@@ -36,6 +37,11 @@ _BUILT_IN = {
         "quorumbook.auth.shared_secret:BookieSharedSecret",
     ),
     "certificate-role": ("", "quorumbook.auth.certificate_role:CertificateRole"),
+    "sasl-digest-md5": (
+        "quorumbook.auth.sasl:ClientDigestMd5",
+        "quorumbook.auth.sasl:BookieDigestMd5",
+    ),
+    "sasl-kerberos": ("quorumbook.auth.sasl:ClientKerberos", "quorumbook.auth.sasl:BookieKerberos"),
     "org.apache.bookkeeper.tls.BookieAuthZFactory": (
         "",
         "quorumbook.auth.certificate_role:CertificateRole",
@@ -67,10 +73,14 @@ class Principal:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Step:
-    """The bookie's answer to one message; with a principal, the last."""
+    """The bookie's answer to one message; with a principal, the last, which may be none at all."""
 
-    payload: bytes = b""
+    payload: bytes | None = b""
     principal: Principal | None = None
+
+
+class LastMessage(bytes):
+    """A client's message that the bookie answers only by letting it in."""
 
 
 class ClientSession(Protocol):
@@ -86,7 +96,10 @@ class ClientSession(Protocol):
 
 
 class ClientPlugin(Protocol):
-    """The client's side."""
+    """The client's side.
+
+    The sessions of one with a true ``waits_for_others`` ask another host, and run in a thread.
+    """
 
     #: What the messages carry; the bookie's plug-in must have the same.
     name: str

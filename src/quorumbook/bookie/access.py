@@ -17,9 +17,16 @@ _log = logger("bookie.access")
 
 
 def open_ledger(
-    storage: LedgerStorage, ledger_id: LedgerId, master_key: bytes | None
+    storage: LedgerStorage, ledger_id: LedgerId, master_key: bytes | None, who: str
 ) -> LedgerHandle | Status:
-    """Return the ledger's handle, a new one if it is unknown, or the refusal."""
+    """Return the ledger's handle, a new one if it is unknown, or the refusal.
+
+    Args:
+        storage: Where ledgers are.
+        ledger_id: Which one.
+        master_key: What is shown for it.
+        who: Whom the log names as the one who begins a ledger.
+    """
     if ledger_id < 0:
         # Below zero lie the marks that journals and entry logs keep among their records.
         return Status.BAD_REQUEST
@@ -31,5 +38,6 @@ def open_ledger(
         _log.error("the index cannot tell of ledger %d: %s", ledger_id, error)
         return status_for(error)
     if handle is None:
+        _log.debug("ledger %d is begun by %s", ledger_id, who)
         return storage.create_handle(ledger_id, master_key)
     return handle if handle.accepts_key(master_key) else Status.UNAUTHORIZED

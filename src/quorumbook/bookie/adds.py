@@ -149,7 +149,7 @@ class Adds:
                 return None
             if passed is not Status.OK:
                 return passed
-        handle = open_ledger(self._storage, ledger_id, add.master_key)
+        handle = open_ledger(self._storage, ledger_id, add.master_key, one[0].peer)
         if isinstance(handle, LedgerHandle) and not add.is_recovery:
             if handle.is_fenced:
                 return Status.FENCED

@@ -94,7 +94,7 @@ class Gate:
         self._session: BookieSession | None = None
         #: When it must stand open; 0 if it does.
         self._by_ns = 0
-        self._identify(Peer(connection.peer))
+        self._identify(Peer(connection.address))
         if self.is_shut:
             self._limit_time()
             connection.limit_frames(admission.options.login_frame_size_bytes_max)
@@ -180,7 +180,8 @@ class Gate:
             self._refused(f"the plug-in failed with {type(error).__name__}")
             self._say_no(request, is_end=True)
             return
-        connection.answer(answers.auth_answer(request, Status.OK, plugin.name, step.payload))
+        if step.payload is not None:
+            connection.answer(answers.auth_answer(request, Status.OK, plugin.name, step.payload))
         if step.principal is not None:
             self._is_known_as(step.principal)
 
@@ -191,7 +192,8 @@ class Gate:
             self._connection.close()
 
     def _is_known_as(self, principal: Principal) -> None:
-        _log.info("the connection of %s is %s's", self._connection.peer, principal.name)
+        _log.info("the connection of %s is %s's", self._connection.address, principal.name)
+        self._connection.is_known_as(principal.name)
         self._principal = principal
         self._let_in()
 
@@ -248,5 +250,5 @@ class Gate:
 
     def _peer(self) -> Peer:
         if not self._is_encrypted:
-            return Peer(self._connection.peer)
-        return Peer(self._connection.peer, True, self._connection.certificate)
+            return Peer(self._connection.address)
+        return Peer(self._connection.address, True, self._connection.certificate)

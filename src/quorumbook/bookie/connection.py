@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
         "_taken_bytes",
         "_transport",
         "add_bytes",
+        "address",
         "gate",
         "is_open",
         "is_pumping",
@@ -135,7 +136,8 @@ class Connection(asyncio.Protocol):
         self._taken_bytes = 0
         self._progress_ns = 0
         self.is_open = False
-        self.peer = "?"
+        #: Where its peer is, and what messages call it: by its name too, once it has proven it.
+        self.address = self.peer = "?"
         #: What looks at requests first; None when the connection may do everything.
         self.gate: Gate | None = None
         #: Bytes of adds that are not answered yet.
@@ -160,7 +162,7 @@ class Connection(asyncio.Protocol):
         )
         name = transport.get_extra_info("peername")
         host = name[0] if isinstance(name, tuple) else str(name)
-        self.peer = f"{host}:{name[1]}" if isinstance(name, tuple) else host
+        self.address = self.peer = f"{host}:{name[1]}" if isinstance(name, tuple) else host
         if self._owner.opened(self, place_of(host)):
             self.is_open = True
             self.gate = self._owner.admission.gate(self)
@@ -173,14 +175,9 @@ class Connection(asyncio.Protocol):
             return
         decoder = self._decoder
         try:
-            requests = decoder.feed(data)
-            if requests and self.gate is not None:
-                requests = self.gate.admit(requests, decoder.pending_bytes)
-            if requests:
-                if self._is_unproven:
-                    self._is_unproven = False
-                    self._owner.places.prove(self)
-                self._owner.handler.handle(self, requests)
+            requests = self._carry_out(decoder.feed(data, may_rise=self.gate is not None))
+            if decoder.is_behind and not self._closing:
+                requests = self._carry_out(decoder.feed(b""))
         except RemoteProtocolError as error:
             self._owner.metrics.connections_broken_protocol += 1
             _log.info("closing the connection of %s: %s", self.peer, error)
@@ -196,6 +193,17 @@ class Connection(asyncio.Protocol):
             self._frame_since_ns = 0
         elif requests or not self._frame_since_ns:
             self._frame_since_ns = self._owner.env.clock.now_ns()
+
+    def _carry_out(self, requests: list[Request]) -> list[Request]:
+        """Carry out what the gate admits, and return it."""
+        if requests and self.gate is not None:
+            requests = self.gate.admit(requests, self._decoder.pending_bytes)
+        if requests:
+            if self._is_unproven:
+                self._is_unproven = False
+                self._owner.places.prove(self)
+            self._owner.handler.handle(self, requests)
+        return requests
 
     def pause_writing(self) -> None:
         """Answers pile up: begin nothing more for this peer."""
@@ -236,6 +244,10 @@ class Connection(asyncio.Protocol):
         self._transport = self._owner.env.network.start_tls(
             self._transport, self, context, server_side=True, done=done
         )
+
+    def is_known_as(self, name: str) -> None:
+        """Take the name that its peer has proven; what it changes is logged under it."""
+        self.peer = f"{name} at {self.address}"
 
     def limit_frames(self, size_bytes: int) -> None:
         """Refuse larger frames from now on."""

@@ -129,7 +129,9 @@ class Operations:
         elif not _LAC_PACKET_BYTES_MIN <= len(request.packet) <= _LAC_PACKET_BYTES_MAX:
             handle = Status.BAD_REQUEST
         else:
-            handle = open_ledger(self._storage, request.ledger_id, request.master_key)
+            handle = open_ledger(
+                self._storage, request.ledger_id, request.master_key, connection.peer
+            )
         if isinstance(handle, Status):
             self._done("write_lac", handle, now_ns)
             connection.answer(answers.write_lac_answer(request, handle))

@@ -24,7 +24,7 @@ from quorumbook.bookie.arrivals import Arrivals
 from quorumbook.bookie.connection import READS, Connection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.env import Env
+from quorumbook.env import Env, logger
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import server as answers
@@ -33,6 +33,7 @@ from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.store import LedgerStorage
 
+_log = logger("bookie.reads")
 #: What a batch read's answer needs around the entries, its frame length included.
 _BATCH_HEADER_BYTES = 36
 #: Answers of a row leave in pieces of about this size.
@@ -169,10 +170,13 @@ class Reads:
     def fence(self, connection: Connection, request: Read | BatchRead, now_ns: int) -> None:
         """Fence the ledger, and read when that is durable."""
         # An unknown ledger is fenced too: its writer's first add may still be on its way.
-        handle = open_ledger(self._storage, request.ledger_id, request.master_key)
+        handle = open_ledger(self._storage, request.ledger_id, request.master_key, connection.peer)
         if isinstance(handle, Status):
             self._refuse(connection, request, handle, now_ns)
             return
+
+        if not handle.is_fenced:
+            _log.info("ledger %d is fenced by %s", request.ledger_id, connection.peer)
 
         def fenced(error: BaseException | None) -> None:
             if error is not None:

@@ -31,6 +31,8 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.protocol import v2
 
+#: A bookie of the peer's that lets us in no further need not say so.
+_SILENT = "; it may refuse our authentication without a word: its log says more"
 _log = logger("client.connection")
 _NS = 1_000_000_000
 #: Above so many unsent bytes the transport tells us when it has drained.
@@ -251,7 +253,7 @@ class Channel:
         except TimeoutError:
             failure = ConnectFailedError(
                 f"bookie {self.bookie_id} did not accept a connection within "
-                f"{self._options.connect_timeout_s:g} s",
+                f"{self._options.connect_timeout_s:g} s" + _SILENT * (self._security is not None),
                 bookie_id=self.bookie_id,
             )
         except OSError as error:

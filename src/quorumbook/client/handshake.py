@@ -4,9 +4,10 @@
     AUTH messages of the client's plug-in, in the channel's protocol
     a question whose answer says that the bookie lets us in
 
-The question is asked where nothing else was answered behind a TLS handshake: under TLS 1.3 a
+The question is asked where nothing else was answered.  Behind a TLS handshake: under TLS 1.3 a
 client's side is done before the bookie has looked at its certificate, so a refusal would surface
-at some later request.  It is a request for the bookie's disk space with nothing asked for.
+at some later request.  And behind a plug-in's last message, to which no answer comes.  It is a
+request for the bookie's disk space with nothing asked for; where v2 is spoken already, a read.
 
 Nothing of a caller is sent before all that is over.  Every failure is a ``SecurityError`` that
 names the cause and what to do.
@@ -20,7 +21,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from quorumbook.auth.plugins import AUTH_DISABLED, ClientPlugin, Peer, load_client_plugin
+from quorumbook.auth.plugins import (
+    AUTH_DISABLED,
+    ClientPlugin,
+    LastMessage,
+    Peer,
+    load_client_plugin,
+)
 from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env, TlsContexts, explain, logger
 from quorumbook.errors import (
@@ -35,10 +42,18 @@ from quorumbook.ids import BookieId
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.frames import LENGTH_SIZE_BYTES
 from quorumbook.protocol.requests import Operation
-from quorumbook.protocol.status import Status
+from quorumbook.protocol.status import Status, status_of_v2
 
 _log = logger("client.handshake")
 _FRAME_SIZE_BYTES_MAX = 64 * 1024
+#: No ledger has this id, so a read of it has a short answer.
+_NO_LEDGER_ID = (1 << 63) - 1
+#: What a bookie says that lets us in no further, and what to do.
+_NOT_IN = (
+    "does not let us in",
+    "it may want authentication (client.auth_plugin), or another role in our certificate; its log "
+    "says more",
+)
 #: The header of a v3 answer; a v2 answer begins with its version, 2.
 _FIRST_BYTE_OF_V3 = 0x0A
 
@@ -220,27 +235,35 @@ class _Handshake(asyncio.Protocol):
         tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         certificate = (tls.getpeercert() or None) if tls is not None else None
         session = plugin.session(Peer(host, tls is not None, certificate))
-        message: bytes | None = session.start()
-        while message is not None:
-            message = session.answer(await self._exchange(plugin.name, message))
+        waits = getattr(plugin, "waits_for_others", False)
+        message: bytes | None = await _call(session.start, waits=waits)
+        while message is not None and not isinstance(message, LastMessage):
+            answer = await self._exchange(plugin.name, message)
+            message = await _call(session.answer, answer, waits=waits)
+        if message is not None:
+            self._transport.write(self._auth(plugin.name, message))
+            await self._hear_that_we_are_in()
+
+    def _auth(self, name: str, message: bytes) -> bytes:
+        if self._version == 2:
+            return v2.encode_auth(name, message)
+        self._transaction_id += 1
+        return v3.encode_auth(self._transaction_id, name, message)
 
     async def _exchange(self, name: str, message: bytes) -> bytes:
-        if self._version == 2:
-            self._transport.write(v2.encode_auth(name, message))
-            answer = await self._next_answer(Operation.AUTH)
-            if not isinstance(answer, v2.AuthAnswer):
-                raise self._refused("answered something else than AUTH", "look at its log")
+        self._transport.write(self._auth(name, message))
+        answer = await self._next_answer(Operation.AUTH)
+        if isinstance(answer, v2.AuthAnswer):
             theirs, payload = answer.plugin, answer.payload
-        else:
-            response = await self._ask_v3(
-                lambda number: v3.encode_auth(number, name, message), Operation.AUTH
+        elif not isinstance(answer, v3.V3Response):
+            raise self._refused("answered something else than AUTH", "look at its log")
+        elif answer.status is not Status.OK:
+            raise self._refused(
+                "did not accept our authentication",
+                "compare client.auth_plugin and the secret with its own; its log says more",
             )
-            if response.status is not Status.OK:
-                raise self._refused(
-                    "did not accept our authentication",
-                    "compare client.auth_plugin and the secret with its own; its log says more",
-                )
-            theirs, payload = response.auth_plugin or "", response.auth_payload or b""
+        else:
+            theirs, payload = answer.auth_plugin or "", answer.auth_payload or b""
         if theirs == AUTH_DISABLED:
             # To take that for a success would let anybody in between turn authentication off.
             raise self._refused(
@@ -251,16 +274,23 @@ class _Handshake(asyncio.Protocol):
             raise self._refused(f"authenticates by {theirs!r:.80}", f"we are told to use {name}")
         return payload
 
+    async def _hear_that_we_are_in(self) -> None:
+        """Ask where the plug-in's last message has no answer; a v2 connection stays one."""
+        if self._version == 3:
+            await self._ask_whether_we_are_in()
+            return
+        self._transport.write(v2.encode_read(_NO_LEDGER_ID, 0))
+        answer = await self._next_answer(Operation.READ_ENTRY)
+        code = answer.code if isinstance(answer, v2.ReadAnswer) else None
+        if code is None or status_of_v2(code) is Status.UNAUTHORIZED:
+            raise self._refused(*_NOT_IN)
+
     async def _ask_whether_we_are_in(self) -> None:
         response = await self._ask_v3(
             lambda number: v3.encode_bookie_info(number, 0), Operation.GET_BOOKIE_INFO
         )
         if response.status is not Status.OK:
-            raise self._refused(
-                "does not let us in",
-                "it may want authentication (client.auth_plugin), or another role in our "
-                "certificate; its log says more",
-            )
+            raise self._refused(*_NOT_IN)
 
     async def _ask_v3(self, encode: Callable[[int], bytes], operation: Operation) -> v3.V3Response:
         self._transaction_id += 1
@@ -298,3 +328,10 @@ class _Handshake(asyncio.Protocol):
 
     def _refused(self, what: str, fix: str) -> SecurityError:
         return SecurityError(f"bookie {self._bookie_id} {what}; {fix}", bookie_id=self._bookie_id)
+
+
+async def _call(
+    method: Callable[..., bytes | None], *arguments: bytes, waits: bool
+) -> bytes | None:
+    """Call a plug-in's session, in a thread if it waits for others."""
+    return await asyncio.to_thread(method, *arguments) if waits else method(*arguments)

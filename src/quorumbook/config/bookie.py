@@ -158,13 +158,14 @@ BOOKIE_OPTIONS = (
     ),
     Option(
         "bookie", "auth_plugin", Kind.PLUG_IN, "",
-        "How clients authenticate: shared-secret, certificate-role, an installed plug-in, or "
-        "module:Class; empty: not.",
+        "How clients authenticate: shared-secret, certificate-role, sasl-digest-md5, "
+        "sasl-kerberos, an installed plug-in, or module:Class; empty: not.",
         peer_key="bookieAuthProviderFactoryClass",
     ),
     Option(
         "bookie", "auth_settings", Kind.TEXT, "",
-        "What the plug-in is made with; for shared-secret a file of name:secret:role lines.",
+        "What the plug-in is made with; for shared-secret and sasl-digest-md5 a file of "
+        "name:secret:role lines.",
     ),
     Option(
         "bookie", "authorized_roles", Kind.LIST, (),

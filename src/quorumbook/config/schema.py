@@ -261,13 +261,14 @@ _CLIENT = (
     ),
     Option(
         "client", "auth_plugin", Kind.PLUG_IN, "",
-        "How to authenticate at bookies: shared-secret, an installed plug-in, or module:Class; "
-        "empty: not.",
+        "How to authenticate at bookies: shared-secret, sasl-digest-md5, sasl-kerberos, an "
+        "installed plug-in, or module:Class; empty: not.",
         peer_key="clientAuthProviderFactoryClass",
     ),
     Option(
         "client", "auth_settings", Kind.TEXT, "",
-        "What the plug-in is made with; for shared-secret a file with a name:secret line.",
+        "What the plug-in is made with; for shared-secret and sasl-digest-md5 a file with a "
+        "name:secret line.",
     ),
 )  # fmt: skip
 

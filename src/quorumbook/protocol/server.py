@@ -57,17 +57,24 @@ _LAST_BYTE_OF_NO_FIELD = 0x07  # bytes up to this one begin no protobuf message
 class RequestDecoder:
     """Turns the bytes of one connection into requests."""
 
-    __slots__ = ("_buffer", "is_v2")
+    __slots__ = ("_buffer", "_rest", "is_v2")
 
     def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
         self._buffer = FrameBuffer(max_frame_size_bytes)
+        #: What stands behind the requests returned last, from a frame on that is too large.
+        self._rest = b""
         #: Whether the connection has settled on v2.
         self.is_v2 = False
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of an incomplete frame are kept."""
-        return self._buffer.pending_bytes
+        """How many bytes are kept that are no requests yet."""
+        return self._buffer.pending_bytes + len(self._rest)
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether to ``feed`` nothing when the requests returned last are carried out."""
+        return bool(self._rest)
 
     @property
     def max_frame_size_bytes(self) -> int:
@@ -78,14 +85,22 @@ class RequestDecoder:
     def max_frame_size_bytes(self, size_bytes: int) -> None:
         self._buffer.max_frame_size_bytes = size_bytes
 
-    def feed(self, data: bytes) -> list[Request]:
+    def feed(self, data: bytes, *, may_rise: bool = False) -> list[Request]:
         """Decode a chunk; an incomplete frame at its end waits for the next.
+
+        Args:
+            data: The chunk.
+            may_rise: The requests may raise the limit when they are carried out; so a frame
+                behind them that is too large is judged after that (``is_behind``).
 
         Raises:
             RemoteProtocolError: these are no requests, or a frame is too large.  Nothing of the
                 chunk is to be carried out; close the connection.
         """
-        data = self._buffer.take(data)
+        if self._rest:
+            data, self._rest = self._rest, b""
+        else:
+            data = self._buffer.take(data)
         requests: list[Request] = []
         max_length = self._buffer.max_frame_size_bytes - 4
         position, end = 0, len(data)
@@ -121,5 +136,9 @@ class RequestDecoder:
             if position == begin:
                 requests.append(v2_requests.decode_request(data, position, stop))
                 position = stop
-        self._buffer.keep(data, position)
+        rest = data[position:] if may_rise and requests else b""
+        if len(rest) >= 4 and LENGTH.unpack_from(rest)[0] > max_length:
+            self._rest = rest
+        else:
+            self._buffer.keep(data, position)
         return requests

@@ -104,5 +104,5 @@ def test_a_file_for_sasl_is_read_like_the_other(tmp_path):
     options = parse_address(f"zk://h/l?acl=creator&sasl_file={file}")
     assert (options.credential.scheme, options.credential.secret) == ("sasl", b"me:se:cret")
     assert options.acl == CREATOR_ACL
-    with pytest.raises(ConfigError, match="auth_file or sasl_file, not both"):
+    with pytest.raises(ConfigError, match="name one of auth_file, sasl_file and kerberos=true"):
         parse_address(f"zk://h/l?auth_file={file}&sasl_file={file}")

@@ -1,6 +1,9 @@
 """etcd metadata URIs: endpoints of one etcd, and a place in its tree.
 
-etcd://HOST:PORT,HOST/ledgers[?tls.ca_file=FILE&...]    options: see ``metadata.tls``
+etcd://HOST:PORT,HOST/ledgers[?auth_file=FILE&tls.ca_file=FILE&...]
+
+    auth_file=FILE    a file with USER:PASSWORD in its first line, where etcd asks for it
+    tls.*             see ``metadata.tls``
 """
 
 from __future__ import annotations
@@ -8,15 +11,17 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
+from quorumbook.auth.accounts import Account
 from quorumbook.env.tls import TlsOptions
 from quorumbook.errors import ConfigError, LocalProtocolError
+from quorumbook.metadata.login import read_login
 from quorumbook.metadata.store import check_path
 from quorumbook.metadata.tls import TLS_OPTIONS, parse_tls
 
 _DEFAULT_PORT = 2379
 #: What the library for etcd's connections has no place for.
 _NOT_HERE = ("tls.verify_host", "tls.key_password_file", "tls.crl_file")
-_OPTIONS = tuple(name for name in TLS_OPTIONS if name not in _NOT_HERE)
+_OPTIONS = ("auth_file", *(name for name in TLS_OPTIONS if name not in _NOT_HERE))
 
 
 class EtcdAddress(NamedTuple):
@@ -25,13 +30,14 @@ class EtcdAddress(NamedTuple):
     endpoints: tuple[str, ...]
     ledgers_root: str
     tls: TlsOptions | None
+    login: Account | None = None
 
 
 def parse_address(uri: str) -> EtcdAddress:
-    """Take a URI apart.
+    """Take a URI apart; reads the file of credentials.
 
     Raises:
-        ConfigError: it is no such URI.
+        ConfigError: it is no such URI, or the file cannot be read.
     """
     address, _, query = uri.partition("://")[2].partition("?")
     hosts, slash, root = address.partition("/")
@@ -52,7 +58,8 @@ def parse_address(uri: str) -> EtcdAddress:
             raise ConfigError(
                 f"metadata URI {uri!r}: {name!r} is not known here; known are {known}"
             )
-    return EtcdAddress(endpoints, path, parse_tls(uri, options))
+    login = read_login(options["auth_file"]) if "auth_file" in options else None
+    return EtcdAddress(endpoints, path, parse_tls(uri, options), login)
 
 
 def _with_port(uri: str, host: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,10 +22,12 @@ import grpc
 import grpc.aio
 from google.protobuf import message_factory
 
+from quorumbook.auth.accounts import Account
 from quorumbook.env import patience
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataError,
+    MetadataUnauthorizedError,
     MetadataUnavailableError,
 )
 from quorumbook.metadata.etcd.credentials import explain
@@ -57,7 +60,9 @@ _MESSAGES = {
     "WatchRequest": "o WatchCreateRequest create_request 1; o WatchCancelRequest cancel_request 2",
     "Event": "o int32 type 1; o KeyValue kv 2",
     "WatchResponse": "o ResponseHeader header 1; o int64 watch_id 2; o int32 canceled 4;"
-    "o int64 compact_revision 5; * Event events 11",
+    "o int64 compact_revision 5; o string cancel_reason 6; * Event events 11",
+    "AuthenticateRequest": "o string name 1; o string password 2",
+    "AuthenticateResponse": "o ResponseHeader header 1; o string token 2",
 }
 _pool = build_pool(_MESSAGES, {})
 #: The classes of all messages, by their names.
@@ -85,6 +90,7 @@ GRANT = Method("/etcdserverpb.Lease/LeaseGrant", "LeaseGrantResponse")
 REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", "LeaseRevokeResponse")
 KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", "LeaseKeepAliveResponse")
 WATCH = Method("/etcdserverpb.Watch/Watch", "WatchResponse")
+AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", "AuthenticateResponse")
 
 #: A member that has lost its leader says so instead of going on with what it knows.
 _CALL_METADATA = (("hasleader", "true"),)
@@ -104,6 +110,15 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _LOCAL = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+#: What etcd says of a token that it does not know any more, or that is older than its users.
+_IS_STALE = re.compile("invalid auth token|auth store is old")
+#: What else it says of users, and what to do about it.
+_UNAUTHORIZED = {
+    "user name is empty": "name a file with the credentials: ?auth_file=FILE at the end of the URI",
+    "authentication failed": "see the file that auth_file names",
+    "authentication is not enabled": "it would let anybody in; leave auth_file out, or enable it",
+    "permission denied": "grant our user's role what begins with quorumbook/",
+}
 _REFUSED = (
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -127,7 +142,10 @@ class EtcdClient:
     """Calls to the endpoints of one etcd cluster, from one event loop."""
 
     def __init__(
-        self, endpoints: Sequence[str], credentials: grpc.ChannelCredentials | None = None
+        self,
+        endpoints: Sequence[str],
+        credentials: grpc.ChannelCredentials | None = None,
+        login: Account | None = None,
     ) -> None:
         self._name = f"etcd at {','.join(endpoints)}"
         self._endpoints = endpoints
@@ -138,6 +156,9 @@ class EtcdClient:
             for endpoint in endpoints
         ]
         self._current = 0
+        self._login = login
+        #: What a user who has authenticated shows with each request.
+        self._token = ""
         #: What was wrong with each endpoint when it was asked last.
         self._failures: dict[str, str] = {}
 
@@ -146,6 +167,7 @@ class EtcdClient:
 
         Raises:
             MetadataUnavailableError: nobody answered in time; it may have happened or not.
+            MetadataUnauthorizedError: our user may not do that, or there is no such user.
             LocalProtocolError: the request is too large.
             CompactedError, NoSuchLeaseError: what it names is gone.
         """
@@ -163,8 +185,9 @@ class EtcdClient:
                 response = await self._attempt(method, request, limit_s)
             except grpc.RpcError as error:
                 self._judge(error)
+                # For an old token nothing is carried out.
+                is_repeated |= not self._is_stale(error)
                 self._next(error)
-                is_repeated = True
                 took_s = loop.time() - began
                 if took_s > limit_s + patience.LATE_S:
                     # This process was paused: what it could not hear was no attempt.
@@ -190,13 +213,20 @@ class EtcdClient:
         Raises:
             MetadataUnavailableError: it broke, or could not be opened.
         """
-        call = self._bind("stream_stream", method)(metadata=_CALL_METADATA)
         try:
-            yield call
+            metadata = await self._metadata(_ATTEMPT_TIMEOUT_S)
+            call = self._bind("stream_stream", method)(metadata=metadata)
+            try:
+                yield call
+            finally:
+                call.cancel()
         except grpc.RpcError as error:
+            self._is_stale(error)
             raise MetadataUnavailableError(f"etcd at {self._next(error)}") from error
-        finally:
-            call.cancel()
+
+    def authenticate_again(self) -> None:
+        """Take the news that our token is not known any more."""
+        self._token = ""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -204,10 +234,11 @@ class EtcdClient:
             await channel.close()
 
     async def _attempt(self, method: Method, request: Any, timeout_s: float) -> Any:
+        metadata = await self._metadata(timeout_s)
         if method is not KEEP_ALIVE:
             call = self._bind("unary_unary", method)
-            return await call(request, timeout=timeout_s, metadata=_CALL_METADATA)
-        stream = self._bind("stream_stream", method)(timeout=timeout_s, metadata=_CALL_METADATA)
+            return await call(request, timeout=timeout_s, metadata=metadata)
+        stream = self._bind("stream_stream", method)(timeout=timeout_s, metadata=metadata)
         try:
             await stream.write(request)
             answer = await stream.read()
@@ -216,6 +247,26 @@ class EtcdClient:
             return answer
         finally:
             stream.cancel()
+
+    async def _metadata(self, timeout_s: float) -> tuple[tuple[str, str], ...]:
+        """Return what goes with a request; authenticates first where a user is given."""
+        if self._login is None:
+            return _CALL_METADATA
+        if not self._token:
+            request = messages["AuthenticateRequest"](
+                name=self._login.name, password=self._login.secret
+            )
+            call = self._bind("unary_unary", AUTHENTICATE)
+            answer = await call(request, timeout=timeout_s, metadata=_CALL_METADATA)
+            self._token = answer.token
+        return (*_CALL_METADATA, ("token", self._token))
+
+    def _is_stale(self, error: grpc.RpcError) -> bool:
+        """Tell whether only the token was refused, which the next request replaces."""
+        is_stale = bool(self._token) and bool(_IS_STALE.search(_details(error)))
+        if is_stale:
+            self.authenticate_again()
+        return is_stale
 
     def _bind(self, kind: str, method: Method) -> Callable[..., Any]:
         bind: Callable[..., Callable[..., Any]] = getattr(self._channels[self._current], kind)
@@ -229,15 +280,19 @@ class EtcdClient:
         """Turn to the next endpoint and return what was wrong with this one."""
         endpoint = self._endpoints[self._current]
         self._current = (self._current + 1) % len(self._channels)
-        details = getattr(error, "details", lambda: None)()
-        cause = explain(str(details or getattr(error, "code", lambda: error)()))
+        cause = explain(_details(error) or str(getattr(error, "code", lambda: error)()))
         self._failures[endpoint] = cause
         return f"{endpoint}: {cause}"
 
     def _judge(self, error: grpc.RpcError) -> None:
         """Raise what a repetition would not change."""
         code = getattr(error, "code", lambda: None)()
-        text = str(getattr(error, "details", lambda: "")())
+        text = _details(error)
+        if self._login is not None and _IS_STALE.search(text):
+            return
+        for words, fix in _UNAUTHORIZED.items():
+            if words in text:
+                raise MetadataUnauthorizedError(f"{self._name} refuses: {text}; {fix}") from error
         if code is grpc.StatusCode.OUT_OF_RANGE:
             raise CompactedError(text) from error
         if code is grpc.StatusCode.NOT_FOUND:
@@ -246,6 +301,10 @@ class EtcdClient:
             raise LocalProtocolError(f"{self._name}: {text}") from error
         if code in _REFUSED:
             raise MetadataError(f"{self._name} refuses: {text}") from error
+
+
+def _details(error: grpc.RpcError) -> str:
+    return str(getattr(error, "details", lambda: None)() or "")
 
 
 def _serialize(message: Any) -> bytes:

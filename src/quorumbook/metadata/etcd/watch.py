@@ -146,6 +146,9 @@ class EtcdWatcher:
     async def _read(self, stream: Any) -> None:
         async for response in stream:
             spot = self._spots.get(response.watch_id)
+            if response.canceled and response.cancel_reason and not response.compact_revision:
+                self._client.authenticate_again()
+                raise MetadataUnavailableError(f"a watch was refused: {response.cancel_reason}")
             if spot is None:
                 continue
             if response.canceled:

@@ -9,7 +9,10 @@ begins.  LAYOUT is flat, legacyhierarchical, hierarchical or longhierarchical; w
     acl=open|creator   who may read and change what we create: everybody, or only whoever has
                        our credentials
     auth_file=FILE     a file with USER:PASSWORD in its first line, for the scheme digest
-    sasl_file=FILE     the same for the scheme sasl, by DIGEST-MD5; one of the two
+    sasl_file=FILE     the same for the scheme sasl, by DIGEST-MD5
+    kerberos=true      the scheme sasl by Kerberos, with the tickets of ``kinit``, or with
+                       kerberos.principal=NAME@REALM and kerberos.keytab=FILE; one of the three;
+                       kerberos.service=NAME if the servers' principals do not begin with zookeeper
     chroot=/PATH       all paths, the cluster's included, are below this node
     tls=true, tls.*    the servers' port for TLS: see ``metadata.tls``
 """
@@ -19,8 +22,9 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl
 
-from quorumbook.env.secret_files import read_secret_file
+from quorumbook.auth.kerberos import KerberosIdentity
 from quorumbook.errors import ConfigError, LocalProtocolError
+from quorumbook.metadata.login import read_login
 from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.store import check_path
 from quorumbook.metadata.tls import TLS_OPTIONS, parse_tls
@@ -33,7 +37,8 @@ _SERVER = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]@]+))(?::(\d{1,5}))?")
 _ACLS = {"open": jute.OPEN_ACL, "creator": jute.CREATOR_ACL}
 _NO_LAYOUT = ("", "null")
 _FILES = {"auth_file": "digest", "sasl_file": "sasl"}
-_OPTIONS = ("acl", *_FILES, "chroot", *TLS_OPTIONS)
+_KERBEROS_OPTIONS = ("kerberos.principal", "kerberos.keytab", "kerberos.service")
+_OPTIONS = ("acl", *_FILES, "kerberos", *_KERBEROS_OPTIONS, "chroot", *TLS_OPTIONS)
 
 
 def parse_layout(uri: str) -> LayoutKind | None:
@@ -76,13 +81,11 @@ def parse_address(uri: str) -> ZooKeeperOptions:
     acl = options.get("acl", "open")
     if acl not in _ACLS:
         raise ConfigError(f"metadata URI {uri!r}: acl is open or creator, not {acl!r}")
-    files = [name for name in _FILES if name in options]
-    if len(files) > 1:
-        raise ConfigError(f"metadata URI {uri!r}: name auth_file or sasl_file, not both")
-    credential = _credential(_FILES[files[0]], options[files[0]]) if files else None
+    credential = _credential(uri, options)
     if acl == "creator" and credential is None:
         raise ConfigError(
-            f"metadata URI {uri!r}: acl=creator needs credentials: auth_file=FILE or sasl_file=FILE"
+            f"metadata URI {uri!r}: acl=creator needs credentials: auth_file=FILE, "
+            "sasl_file=FILE or kerberos=true"
         )
     return ZooKeeperOptions(
         servers=servers,
@@ -112,15 +115,26 @@ def _path(uri: str, path: str) -> str:
     return path
 
 
-def _credential(scheme: str, path: str) -> Credential:
-    lines = read_secret_file(path, "file of credentials").splitlines()
-    secret = lines[0].strip() if lines else b""
-    try:
-        name, colon, _ = secret.decode().partition(":")
-    except UnicodeDecodeError:
-        name = colon = ""
-    if not name or not colon:
+def _credential(uri: str, options: dict[str, str]) -> Credential | None:
+    given = [name for name in _FILES if name in options]
+    kerberos = {name: options[name] for name in _KERBEROS_OPTIONS if name in options}
+    if options.get("kerberos", "false") not in ("true", "false") or (
+        kerberos and options.get("kerberos") != "true"
+    ):
+        raise ConfigError(f"metadata URI {uri!r}: kerberos.* go with kerberos=true")
+    if len(given) + (options.get("kerberos") == "true") > 1:
         raise ConfigError(
-            f"file of credentials {path}: its first line is not USER:PASSWORD in UTF-8"
+            f"metadata URI {uri!r}: name one of auth_file, sasl_file and kerberos=true"
         )
-    return Credential(scheme, secret)
+    if given:
+        login = read_login(options[given[0]])
+        return Credential(_FILES[given[0]], f"{login.name}:{login.secret}".encode())
+    if options.get("kerberos") != "true":
+        return None
+    identity = KerberosIdentity(
+        principal=kerberos.get("kerberos.principal", ""),
+        keytab=kerberos.get("kerberos.keytab", ""),
+        service=kerberos.get("kerberos.service", "zookeeper"),
+    )
+    identity.check()
+    return Credential("sasl", kerberos=identity)

@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from quorumbook.auth.digest_md5 import DigestMd5Client
+from quorumbook.auth.kerberos import KerberosClient, KerberosIdentity
 from quorumbook.env import Env, logger, patience
 from quorumbook.env.forks import sever_in_children
 from quorumbook.env.tasks import end
@@ -31,11 +33,11 @@ from quorumbook.errors import (
     MetadataUnauthorizedError,
     MetadataUnavailableError,
     RemoteProtocolError,
+    SecurityError,
 )
 from quorumbook.metadata.zookeeper import jute
 from quorumbook.metadata.zookeeper.connection import AnswerLost, Connection
 from quorumbook.metadata.zookeeper.jute import Code, Op
-from quorumbook.metadata.zookeeper.sasl import DigestMd5
 from quorumbook.metadata.zookeeper.watches import WatchTable
 
 _log = logger("metadata.zookeeper")
@@ -45,6 +47,8 @@ _CONNECT_S_MIN = 0.2
 _CLOSE_S = 1.0
 _NO_CERTIFICATE = "wants a certificate of ours: name tls.certificate_file and tls.key_file"
 _REFUSED = "ZooKeeper refuses our SASL credentials: see the file that sasl_file names"
+#: What a ZooKeeper calls itself in DIGEST-MD5, whatever its host is.
+_DIGEST_MD5_SERVICE = "zookeeper/zk-sasl-md5"
 #: So often nobody listens anywhere before that is said of a first connection.
 _ABSENT_ROUNDS = 2
 #: An address of a name that this host cannot even speak to listens as little.
@@ -58,7 +62,9 @@ class Credential:
     """Who we say we are."""
 
     scheme: str
-    secret: bytes
+    secret: bytes = b""
+    #: With the scheme sasl, by Kerberos instead of a name and a password.
+    kerberos: KerberosIdentity | None = None
 
     def __repr__(self) -> str:
         return f"Credential({self.scheme})"
@@ -242,7 +248,7 @@ class Session:
                 )
                 sever_in_children(transport)
                 if await self._greet(connection):
-                    await self._prepare(connection)
+                    await self._prepare(connection, server[0])
                     return connection
         except TimeoutError:
             self._failures[server] = f"{name} does not answer within {connect_s:.1f} s"
@@ -301,11 +307,14 @@ class Session:
         connection.keep_alive(self.timeout_s * 2 / 3)
         return True
 
-    async def _prepare(self, connection: Connection) -> None:
+    async def _prepare(self, connection: Connection, host: str) -> None:
         """Authenticate, leave the watches anew, and let the past be over."""
         credential = self._credential
         if credential is not None and credential.scheme == "sasl":
-            await self._prove(connection, credential)
+            try:
+                await self._prove(connection, credential, host)
+            except SecurityError as error:
+                raise MetadataUnauthorizedError(f"ZooKeeper at {host}: {error}") from None
         elif credential is not None:
             record = jute.auth_record(credential.scheme, credential.secret)
             answer = await connection.special(jute.AUTH_XID, Op.AUTH, record)
@@ -316,17 +325,21 @@ class Session:
         answer = await connection.request(Op.SYNC, jute.string("/"))
         if answer.header.error == Code.SASL_REQUIRED:
             raise MetadataUnauthorizedError(
-                "ZooKeeper wants SASL: name a file with the credentials: ?sasl_file=FILE at the "
-                "end of the URI"
+                "ZooKeeper wants SASL: name a file with the credentials, ?sasl_file=FILE at the "
+                "end of the URI, or say ?kerberos=true"
             )
         if answer.header.error not in (Code.OK, Code.NO_NODE, Code.NO_AUTH):
             raise AnswerLost(f"the server is not ready ({answer.header.error})", 0)
         self.barrier_zxid = max(self.barrier_zxid, answer.header.zxid)
 
-    async def _prove(self, connection: Connection, credential: Credential) -> None:
+    async def _prove(self, connection: Connection, credential: Credential, host: str) -> None:
         """Authenticate by SASL, and have the server prove that it is ours."""
+        if credential.kerberos is not None:
+            await self._show_ticket(connection, KerberosClient(credential.kerberos, host))
+            return
         user, _, password = credential.secret.decode().partition(":")
-        exchange = DigestMd5(user, password, f"{self._random.getrandbits(128):032x}")
+        nonce = f"{self._random.getrandbits(128):032x}"
+        exchange = DigestMd5Client(user, password, _DIGEST_MD5_SERVICE, nonce)
         challenge = await self._say(connection, b"")
         if not challenge:
             raise MetadataUnauthorizedError(
@@ -336,6 +349,13 @@ class Session:
         if not last:
             raise MetadataUnauthorizedError(_REFUSED)
         exchange.verify(last)
+
+    async def _show_ticket(self, connection: Connection, exchange: KerberosClient) -> None:
+        token = b""
+        while not exchange.is_complete:
+            # The KDC is asked, which may take its time.
+            message = await asyncio.to_thread(exchange.respond, token)
+            token = await self._say(connection, message)
 
     async def _say(self, connection: Connection, token: bytes) -> bytes:
         answer = await connection.request(Op.SASL, jute.buffer(token))

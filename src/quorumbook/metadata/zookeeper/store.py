@@ -458,8 +458,8 @@ def _error(code: int, path: str) -> Exception:
         case Code.NO_AUTH | Code.INVALID_ACL | Code.AUTH_FAILED:
             return MetadataUnauthorizedError(
                 f"metadata node {path}: ZooKeeper does not let us; "
-                "name a file with the credentials: ?auth_file=FILE or ?sasl_file=FILE at the end"
-                " of the URI"
+                "say who we are at the end of the URI: ?auth_file=FILE, ?sasl_file=FILE or "
+                "?kerberos=true"
             )
         case Code.BAD_ARGUMENTS | Code.UNIMPLEMENTED:
             return LocalProtocolError(f"metadata node {path}: ZooKeeper cannot do this ({code})")
