@@ -12,6 +12,8 @@ import os
 import shlex
 import subprocess
 import tomllib
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ KUBERNETES = [
     for manifest in yaml.safe_load_all((DEPLOY / f"kubernetes/{name}.yaml").read_text())
 ]
 V2_UNAUTHORIZED = 102
+#: What is typed by hand, as the manifest says.
+TOKEN_SECRET = "http-token"
 READY = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/is_ready')"
 
 
@@ -102,6 +106,15 @@ async def is_refused(uri: str, tls: TlsOptions | None, who: str) -> None:
         with pytest.raises(QuorumbookError):
             async with await client.create_ledger(**SOLO) as writer:
                 await writer.append(who.encode())
+
+
+def is_changed_with_the_token_alone(made: Stage, operator: Container, host: str) -> None:
+    """Ask for a change over HTTP without the token, and with it as an operator does."""
+    url = f"http://{host}:8080/api/v1/bookie/scrub"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"))
+    assert refused.value.code == 401
+    made.run(operator)
 
 
 async def registered(uri: str, count: int) -> None:
@@ -215,10 +228,13 @@ async def test_compose_as_it_ships_serves_its_own_and_turns_strangers_away(
     for stranger in (uri.partition("?")[0], uri.partition("&")[0]):
         with pytest.raises(MetadataUnavailableError):
             await open_store(stranger, session_timeout_s=2)
+    operator = composed.container("tools", ["bookie", "scrub", "--now", f"http://{hosts[0]}:8080"])
+    await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, hosts[0])
     # At the next start, what is good for long is left as it is.
-    before = (tmp_path / "client-tls/tls.pem").read_bytes()
+    kept = [tmp_path / "client-tls/tls.pem", tmp_path / "http-token/token"]
+    before = [path.read_bytes() for path in kept]
     await asyncio.to_thread(running.run, composed.container("certificates"))
-    assert (tmp_path / "client-tls/tls.pem").read_bytes() == before
+    assert [path.read_bytes() for path in kept] == before
     said_nothing_alarming(running)
 
 
@@ -274,7 +290,7 @@ def test_what_kubernetes_mounts_is_there_and_secrets_are_of_certificates() -> No
         names = {*volumes} | {c["metadata"]["name"] for c in claims}
         for volume in volumes.values():
             if secret := volume.get("secret"):
-                assert secret["secretName"] in made
+                assert secret["secretName"] in {*made, TOKEN_SECRET}
                 # A key is for the pod's group, and for nobody else.
                 assert secret["defaultMode"] == 0o440
                 assert "fsGroup" in pod["securityContext"]
@@ -343,6 +359,12 @@ def issue_secrets(made: Stage, ca: Authority, ips: list[str]) -> None:
         os.rename(issued.certificate_file, secret / "tls.crt")
         os.rename(issued.key_file, secret / "tls.key")
         (secret / "ca.crt").write_bytes(Path(ca.ca_file).read_bytes())
+    manifest = (DEPLOY / "kubernetes/quorumbook.yaml").read_text()
+    assert f"kubectl create secret generic {TOKEN_SECRET} --namespace quorumbook" in manifest
+    token = made.directory / TOKEN_SECRET / "token"
+    token.parent.mkdir()
+    token.write_text("0123456789abcdef")
+    token.chmod(0o440)
 
 
 def pod_container(
@@ -404,6 +426,9 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     hook = pods()[0][1]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     stop = Container(hosts[0], hook, started[0].variables, started[0].mounts)
     await asyncio.to_thread(running.run, stop)
+    words = ["quorumbook", "bookie", "scrub", "--now", f"http://{hosts[0]}:8080"]
+    operator = Container(hosts[0], words, started[0].variables, started[0].mounts)
+    await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, hosts[0])
     said_nothing_alarming(running)
 
 

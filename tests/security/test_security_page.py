@@ -102,7 +102,7 @@ def free_port() -> int:
 def test_the_page_about_security_can_be_typed_from_top_to_bottom(
     shell: Shell, standalone: Any
 ) -> None:
-    make_ca, configure, run, use, plain, secret = BLOCKS
+    make_ca, configure, run, use, plain, secret, token, curl = BLOCKS
     shell(make_ca)
     shell(configure)
     assert run.strip() == "quorumbook standalone"
@@ -116,11 +116,19 @@ def test_the_page_about_security_can_be_typed_from_top_to_bottom(
     standalone.stop()
 
     shell(secret)
+    shell(token)
     standalone(run)
     assert "hello" in shell(uri + "quorumbook ledger read 0")
     said = shell(uri + "quorumbook ledger read 0 --set client.auth_plugin= || echo turned away")
     assert "turned away" in said
     assert "does not let us in" in said
+
+    change = 'quorumbook bookie gc "$(quorumbook bookie ls -o raw | cut -f 1 | head -1)"'
+    assert "is_running" in shell(uri + change)
+    said = shell(f"{uri}{change} --set http.token_file= || echo turned away")
+    assert "turned away" in said
+    assert "answers 401" in said
+    shell(curl)
 
 
 def test_the_python_of_the_page_makes_a_client(shell: Shell) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs
 
-from quorumbook.bookie.http import Body
+from quorumbook.bookie.http import Body, whole_number
 from quorumbook.env import Budget
 
 ROOT = "/api/v1/background_io"
@@ -21,9 +21,7 @@ async def answer(budget: Budget, method: str, target: str, _body: Body) -> tuple
         return 404, {"error": f"there is no {method} {path}"}
     if method == "PUT":
         rate = parse_qs(query).get("rate_bytes", [""])[0]
-        if not rate.isascii() or not rate.isdigit():
-            return 400, {"error": f"rate_bytes={rate} is no number of bytes a second"}
-        budget.rate_bytes = int(rate)
+        budget.rate_bytes = whole_number(rate, "rate_bytes")
     return 200, {
         "rate_bytes": budget.rate_bytes,
         "taken_bytes": budget.taken_bytes,

@@ -53,6 +53,9 @@ class BookieOptions:
     # Metrics and health over HTTP; None or 0: off.  -1 takes a free port.
     http_host: str = "127.0.0.1"
     http_port: int | None = None
+    #: Further names by which requests may ask for it, and the file with tokens for changes.
+    http_names: tuple[str, ...] = ()
+    http_token_file: str = field(default="", repr=False)
 
     # Who may come in.
     #: None: TLS is not offered.

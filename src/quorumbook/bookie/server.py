@@ -36,6 +36,7 @@ from quorumbook.bookie.garbage import ClusterLedgers
 from quorumbook.bookie.gate import LedgerGate
 from quorumbook.bookie.healing import Healing, lacks
 from quorumbook.bookie.http import Body, HttpServer, Page
+from quorumbook.bookie.http_access import HttpAccess
 from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
 from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions
@@ -303,6 +304,10 @@ class Bookie:
             is_ready=lambda: self.is_ready,
             metrics=self.render_metrics,
             pages=self.pages,
+            access=HttpAccess(
+                (options.http_host, self._advertised_host, *options.http_names),
+                options.http_token_file,
+            ),
         )
         await http.start()
         self._http = http

@@ -14,7 +14,7 @@ from quorumbook.cli.adoption import adopt, give_back
 from quorumbook.cli.bookie_state import READ_ONLY_PATH, can_stop, readonly
 from quorumbook.cli.common import Call, Command, configure_logging
 from quorumbook.cli.garbage import background_io, explain_gc, gc, gc_hold, scrub
-from quorumbook.cli.http_client import ask, http_in
+from quorumbook.cli.http_client import http_in, look
 from quorumbook.cli.moving import balance, decommission, drain, recover
 from quorumbook.cli.output import FORMATS
 from quorumbook.cli.recovery_process import auto_recovery, http_port
@@ -118,6 +118,8 @@ def bookie_options(settings: Settings) -> BookieOptions:
         tls=tls_options(settings),
         http_host=settings.text("http.host"),
         http_port=http_port(settings),
+        http_names=settings.texts("http.names"),
+        http_token_file=settings.text("http.token_file"),
     )
 
 
@@ -193,7 +195,7 @@ def _reasons_of(bookie: dict[str, object]) -> dict[str, object]:
     if bookie["state"] == "writable" or "http" not in bookie:
         return {}
     try:
-        found = ask("GET", str(bookie["http"]), READ_ONLY_PATH, timeout_s=5.0)
+        found = look(str(bookie["http"]), READ_ONLY_PATH, timeout_s=5.0)
     except ConnectFailedError as error:
         return {"reasons": [str(error)]}
     return {"reasons": found["reasons"]} if found.get("reasons") else {}
@@ -205,7 +207,7 @@ def _directories_of(bookie: dict[str, object]) -> list[dict[str, object]]:
     if "http" not in bookie:
         return [own | {"error": "it serves no HTTP; http.enabled turns that on"}]
     try:
-        found = ask("GET", str(bookie["http"]), "/api/v1/bookie/directories", timeout_s=5.0)
+        found = look(str(bookie["http"]), "/api/v1/bookie/directories", timeout_s=5.0)
     except ConnectFailedError as error:
         return [own | {"error": str(error)}]
     return [own | row for row in found]

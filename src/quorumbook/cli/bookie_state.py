@@ -11,7 +11,7 @@ import click
 
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.errors import REFUSED
-from quorumbook.cli.http_client import address_of, ask
+from quorumbook.cli.http_client import address_of, change, look
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
@@ -33,9 +33,9 @@ def readonly(call: Call, action: str, bookie: BookieId, reason: str, dry_run: bo
         return call.run(_foresee(call, action, bookie))
     address = address_of(call, bookie)
     if action == "status":
-        state = ask("GET", address, READ_ONLY_PATH)
+        state = look(address, READ_ONLY_PATH)
     else:
-        state = set_read_only(address, is_read_only=action == "on", reason=reason)
+        state = set_read_only(call, address, is_read_only=action == "on", reason=reason)
     call.output.record({"bookie_id": bookie, **state})
     return 0
 
@@ -52,13 +52,13 @@ def can_stop(call: Call, bookie: BookieId, copies: int) -> int:
     return call.run(_can_stop(call, bookie, copies))
 
 
-def set_read_only(address: str, *, is_read_only: bool, reason: str) -> Any:
+def set_read_only(call: Call, address: str, *, is_read_only: bool, reason: str) -> Any:
     """Ask a bookie to take no plain adds, or to take them again; return its state."""
     choice = "true" if is_read_only else "false"
     # The peer takes its choice in the body, and answers with nothing to show.
     body = json.dumps({"readOnly": is_read_only}).encode()
     path = f"{READ_ONLY_PATH}?read_only={choice}&reason={quote(reason)}"
-    return ask("PUT", address, path, body=body)
+    return change(call, address, path, body=body)
 
 
 async def _foresee(call: Call, action: str, bookie: BookieId) -> int:

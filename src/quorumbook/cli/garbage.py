@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.http_client import address_of, ask
+from quorumbook.cli.http_client import address_of, change, look
 from quorumbook.config import OPTIONS
 
 
@@ -15,26 +15,26 @@ from quorumbook.config import OPTIONS
 @click.argument("bookie")
 @click.option("--minor", is_flag=True, help="With a minor compaction.")
 @click.option("--major", is_flag=True, help="With a major compaction.")
-@click.option("--suspend", "change", flag_value="suspend", help="Compact nothing from now on.")
-@click.option("--resume", "change", flag_value="resume", help="Compact again.")
+@click.option("--suspend", "choice", flag_value="suspend", help="Compact nothing from now on.")
+@click.option("--resume", "choice", flag_value="resume", help="Compact again.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def gc(
-    call: Call, bookie: str, minor: bool, major: bool, change: str | None, dry_run: bool
+    call: Call, bookie: str, minor: bool, major: bool, choice: str | None, dry_run: bool
 ) -> None:
     """Have a bookie collect garbage now, or suspend and resume its compaction."""
-    if dry_run and change is not None:
-        raise click.UsageError(f"--dry-run does not go with --{change}")
+    if dry_run and choice is not None:
+        raise click.UsageError(f"--dry-run does not go with --{choice}")
     address = address_of(call, bookie)
     chosen = "&".join(name for name, on in (("minor=true", minor), ("major=true", major)) if on)
     if dry_run:
-        call.output.record(ask("GET", address, f"/api/v1/bookie/gc_plan?{chosen}"))
+        call.output.record(look(address, f"/api/v1/bookie/gc_plan?{chosen}"))
         return
-    if change is None:
-        ask("PUT", address, f"/api/v1/bookie/gc?{chosen}")
+    if choice is None:
+        change(call, address, f"/api/v1/bookie/gc?{chosen}")
     else:
-        ask("PUT", address, f"/api/v1/bookie/gc/{change}_compaction")
-    call.output.record(ask("GET", address, "/api/v1/bookie/gc_details"))
+        change(call, address, f"/api/v1/bookie/gc/{choice}_compaction")
+    call.output.record(look(address, "/api/v1/bookie/gc_details"))
 
 
 @click.command("gc-hold", cls=Command)
@@ -43,10 +43,12 @@ def gc(
 @click.pass_obj
 def gc_hold(call: Call, bookie: str, approve: str | None) -> None:
     """Show which deletions of a bookie wait for your approval, and why; or approve of them."""
-    method, path = "GET", "/api/v1/bookie/gc_hold"
+    address, path = address_of(call, bookie), "/api/v1/bookie/gc_hold"
     if approve is not None:
-        method, path = "PUT", f"{path}?approve={quote(approve)}"
-    call.output.record(ask(method, address_of(call, bookie), path))
+        state = change(call, address, f"{path}?approve={quote(approve)}")
+    else:
+        state = look(address, path)
+    call.output.record(state)
 
 
 @click.command("explain-gc", cls=Command)
@@ -55,7 +57,7 @@ def gc_hold(call: Call, bookie: str, approve: str | None) -> None:
 def explain_gc(call: Call, bookie: str) -> None:
     """Say of each entry log of a bookie what keeps it, and what happens to it next."""
     call.output.rows(
-        ask("GET", address_of(call, bookie), "/api/v1/bookie/gc_logs"),
+        look(address_of(call, bookie), "/api/v1/bookie/gc_logs"),
         ["entry_log", "size_bytes", "live_bytes", "ledgers", "fate"],
         empty="the bookie has no entry logs",
     )
@@ -67,8 +69,8 @@ def explain_gc(call: Call, bookie: str) -> None:
 @click.pass_obj
 def scrub(call: Call, bookie: str, now: bool) -> None:
     """Say how far a bookie's search for damage is, or begin one."""
-    method = "PUT" if now else "GET"
-    call.output.record(ask(method, address_of(call, bookie), "/api/v1/bookie/scrub"))
+    address, path = address_of(call, bookie), "/api/v1/bookie/scrub"
+    call.output.record(change(call, address, path) if now else look(address, path))
 
 
 @click.command("background-io", cls=Command)
@@ -77,9 +79,11 @@ def scrub(call: Call, bookie: str, now: bool) -> None:
 @click.pass_obj
 def background_io(call: Call, bookie: str, rate_bytes: str | None) -> None:
     """Show or change how much compaction, scrubbing and replication may read and write."""
-    method, path = "GET", "/api/v1/background_io"
-    if rate_bytes is not None:
+    path = "/api/v1/background_io"
+    if rate_bytes is None:
+        state = look(address_of(call, bookie), path)
+    else:
         option = next(option for option in OPTIONS if option.key == "background.io_rate_bytes")
         rate = option.parse(rate_bytes, source="--rate-bytes")
-        method, path = "PUT", f"{path}?rate_bytes={rate}"
-    call.output.record(ask(method, address_of(call, bookie), path))
+        state = change(call, address_of(call, bookie), f"{path}?rate_bytes={rate}")
+    call.output.record(state)

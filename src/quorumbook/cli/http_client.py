@@ -69,23 +69,41 @@ def http_in(info: BookieServiceInfo, bookie: BookieId) -> str | None:
     return None
 
 
-def ask(
-    method: str,
-    address: str,
-    path: str,
-    *,
-    body: bytes | None = None,
-    timeout_s: float = _TIMEOUT_S,
-) -> Any:
+def look(address: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> Any:
     """Return the JSON that a bookie answers.
 
     Raises:
         ConnectFailedError: It does not answer, or refuses.
     """
+    return _ask("GET", address, path, {}, None, timeout_s)
+
+
+def change(call: Call, address: str, path: str, *, body: bytes | None = None) -> Any:
+    """Have a bookie change something; return the JSON that it answers.
+
+    Raises:
+        ConnectFailedError: It does not answer, or refuses.
+        ConfigError: The token that it may want cannot be read.
+    """
+    from quorumbook.bookie.http_access import read_tokens
+
+    file = call.settings.text("http.token_file")
+    headers = {"Authorization": f"Bearer {read_tokens(file)[0]}"} if file else {}
+    return _ask("PUT", address, path, headers, body, _TIMEOUT_S)
+
+
+def _ask(
+    method: str,
+    address: str,
+    path: str,
+    headers: dict[str, str],
+    body: bytes | None,
+    timeout_s: float,
+) -> Any:
     url = address.rstrip("/") + path
     if not url.startswith(("http://", "https://")):
         raise click.UsageError(f"{address} is no HTTP address")
-    request = urllib.request.Request(url, body, method=method)  # noqa: S310 - checked above
+    request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - checked
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
             return json.load(answer)

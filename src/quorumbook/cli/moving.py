@@ -170,7 +170,8 @@ async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> No
     from quorumbook.cli.bookie_state import set_read_only
     from quorumbook.cli.http_client import http_of
 
-    set_read_only(await http_of(client.store, bookie), is_read_only=True, reason="drained")
+    address = await http_of(client.store, bookie)
+    set_read_only(call, address, is_read_only=True, reason="drained")
     call.note(f"{bookie} is read-only; `quorumbook bookie readonly off {bookie}` takes that back")
 
 

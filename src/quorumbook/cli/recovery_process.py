@@ -90,6 +90,7 @@ async def auto_recovery(
 async def _serve(call: Call, *, is_child: bool) -> None:
     from quorumbook.bookie import budget_pages
     from quorumbook.bookie.http import HttpServer
+    from quorumbook.bookie.http_access import HttpAccess
     from quorumbook.bookie.metrics import budget_families, exposition
     from quorumbook.env import Env
 
@@ -111,6 +112,10 @@ async def _serve(call: Call, *, is_child: bool) -> None:
                     lambda: chain(running.families(), budget_families(env.background))
                 ),
                 pages=pages,
+                access=HttpAccess(
+                    (settings.text("http.host"), *settings.texts("http.names")),
+                    settings.text("http.token_file"),
+                ),
             )
             await http.start()
             stack.push_async_callback(http.stop)

@@ -88,6 +88,12 @@ class Settings:
         assert isinstance(value, str), key
         return value
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return the value of a list."""
+        value = self[key].value
+        assert isinstance(value, tuple)
+        return value
+
     def integer(self, key: str) -> int:
         """Return the value of an integer or size option."""
         value = self._settings[key].value

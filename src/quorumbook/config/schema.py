@@ -353,6 +353,16 @@ _HTTP = (
         "The port they are served on; 0 takes a free one, which `bookie ls` shows.",
         peer_key="httpServerPort", minimum=0, maximum=65535,
     ),
+    Option(
+        "http", "names", Kind.LIST, (),
+        "Further names by which requests may ask for this server in Host, such as a load "
+        "balancer's; its own addresses, http.host and bookie.advertised_host are accepted anyway.",
+    ),
+    Option(
+        "http", "token_file", Kind.TEXT, "",
+        "A file with a token on each line. A change over HTTP then carries one, and commands send "
+        "the first. Empty: only a server on loopback changes anything.",
+    ),
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = (

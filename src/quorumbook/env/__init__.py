@@ -12,7 +12,6 @@ asyncio, which a simulation replaces by its own event loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from quorumbook.env.interfaces import (
     Threads,
     Worker,
 )
+from quorumbook.env.log import logger
 from quorumbook.env.machine import (
     RealClock,
     RealNetwork,
@@ -98,8 +98,3 @@ class Env:
     def __post_init__(self) -> None:
         """Make the budget of this world's clock."""
         object.__setattr__(self, "background", Budget(self.clock, self.threads))
-
-
-def logger(name: str) -> logging.Logger:
-    """Return the library's logger of this name; handlers are the program's affair."""
-    return logging.getLogger(f"quorumbook.{name}")

@@ -41,7 +41,7 @@ async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None
         await client.ask(v2.encode_read(1, 0))
         assert await ask_http(port, "GET /heartbeat HTTP/1.1\r\n\r\n") == (200, "OK\n")
         assert (await ask_http(port, "GET /is_ready HTTP/1.1\r\n\r\n"))[0] == 200
-        status, text = await ask_http(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, text = await ask_http(port, "GET /metrics HTTP/1.1\r\nHost: localhost:1\r\n\r\n")
         assert status == 200
         lines = text.splitlines()
         assert 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"} 10.0' in lines

@@ -35,7 +35,7 @@ def test_every_field_of_a_bookie_and_its_storage_can_be_configured():
     settings = load(environment={})
     bookie = {field.name for field in dataclasses.fields(BookieOptions)}
     elsewhere = {"journal_directories", "ledger_directories", "storage", "http_host", "http_port"}
-    elsewhere |= {"tls", "gc", "scrub", "index_directories"}
+    elsewhere |= {"http_names", "http_token_file", "tls", "gc", "scrub", "index_directories"}
     assert set(settings.section("bookie")) == bookie - elsewhere
     storage = {field.name for field in dataclasses.fields(StorageOptions)}
     directories = {
