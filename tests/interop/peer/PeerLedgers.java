@@ -17,6 +17,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeperAdmin;
+import org.apache.bookkeeper.client.LedgerChecker;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.CreateBuilder;
 import org.apache.bookkeeper.client.api.DigestType;
@@ -59,6 +60,7 @@ final class PeerLedgers {
             case "delete": client(request).deleteLedger(ledger(request)); return true;
             case "list": list(request, result); return true;
             case "metadata": metadata(request, result); return true;
+            case "check": check(request, result); return true;
             case "bookies": bookies(request, result); return true;
             case "expire_session": expireSession(request); return true;
             case "queue": queue.run(client(request), request, result); return true;
@@ -276,6 +278,20 @@ final class PeerLedgers {
             ArrayNode names = ensembles.putArray(Long.toString(first));
             members.forEach(member -> names.add(member.toString()));
         });
+    }
+
+    /** What the peer's auditor finds missing of a ledger, in fragments. */
+    private void check(JsonNode request, ObjectNode result) throws Exception {
+        CompletableFuture<Integer> missing = new CompletableFuture<>();
+        new LedgerChecker(client(request)).checkLedger(handle(request), (rc, fragments) -> {
+            if (rc == 0) {
+                missing.complete(fragments.size());
+            } else {
+                missing.completeExceptionally(
+                        org.apache.bookkeeper.client.BKException.create(rc));
+            }
+        });
+        result.put("missing", await(missing));
     }
 
     private void bookies(JsonNode request, ObjectNode result) throws Exception {
