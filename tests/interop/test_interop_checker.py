@@ -17,7 +17,7 @@ SIZES = [20_000] * 300
 
 
 @pytest.mark.parametrize("side", ["java-v2", "java-v3"])
-async def test_nothing_is_missing_of_a_ledger_whose_bookies_have_just_woken_up(
+async def test_r09_nothing_is_missing_of_a_ledger_whose_bookies_have_just_woken_up(
     connect: Any, new_cluster: Any, side: str
 ) -> None:
     cluster = await (await new_cluster()).start(own=4)
