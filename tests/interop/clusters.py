@@ -169,9 +169,7 @@ class Cluster:
             yield name
         finally:
             if process.is_running:
-                # The peer's worker may wait for a bookie that is gone longer than any test does.
-                with contextlib.suppress(TimeoutError):
-                    await process.call("stop_recovery", name=name)
+                await process.call("stop_recovery", name=name)
 
     def pid(self, name: str) -> int:
         """Return the process id of a bookie; of the peer's only if it is mortal."""

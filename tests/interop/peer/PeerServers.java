@@ -8,7 +8,6 @@ import org.apache.bookkeeper.conf.AbstractConfiguration;
 import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.replication.AuditorElector;
 import org.apache.bookkeeper.replication.AutoRecoveryMain;
-import org.apache.bookkeeper.replication.ReplicationWorker;
 import org.apache.bookkeeper.server.EmbeddedServer;
 import org.apache.bookkeeper.server.conf.BookieConfiguration;
 
@@ -75,9 +74,11 @@ final class PeerServers {
                 recoveries.put(name(request), elector::shutdown);
                 break;
             case "worker":
-                ReplicationWorker worker = new ReplicationWorker(conf);
-                worker.start();
-                recoveries.put(name(request), worker::shutdown);
+                // A worker with a client of its own closes it before it gives back the ledger it
+                // was interrupted at, and asks ZooKeeper for ever; the daemon's closes it after.
+                AutoRecoveryMain daemon = new AutoRecoveryMain(conf);
+                daemon.getReplicationWorker().start();
+                recoveries.put(name(request), daemon::shutdown);
                 break;
             default:
                 AutoRecoveryMain both = new AutoRecoveryMain(conf);
