@@ -16,9 +16,10 @@ KILLS ?= 50
 CUTS ?= 200
 CASES ?= 10000
 ENTRIES ?= 1000000
+FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture mutants soak interop-full interop-pulsar clean bench-spark
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -85,6 +86,9 @@ torture: setup  ## Kill, pause and cut off processes, cut power, damage files, f
 spark-torture: setup  ## Kill a Spark query's workers, executors and driver KILLS=50 times; count rows.
 	PYTHONPATH=tests $(BIN)/python tests/faults/spark_kills.py --kills $(KILLS) \
 		--report docs/reports/spark-kills.md
+
+fuzz: setup  ## Send bookies FRAMES=10000000 frames of strangers beside a writer, and kill them.
+	PYTHONPATH=tests $(BIN)/python -m security.fuzz --frames $(FRAMES) --report docs/reports/fuzz.md
 
 mutants: setup  ## Plant each bug of tests/mutants in a copy of the sources; its test must find it.
 	$(BIN)/python tests/mutants/run.py --only '$(ONLY)' $(if $(ONLY),,--report docs/reports/mutants.md)

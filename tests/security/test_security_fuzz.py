@@ -1,0 +1,86 @@
+"""Strangers who know the grammar attack real bookies beside a writer: a part of `make fuzz`."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from quorumbook.errors import RemoteProtocolError
+from quorumbook.protocol import requests, v2, v3
+from quorumbook.protocol.answers import bare_answer, error_answer
+from quorumbook.protocol.server import RequestDecoder
+from quorumbook.protocol.status import Status
+from security.fuzz.conversations import HONEST, KINDS, STRANGE, conversation
+from security.fuzz.frames import Frames
+from security.fuzz.run import MODES, fuzz_round
+from security.fuzz.strangers import what_is_wrong
+
+SEED = random.SystemRandom().getrandbits(32)
+#: A round takes so long; what is sent meanwhile is up to the machine.
+ATTACK_S = 18
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_nothing_a_stranger_sends_stops_a_bookie_or_costs_an_acknowledged_entry(
+    tmp_path: Path, mode: str
+) -> None:
+    print(f"seed {SEED}")
+    done = await fuzz_round(tmp_path / "round", mode, SEED, 0, frames=10**9, seconds=ATTACK_S)
+    assert done.violations == []
+    # It was an attack of every kind, and somebody was at work.
+    assert {*done.seen["frames"]} >= {*KINDS} - {"handshake over TLS"}
+    assert done.frames > 2000
+    assert done.acknowledged > 200
+    assert sum(done.seen["answers"].values()) > 200
+
+
+def test_a_conversation_follows_from_seed_and_number_alone() -> None:
+    for number in range(200):
+        one, same, other = (conversation(s, number, is_gated=True) for s in (7, 7, 8))
+        assert one == same
+        assert one != other
+
+
+def test_the_grammar_makes_every_request_there_is_and_errs_only_when_it_is_to() -> None:
+    frames = Frames(random.Random(SEED), STRANGE, HONEST)
+    found: Counter[type] = Counter()
+    for version in (2, 3) * 2000:
+        found.update(type(each) for each in RequestDecoder().feed(frames.any(version)))
+    single = {
+        each
+        for each in vars(requests).values()
+        if isinstance(each, type) and issubclass(each, requests.Request) and each.__slots__
+    }
+    assert set(found) >= single - {requests.Request, requests._OfLedger, requests.ReadRun}
+    frames.errs = True
+    with pytest.raises(RemoteProtocolError):
+        for _ in range(1000):
+            RequestDecoder().feed(frames.any(3))
+
+
+def test_what_a_gate_lets_through_and_what_is_no_answer_is_noticed() -> None:
+    read, list_entries = requests.Read(2, 2, 7, 0), requests.ListEntries(9, 7)
+    refused = [
+        error_answer(read, Status.UNAUTHORIZED),
+        bare_answer(list_entries, Status.UNAUTHORIZED),
+        v2.encode_auth("plugin", b""),
+        # Of a request that said version 10, which looks like the first byte of a v3 message.
+        error_answer(requests.Read(2, 10, 7, 0), Status.UNAUTHORIZED),
+    ]
+    for answer in refused:
+        assert what_is_wrong(answer, is_stranger_at_gate=True) == ""
+    found = v2.encode_read_answer(7, 0, 0, b"entry")
+    allowed = v3.Response()
+    allowed.header.version, allowed.header.operation, allowed.header.txnId = 3, 10, 1
+    allowed.status = allowed.forceLedgerResponse.status = 0
+    allowed.forceLedgerResponse.ledgerId = 7
+    body = allowed.SerializeToString()
+    looked = bare_answer(list_entries, Status.NO_LEDGER)
+    for answer in (found, looked, len(body).to_bytes(4, "big") + body):
+        assert what_is_wrong(answer, is_stranger_at_gate=False) == ""
+        assert "was not refused" in what_is_wrong(answer, is_stranger_at_gate=True)
+    for nothing in (b"\0\0\0\1\2", b"\0\0\0\5\x0aabcd", b"\0\0\0\x06GET / "):
+        assert what_is_wrong(nothing, is_stranger_at_gate=False)
