@@ -20,7 +20,7 @@ from security.fuzz.strangers import what_is_wrong
 
 SEED = random.SystemRandom().getrandbits(32)
 #: A round takes so long; what is sent meanwhile is up to the machine.
-ATTACK_S = 18
+ATTACK_S = 16
 
 
 @pytest.mark.parametrize("mode", MODES)

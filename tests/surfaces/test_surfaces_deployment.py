@@ -94,7 +94,8 @@ def test_systemd_accepts_the_unit(unit, tmp_path):
 def test_kubernetes_accepts_the_manifest():
     done = _run(
         Path(sys.executable).with_name("kubernetes-validate"),
-        "--strict", "--quiet", DEPLOY / "kubernetes/quorumbook.yaml",
+        "--strict", "--quiet",
+        DEPLOY / "kubernetes/quorumbook.yaml", DEPLOY / "kubernetes/http-token.yaml",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert {m["kind"] for m in MANIFESTS} >= {"StatefulSet", "PodDisruptionBudget", "Deployment"}

@@ -85,7 +85,7 @@ class Frames:
         return self.dice.choice(EDGES)
 
     def _key_for(self, ledger_id: int) -> bytes:
-        return ANOTHER_KEY if ledger_id in self.others else self.dice.choice(KEYS)
+        return self.dice.choice(KEYS[3:] if ledger_id in self.others else KEYS)
 
     def _entry(self, ledger_id: int) -> bytes:
         size = self.dice.choices(SIZES, _SIZE_WEIGHTS)[0]
