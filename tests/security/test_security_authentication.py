@@ -53,13 +53,6 @@ ON_A_NEW_CONNECTION = {
 TOLD_HERE = {"v2: batch read before authentication"}
 
 
-def secret_file(tmp_path: Any, name: str, *lines: str) -> str:
-    path = tmp_path / name
-    path.write_text("\n".join(lines) + "\n")
-    path.chmod(0o600)
-    return str(path)
-
-
 async def test_the_peers_exchanges_are_answered_byte_by_byte(tmp_path: Any) -> None:
     exchanges = json.loads(GOLDEN.read_text())["raw_exchanges"]
     assert len(exchanges) == 17
@@ -125,82 +118,7 @@ async def test_a_client_without_a_plug_in_gets_nothing_of_a_bookie_that_wants_on
         assert cluster.bookie.metrics.add.succeeded.count == 0
 
 
-# The shared secret ------------------------------------------------------------------------------
-
-
-async def test_a_shared_secret_lets_in_who_knows_it(tmp_path: Any) -> None:
-    theirs = secret_file(tmp_path, "theirs", "# who may", "", "ann:" + "a" * 16, "bob:" + "b" * 16)
-    served = {"auth_plugin": "shared-secret", "auth_settings": theirs}
-    async with secure_cluster(tmp_path, **served) as cluster:
-        for line, is_in in (
-            ("ann:" + "a" * 16, True),
-            ("bob:" + "b" * 16, True),
-            ("bob:" + "a" * 16, False),
-            ("eve:" + "a" * 16, False),
-        ):
-            ours = secret_file(tmp_path, "ours", line)
-            used = {"auth_plugin": "shared-secret", "auth_settings": ours, "quarantine_s": 0}
-            async with cluster.connect(**used) as bk:
-                if is_in:
-                    async with await bk.create_ledger(**SOLO) as ledger:
-                        assert await ledger.append(b"x") == 0
-                else:
-                    with pytest.raises(SecurityError, match="does not know the secret of"):
-                        await bk.create_ledger(**SOLO)
-
-
-async def test_a_recorded_login_opens_no_second_connection(tmp_path: Any) -> None:
-    secrets = secret_file(tmp_path, "secrets", "ann:" + "a" * 16)
-    plugin = load_client_plugin("shared-secret", secrets)
-    assert plugin is not None
-    session = plugin.session(None)  # type: ignore[arg-type]
-    served = {"auth_plugin": "shared-secret", "auth_settings": secrets}
-    async with secure_cluster(tmp_path, **served) as cluster:
-        raw = await cluster.raw()
-        first = v3.encode_auth(1, plugin.name, session.start())
-        challenge = (await raw.ask_v3(first)).auth_payload
-        second = v3.encode_auth(2, plugin.name, session.answer(challenge or b"") or b"")
-        assert (await raw.ask_v3(second)).status is Status.OK
-        assert (await raw.ask_v3(v3.encode_bookie_info(3, 0))).status is Status.OK
-        raw.close()
-        raw = await cluster.raw()
-        assert (await raw.ask_v3(first)).status is Status.OK
-        assert (await raw.ask_v3(second)).status is Status.UNAUTHORIZED
-        assert await raw.is_closed()
-
-
-async def test_a_bookie_that_does_not_know_the_secret_learns_nothing(tmp_path: Any) -> None:
-    ours = load_client_plugin("shared-secret", secret_file(tmp_path, "a", "ann:" + "a" * 16))
-    false = load_bookie_plugin("shared-secret", secret_file(tmp_path, "b", "ann:" + "b" * 16))
-    assert ours is not None
-    assert false is not None
-    session = ours.session(None)  # type: ignore[arg-type]
-    step = false.session(None).answer(session.start())  # type: ignore[arg-type]
-    with pytest.raises(SecurityError, match="does not know the secret of ann"):
-        session.answer(step.payload)
-    for junk in (b"", b"x" * 63, b"x" * 64, b"x" * 65):
-        with pytest.raises(SecurityError):
-            session.answer(junk)
-
-
-@pytest.mark.parametrize(
-    ("lines", "mode", "why"),
-    [
-        (["ann:short"], 0o600, "line 1 is not name:secret with a secret of at least 16"),
-        (["no colon in here at all"], 0o600, "line 1 is not name:secret"),
-        (["# nothing"], 0o600, "names nobody; write a line name:secret"),
-        (["ann:" + "a" * 16], 0o644, "everybody may read it; chmod o-r"),
-    ],
-)
-def test_a_file_of_secrets_is_refused_with_what_to_do(
-    tmp_path: Any, lines: list[str], mode: int, why: str
-) -> None:
-    path = secret_file(tmp_path, "secrets", *lines)
-    pathlib.Path(path).chmod(mode)
-    for load in (load_bookie_plugin, load_client_plugin):
-        with pytest.raises(ConfigError, match=why) as caught:
-            load("shared-secret", path)
-        assert "aaaa" not in str(caught.value)
+# Plug-ins and files that cannot be used ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ async def test_s99_keys_and_secrets_are_in_no_log_repr_message_or_metric(
         async with cluster.connect(**mine, auth_settings=wrong) as bk:
             said += await heard_of(bk.create_ledger(**SOLO))
         raw = await cluster.raw()
-        for payload in (b"", b"\x01\x06writer" + b"n" * 32, canary.encode()):
+        for payload in (b"", b"n,,n=writer,r=nonce", canary.encode()):
             raw.send(v3.encode_auth(1, "QuorumbookSharedSecret", payload))
         raw.send(v3.encode_auth(1, "QuorumbookSharedSecret\n" + canary, b""))
         assert await raw.is_closed()

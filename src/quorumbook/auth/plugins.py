@@ -77,6 +77,8 @@ class Step:
 
     payload: bytes | None = b""
     principal: Principal | None = None
+    #: Why the connection ends, for the log; the payload tells the client, where it can hear that.
+    refusal: str = ""
 
 
 class LastMessage(bytes):

@@ -1,46 +1,26 @@
 """A name and a secret that both sides know; the secret itself never travels.
 
-Each side proves by an HMAC-SHA256 over both sides' random numbers that it knows the secret:
+The messages are those of SCRAM-SHA-256 (``scram.py``): the client proves first, then the bookie.
+What follows on the connection is neither encrypted nor signed by this: somebody in the middle can
+change it unless it goes over TLS.
 
-    client -> bookie    version 1, name length 1, name, client's nonce 32
-    bookie -> client    bookie's nonce 32, HMAC(secret, "bookie" nonces name)
-    client -> bookie    HMAC(secret, "client" nonces name)
-    bookie -> client    empty
-
-An answer recorded on one connection proves nothing on another.  What follows on the connection is
-neither encrypted nor signed by this: somebody in the middle can change it unless it goes over TLS.
-
-The settings are the path of a file with one line for each name, ``name:secret`` or, for the
-bookie, ``name:secret:role,role``; the client takes the first line.  Lines that begin with # don't
-count.  A secret has at least 16 characters.
+The settings are the path of a file of names and secrets (``accounts.py``), of which the client
+takes the first line.  A secret has at least 16 characters.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass, field
 
+from quorumbook.auth.accounts import Account, Accounts
 from quorumbook.auth.plugins import BookieSession, ClientSession, Peer, Principal, Step
-from quorumbook.env.secret_files import read_secret_file
-from quorumbook.errors import ConfigError, SecurityError
+from quorumbook.auth.scram import INVALID_PROOF, ScramClient, ScramServer
+from quorumbook.errors import SecurityError
 
 _NAME = "QuorumbookSharedSecret"
-_VERSION = 1
-_NONCE_BYTES = 32
-_PROOF_BYTES = 32
 _SECRET_LENGTH_MIN = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Account:
-    name: str
-    secret: bytes = field(repr=False)
-    roles: frozenset[str]
-
-    def proof(self, side: bytes, nonces: bytes) -> bytes:
-        """Return what only who knows the secret can say."""
-        return hmac.digest(self.secret, side + nonces + self.name.encode(), "sha256")
+_NONCE_BYTES = 24
 
 
 class ClientSharedSecret:
@@ -50,37 +30,34 @@ class ClientSharedSecret:
 
     def __init__(self, settings: str) -> None:
         """Read the name and the secret from the first line of a file."""
-        self._account = next(iter(_read(settings).values()))
+        self._accounts = Accounts(settings, secret_length_min=_SECRET_LENGTH_MIN)
 
     def session(self, peer: Peer) -> ClientSession:
         """Begin on a connection."""
-        return _ClientSession(self._account)
+        return _ClientSession(self._accounts.first)
 
 
 class _ClientSession:
-    def __init__(self, account: _Account) -> None:
-        self._account = account
-        self._nonce = secrets.token_bytes(_NONCE_BYTES)
-        self._is_proven = False
+    def __init__(self, account: Account) -> None:
+        self._name = account.name
+        self._scram = ScramClient(account.name, account.secret, _nonce())
+        self._has_answered = False
 
     def start(self) -> bytes:
-        name = self._account.name.encode()
-        return bytes((_VERSION, len(name))) + name + self._nonce
+        return self._scram.first()
 
     def answer(self, payload: bytes) -> bytes | None:
-        if self._is_proven:
-            return None
-        nonces = self._nonce + payload[:_NONCE_BYTES]
-        expected = self._account.proof(b"bookie", nonces)
-        if len(payload) != _NONCE_BYTES + _PROOF_BYTES or not hmac.compare_digest(
-            payload[_NONCE_BYTES:], expected
-        ):
+        if not self._has_answered:
+            message = self._scram.respond(payload)
+            self._has_answered = True
+            return message
+        try:
+            self._scram.verify(payload)
+        except SecurityError:
             raise SecurityError(
-                f"the bookie does not know the secret of {self._account.name}; give both sides "
-                "the same one"
-            )
-        self._is_proven = True
-        return self._account.proof(b"client", nonces)
+                f"the bookie does not know the secret of {self._name}; give both sides the same one"
+            ) from None
+        return None
 
 
 class BookieSharedSecret:
@@ -90,7 +67,8 @@ class BookieSharedSecret:
 
     def __init__(self, settings: str) -> None:
         """Read names, secrets and roles from a file."""
-        self._accounts = _read(settings)
+        self._accounts = Accounts(settings, secret_length_min=_SECRET_LENGTH_MIN)
+        self._salt_key = secrets.token_bytes(32)
 
     def identify(self, peer: Peer) -> Principal | None:
         """Wait for messages."""
@@ -98,55 +76,31 @@ class BookieSharedSecret:
 
     def session(self, peer: Peer) -> BookieSession:
         """Begin on a connection."""
-        return _BookieSession(self._accounts)
+        return _BookieSession(self._accounts, self._salt_key)
 
 
 class _BookieSession:
-    def __init__(self, accounts: dict[str, _Account]) -> None:
+    def __init__(self, accounts: Accounts, salt_key: bytes) -> None:
         self._accounts = accounts
-        self._account: _Account | None = None
-        self._nonces = b""
+        self._salt_key = salt_key
+        self._scram: ScramServer | None = None
+        self._salt = b""
 
     def answer(self, payload: bytes) -> Step:
-        if self._account is not None:
-            if not hmac.compare_digest(payload, self._account.proof(b"client", self._nonces)):
-                raise SecurityError("wrong name or secret")
-            return Step(principal=Principal(self._account.name, self._account.roles))
-        if len(payload) < 2 or payload[0] != _VERSION:
-            raise SecurityError("its message is of another version of the plug-in")
-        stop = 2 + payload[1]
-        if len(payload) != stop + _NONCE_BYTES:
-            raise SecurityError("its message has a wrong length")
-        name = payload[2:stop].decode("utf-8", "replace")
-        # An unknown name is answered like a known one, and fails at its proof.
-        nobody = _Account(name, secrets.token_bytes(32), frozenset())
-        self._account = self._accounts.get(name, nobody)
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        self._nonces = payload[stop:] + nonce
-        return Step(nonce + self._account.proof(b"bookie", self._nonces))
+        if self._scram is None:
+            scram = ScramServer(payload, _nonce())
+            # An unknown name has a salt like a known one, and fails at its proof.
+            self._salt = hmac.digest(self._salt_key, scram.name.encode(), "sha256")[:16]
+            self._scram = scram
+            return Step(scram.challenge(self._salt))
+        account = self._accounts.get(self._scram.name)
+        try:
+            proof = self._scram.verify(payload, account.secret if account else None, self._salt)
+        except SecurityError as error:
+            return Step(INVALID_PROOF, refusal=str(error))
+        assert account is not None  # without one nothing is verified
+        return Step(proof, Principal(account.name, account.roles))
 
 
-def _read(path: str) -> dict[str, _Account]:
-    if not path:
-        raise ConfigError("auth_settings must name the file with names and secrets")
-    try:
-        text = read_secret_file(path, "auth_settings").decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text") from None
-    lines = [line.strip() for line in text.splitlines()]
-    accounts: dict[str, _Account] = {}
-    for number, line in enumerate(lines, 1):
-        if not line or line.startswith("#"):
-            continue
-        name, _, rest = line.partition(":")
-        secret, _, roles = rest.partition(":")
-        if not 0 < len(name.encode()) < 256 or len(secret) < _SECRET_LENGTH_MIN:
-            raise ConfigError(
-                f"{path} line {number} is not name:secret with a secret of at least "
-                f"{_SECRET_LENGTH_MIN} characters"
-            )
-        listed = frozenset(role.strip() for role in roles.split(",") if role.strip())
-        accounts[name] = _Account(name, secret.encode(), listed)
-    if not accounts:
-        raise ConfigError(f"{path} names nobody; write a line name:secret")
-    return accounts
+def _nonce() -> str:
+    return secrets.token_urlsafe(_NONCE_BYTES)

@@ -180,8 +180,12 @@ class Gate:
             self._refused(f"the plug-in failed with {type(error).__name__}")
             self._say_no(request, is_end=True)
             return
-        if step.payload is not None:
+        if step.refusal:
+            self._refused(step.refusal)
+        if step.payload is not None and not (step.refusal and request.version == 3):
             connection.answer(answers.auth_answer(request, Status.OK, plugin.name, step.payload))
+        if step.refusal:
+            self._say_no(request, is_end=True)
         if step.principal is not None:
             self._is_known_as(step.principal)
 
