@@ -330,7 +330,7 @@ async def test_s99_keys_and_secrets_are_in_no_log_repr_message_or_metric(
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 async def test_s102_a_client_without_a_certificate_is_told_so_and_nothing_hangs(
-    ca: Authority, good: Issued, tmp_path: Any, version: str
+    ca: Authority, good: Issued, tmp_path: Any, version: str, caplog: Any
 ) -> None:
     tls = bookie_tls(ca, good, client_authentication=True)
     async with secure_cluster(tmp_path, tls=tls) as cluster:
@@ -343,6 +343,8 @@ async def test_s102_a_client_without_a_certificate_is_told_so_and_nothing_hangs(
                 await pending
             with pytest.raises(SecurityError, match="certificate"):
                 await bk.create_ledger(**SOLO)
+    assert "is not let in: it shows no certificate" in caplog.text
+    assert "accept our certificate" not in caplog.text
 
 
 async def test_s102_a_refusal_that_comes_late_fails_what_is_pending(

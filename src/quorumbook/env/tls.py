@@ -243,6 +243,12 @@ _VERIFY[21] = _VERIFY[20]
 #: Parts of OpenSSL's names of what the other side told us, in this order.
 _ALERTS = (
     (
+        # Not what we were told, but what we found.
+        "PEER_DID_NOT_RETURN_A_CERTIFICATE",
+        "it shows no certificate",
+        "its owner sets tls.certificate_file, tls.key_file and tls.client_authentication",
+    ),
+    (
         "CERTIFICATE_REQUIRED",
         "it demands a certificate",
         "set tls.certificate_file and tls.key_file, and for bookies tls.client_authentication",

@@ -74,14 +74,28 @@ def decode(ledger_id: LedgerId, data: bytes, node_ctime_ms: int | None = None) -
             raise MetadataFormatError("a required field is missing")
         return _from_message(ledger_id, version, message, node_ctime_ms)
     except (DecodeError, text_format.ParseError, ValueError) as error:
-        raise MetadataFormatError(f"ledger {ledger_id}: {error}", ledger_id=ledger_id) from error
+        # What the libraries say quotes the data, and a password is among these.
+        raise MetadataFormatError(
+            f"ledger {ledger_id}: {_reason(error)}", ledger_id=ledger_id
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong with metadata, and nothing of what is in them."""
+    if isinstance(error, text_format.ParseError):
+        return f"the metadata cannot be read from line {error.GetLine()} on"
+    if isinstance(error, UnicodeDecodeError):
+        return "the metadata are not UTF-8 text"
+    if isinstance(error, DecodeError):
+        return "the metadata cannot be read"
+    return str(error)
 
 
 def _split(ledger_id: LedgerId, data: bytes) -> tuple[int, bytes]:
     line_end = data.find(b"\n", 0, len(_MAGIC) + 12)
     if not data.startswith(_MAGIC) or line_end < 0:
         raise MetadataFormatError(
-            f"ledger {ledger_id}: not ledger metadata: {data[:40]!r}", ledger_id=ledger_id
+            f"ledger {ledger_id}: {len(data)} bytes are not ledger metadata", ledger_id=ledger_id
         )
     digits = data[len(_MAGIC) : line_end]
     version = int(digits) if digits.isdigit() else 0

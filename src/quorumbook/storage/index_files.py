@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 
@@ -9,11 +10,29 @@ import shutil
 BUILDING_SUFFIX = ".building"
 #: The name of a note: the next start does not believe this index.
 _SUSPECT_SUFFIX = ".suspect"
+_PRIVATE = 0o600
 
 
 def index_exists(path: str) -> bool:
     """Tell whether there is an index file."""
     return os.path.exists(path)
+
+
+def keep_private(path: str) -> None:
+    """Have nobody else read an index, which is made if it is not there: it holds master keys.
+
+    SQLite gives the files beside it the same mode.  One that is there is not opened here: to close
+    it would give up the locks of other connections.
+    """
+    # What else is wrong with the place, SQLite says.
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+        return
+    for suffix in ("", "-wal", "-shm"):
+        # Somebody else's directory may be looked at, too.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            if os.stat(path + suffix).st_mode & 0o077:
+                os.chmod(path + suffix, _PRIVATE)
 
 
 def distrust(path: str) -> None:
@@ -47,6 +66,7 @@ def copy_index(path: str, directory: str) -> str:
     target = os.path.join(directory, os.path.basename(path))
     for suffix in ("", "-wal"):
         if os.path.exists(path + suffix):
+            os.close(os.open(target + suffix, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _PRIVATE))
             shutil.copyfile(path + suffix, target + suffix)
     return target
 

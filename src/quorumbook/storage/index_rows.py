@@ -17,6 +17,7 @@ from typing import Any
 from google_crc32c import extend, value
 
 from quorumbook.errors import CorruptIndexError, DiskFullError, StorageError
+from quorumbook.storage.index_files import keep_private
 from quorumbook.storage.state_file import Deletion, LedgerState
 from quorumbook.storage.stored_run import DAMAGED, StoredRun, packed_size_bytes
 
@@ -190,6 +191,7 @@ def _is_sealed_deletion(*row: Any) -> bool:
 
 def connect(path: str, cache_size_kib: int) -> sqlite3.Connection:
     """Open the file with the functions that statements use."""
+    keep_private(path)
     # Each connection is used by one thread at a time; which one that is changes at the start.
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=32

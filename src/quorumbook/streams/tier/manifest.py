@@ -175,7 +175,10 @@ class Manifest:
                 since_ms=int(found["since_ms"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptRecordsError(f"{data!r} lists no segment's files: {error}") from error
+            # Neither the data nor an error that quotes them: the ledger's password is in there.
+            raise CorruptRecordsError(
+                f"{len(data)} bytes are not a list of a segment's files ({type(error).__name__})"
+            ) from None
 
 
 def is_restoring(ledger: LedgerMetadata) -> bool:

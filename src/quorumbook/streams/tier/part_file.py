@@ -45,6 +45,10 @@ from quorumbook.streams.tier.places import below, file_system, is_object_store, 
 
 FORMAT_VERSION = 1
 ROW_GROUP_BYTES = 6 * 1024 * 1024
+#: What a row group may grow to in memory; whoever writes files elsewhere decides its footer.
+_ROW_GROUP_BYTES_MAX = 64 * 1024 * 1024
+#: The encodings of ``PartWriter``.  In others, a few bytes stand for any number of values.
+_ENCODINGS = {"PLAIN", "RLE", "DELTA_BINARY_PACKED"}
 _PREFIX = "quorumbook."
 _SIZE = Struct(">i")
 _COLUMNS = ("ledger_id", "entry_id", "lac", "cum_length", "digest", "value")
@@ -221,7 +225,9 @@ class PartFile:
             #: The first entry of each row group, and the one behind the last.
             self._starts = [self.first]
             for index in range(metadata.num_row_groups):
-                self._starts.append(self._starts[-1] + metadata.row_group(index).num_rows)
+                rows = metadata.row_group(index)
+                _check_size(rows, f"{path}: row group {index}")
+                self._starts.append(self._starts[-1] + rows.num_rows)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptRecordsError(f"{path}: {error}") from error
 
@@ -341,6 +347,24 @@ class PartFile:
             return first, data, digester.open_run(data, self.ledger_id, first)
         except DigestMismatchError as error:
             raise CorruptRecordsError(f"{self.path}: {error}") from error
+
+
+def _check_size(rows: Any, what: str) -> None:
+    """Refuse a row group that would take too much memory, by what the footer says of it.
+
+    Raises:
+        CorruptRecordsError: it is none that ``PartWriter`` writes.
+    """
+    columns = [rows.column(index) for index in range(rows.num_columns)]
+    size_bytes = sum(max(column.total_uncompressed_size, 0) for column in columns)
+    if max(size_bytes, rows.num_rows * HEADER_SIZE_BYTES) > _ROW_GROUP_BYTES_MAX:
+        raise CorruptRecordsError(
+            f"{what} has {rows.num_rows} rows and {size_bytes} bytes, more than is read at a time "
+            f"({_ROW_GROUP_BYTES_MAX} bytes)"
+        )
+    for column in columns:
+        if column.num_values != rows.num_rows or not _ENCODINGS.issuperset(column.encodings):
+            raise CorruptRecordsError(f"{what} has a column that is stored in another way")
 
 
 def _heads(batch: EntryBatch) -> Any:
