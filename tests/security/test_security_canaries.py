@@ -1,0 +1,82 @@
+"""Canaries instead of secrets, looked for in every answer over HTTP and in what is logged of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from security_harness import SOLO, secure_cluster
+
+from quorumbook.autorecovery import pages as recovery_pages
+from quorumbook.metadata.uri import open_store
+from quorumbook.protocol.digest import master_key
+
+SECRET, TOKEN, PASSWORD = "canary-of-a-secret", "canary-of-a-token", "canary-of-a-password"
+PAGES = (
+    "/heartbeat", "/is_ready", "/metrics", "/nothing", "/api/v1/bookie/state/readonly",
+    "/api/v1/bookie/gc", "/api/v1/bookie/gc_details", "/api/v1/bookie/gc_plan",
+    "/api/v1/bookie/gc_logs", "/api/v1/bookie/gc_hold", "/api/v1/bookie/scrub",
+    "/api/v1/bookie/directories", "/api/v1/background_io", "/api/v1/autorecovery/status",
+    "/api/v1/autorecovery/who_is_auditor", "/api/v1/autorecovery/list_under_replicated_ledger",
+    "/api/v1/autorecovery/lost_bookie_recovery_delay",
+)  # fmt: skip
+
+
+def _requests() -> Iterator[str]:
+    """Yield requests that are answered, and such as are refused in every way."""
+    good = f"Authorization: Bearer {TOKEN}\r\n"
+    for page in PAGES:
+        for method in ("GET", "PUT", "DELETE", "HEAD"):
+            for header in ("", good, f"Authorization: Bearer {TOKEN}x\r\n", f"{good}Origin: x\r\n"):
+                yield f"{method} {page} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n"
+        yield f"PUT {page} HTTP/1.1\r\n{good}Content-Length: 3\r\n\r\n{{]}}"
+        yield f"GET {page} HTTP/1.1\r\nHost: elsewhere.example\r\n{good}\r\n"
+
+
+async def _ask(port: int, request: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode())
+    answer = await reader.read()
+    writer.close()
+    return answer.decode()
+
+
+async def test_no_answer_over_http_and_no_log_of_it_has_a_secret(
+    tmp_path: Any, caplog: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    files = {}
+    for name, text in (("secrets", f"writer:{SECRET}"), ("token", TOKEN)):
+        files[name] = tmp_path / name
+        files[name].write_text(f"{text}\n")
+        files[name].chmod(0o600)
+    auth: Any = {"auth_plugin": "shared-secret", "auth_settings": str(files["secrets"])}
+    served = {**auth, "http_port": -1, "http_token_file": str(files["token"])}
+    said = []
+    async with secure_cluster(tmp_path, **served) as cluster, cluster.connect(**auth) as bk:
+        async with await bk.create_ledger(**SOLO, password=PASSWORD.encode()) as ledger:
+            await ledger.append(b"x")
+        store = await open_store(cluster.uri)
+        recovery = recovery_pages.RecoveryPages(store)
+        cluster.bookie.pages[recovery_pages.ROOT] = recovery.answer
+        port = cluster.bookie.http_port
+        assert port is not None
+        said = [await _ask(port, request) for request in _requests()]
+        said.append(repr(cluster.bookie._options))
+        recovery.close()
+        await store.close()
+    statuses = {int(answer.split()[1]) for answer in said[:-1]}
+    assert {200, 400, 401, 403, 404, 405, 421} <= statuses
+    everything = "\n".join([*said, caplog.text])
+    for secret in (
+        SECRET.encode(),
+        TOKEN.encode(),
+        PASSWORD.encode(),
+        master_key(PASSWORD.encode()),
+    ):
+        for form in (secret.decode("latin-1"), repr(secret)[2:-1], secret.hex(),
+                     base64.b64encode(secret).decode().rstrip("=")):  # fmt: skip
+            assert form not in everything
