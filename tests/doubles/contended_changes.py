@@ -20,6 +20,7 @@ from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.racks import RackTable
 from quorumbook.metadata.recovery_switches import RecoverySwitches
 from quorumbook.metadata.replication_lock import ReplicationLocks
+from quorumbook.metadata.store import Revision
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.spark.lake.turns import TableTurns
 from quorumbook.streams.cursors.cursor import Cursor, _read, open_cursor, read_cursor
@@ -100,10 +101,17 @@ async def stream(store: Any) -> Any:
     return await nodes_of(store).read_state()
 
 
+async def stream_data(store: Any) -> tuple[bytes, int]:
+    data, revision = await nodes_of(store).read_data()
+    return data, revision.version
+
+
 async def segment(store: Any) -> Any:
     nodes = nodes_of(store)
     await nodes.start_segment(SEGMENT, await stream(store))
-    return await nodes.read_state()
+    found = await nodes.segment(1, is_in_progress=True)
+    assert found is not None
+    return found[1], await nodes.read_state()
 
 
 async def fence(store: Any, _who: str, state: Any) -> Any:
@@ -141,17 +149,17 @@ def group_of(store: Any) -> GroupNodes:
     return GroupNodes(store, "/messaging", "g")
 
 
-async def group(store: Any) -> int:
+async def group(store: Any) -> Revision:
     await group_of(store).prepare()
-    return (await group_of(store).look()).version
+    return (await group_of(store).look()).revision
 
 
-async def claim_partition(store: Any, who: str, version: int) -> bool:
+async def claim_partition(store: Any, who: str, revision: Revision) -> bool:
     await store.create(f"/messaging/groups/g/members/{who}", ephemeral=True)
-    return await group_of(store).claim(3, who, version, lambda: None)
+    return await group_of(store).claim(3, who, revision, lambda: None)
 
 
-async def has_claim(store: Any, who: str, _version: int) -> bool:
+async def has_claim(store: Any, who: str, _revision: Revision) -> bool:
     return await group_of(store).claims() == {3: who}
 
 
@@ -186,16 +194,19 @@ async def table(store: Any) -> None:
     await RackTable(store).set({"first": "/rack"})
 
 
-async def cookie(store: Any) -> int:
+async def cookie(store: Any) -> Revision:
     await init_cluster(store)
-    return await CookieStore(store).write(Cookie("b1:1", ("/j",), ("/l",)))
+    await CookieStore(store).write(Cookie("b1:1", ("/j",), ("/l",)))
+    found = await CookieStore(store).read("b1:1")
+    assert found is not None
+    return found[1]
 
 
-async def write_cookie(store: Any, _who: str, version: int) -> int:
-    return await CookieStore(store).write(Cookie("b1:1", ("/j",), ("/l2",)), version)
+async def write_cookie(store: Any, _who: str, revision: Revision) -> int:
+    return await CookieStore(store).write(Cookie("b1:1", ("/j",), ("/l2",)), revision)
 
 
-async def has_cookie(store: Any, _who: str, _version: int) -> bool:
+async def has_cookie(store: Any, _who: str, _revision: Revision) -> bool:
     found = await CookieStore(store).read("b1:1")
     return found is not None and found[0].ledger_directories == ("/l2",)
 
@@ -237,9 +248,7 @@ async def has_owner(store: Any, _who: str, _stored: Any) -> bool:
 
 
 async def completed(store: Any) -> None:
-    await segment(store)
-    nodes = nodes_of(store)
-    await nodes.complete_segment(COMPLETED, 0, await nodes.read_state())
+    await nodes_of(store).complete_segment(COMPLETED, *await segment(store))
 
 
 def files_of(store: Any) -> TierNodes:
@@ -251,12 +260,12 @@ def files(who: str) -> Manifest:
     return Manifest(state=TierState.COPYING, token=who, location="/files", ledger=metadata)
 
 
-async def listed(store: Any) -> int:
+async def listed(store: Any) -> Revision:
     await completed(store)
-    return (await files_of(store).write(1, files("first"), None)).version
+    return (await files_of(store).write(1, files("first"), None)).revision
 
 
-async def has_files(store: Any, who: str, _version: int) -> bool:
+async def has_files(store: Any, who: str, _revision: Revision | None) -> bool:
     found = await files_of(store).read(1)
     return found is not None and found.manifest.token == who
 
@@ -282,7 +291,7 @@ async def attempts(store: Any) -> Any:
     for name in map(attempt_of, (*NUMBERS, "dead")):
         await attempts_of(store).record_attempt(name, replace(RECORD, ledgers=()), is_new=True)
     (found,) = await attempts_of(store).read_attempts([attempt_of("dead")])
-    return found
+    return found, (await attempts_of(store).read_head())[1]
 
 
 async def has_noted(store: Any, who: str, _given: Any) -> bool:
@@ -300,17 +309,17 @@ def turns_of(store: Any) -> TableTurns:
     return TableTurns(SimpleNamespace(client=SimpleNamespace(store=store)), "s3://table")
 
 
-async def turn(store: Any) -> int:
+async def turn(store: Any) -> Revision:
     await cluster(store)
     await take_turn(store, "first", None)
-    return 0
+    return (await store.get(turns_of(store)._path)).revision
 
 
-async def take_turn(store: Any, who: str, version: int | None) -> bool:
-    return await turns_of(store)._take(who.encode(), version)
+async def take_turn(store: Any, who: str, revision: Revision | None) -> bool:
+    return await turns_of(store)._take(who.encode(), revision)
 
 
-async def has_turn(store: Any, who: str, _version: int | None) -> bool:
+async def has_turn(store: Any, who: str, _revision: Revision | None) -> bool:
     return (await store.get(turns_of(store)._path)).data == who.encode()
 
 
@@ -359,7 +368,7 @@ CHANGES = {
     ),
     "a stream is created": Change(
         parent, lambda store, who, _: nodes_of(store).create(who.encode()),
-        lambda store, who, _: _is(nodes_of(store).read_data(), (who.encode(), 0)),
+        lambda store, who, _: _is(stream_data(store), (who.encode(), 0)),
     ),
     "a writer is shut out": Change(stream, fence, is_fenced_once),
     "a ledger is allocated": Change(
@@ -368,11 +377,11 @@ CHANGES = {
     ),
     "a segment is started": Change(stream, start, is_started),
     "a segment is completed": Change(
-        segment, lambda store, _, state: nodes_of(store).complete_segment(COMPLETED, 0, state),
+        segment, lambda store, _, given: nodes_of(store).complete_segment(COMPLETED, *given),
         lambda store, _, __: nodes_of(store).is_completed_as(COMPLETED), is_exclusive=False,
     ),
     "an empty segment is dropped": Change(
-        segment, lambda store, _, state: nodes_of(store).drop_empty_segment(1, 0, state),
+        segment, lambda store, _, given: nodes_of(store).drop_empty_segment(1, *given),
         lambda store, _, __: _is(nodes_of(store).segments(), []), is_exclusive=False,
     ),
     "a segment is truncated": Change(
@@ -409,11 +418,11 @@ CHANGES = {
         completed, lambda store, who, _: files_of(store).write(1, files(who), None), has_files
     ),
     "a segment's list of files is replaced": Change(
-        listed, lambda store, who, version: files_of(store).write(1, files(who), version),
+        listed, lambda store, who, revision: files_of(store).write(1, files(who), revision),
         has_files,
     ),
     "a segment's list of files is deleted": Change(
-        listed, lambda store, _, version: files_of(store).delete(1, version),
+        listed, lambda store, _, revision: files_of(store).delete(1, revision),
         lambda store, _, __: _is(files_of(store).read(1), None), is_exclusive=False,
     ),
     "an attempt begins": Change(
@@ -431,7 +440,7 @@ CHANGES = {
         has_noted, is_exclusive=False,
     ),
     "an attempt is cleaned up": Change(
-        attempts, lambda store, _, found: attempts_of(store).discard(found, 0), is_garbage,
+        attempts, lambda store, _, given: attempts_of(store).discard(*given), is_garbage,
         is_exclusive=False,
     ),
     "a table's first batch is decided on": Change(
@@ -456,7 +465,9 @@ CHANGES = {
         lambda store, _, __: _is(nodes_of(store).exists(), False), is_exclusive=False,
     ),
     "a ledger is deleted": Change(
-        ledger, lambda store, _, given: LedgerManager(store).delete(LEDGER, given[1]),
+        ledger, lambda store, _, given: LedgerManager(store).delete(
+            LEDGER, given[1], given[0].incarnation
+        ),
         lambda store, _, __: _is(_is_there(store), False), is_exclusive=False,
     ),
 }  # fmt: skip

@@ -25,6 +25,8 @@ from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import LockLostError, WriterFencedError
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.transactions import Application, Place
+from quorumbook.streams.transactions.grafting import graft
+from quorumbook.streams.writing.takeover import StreamTail
 from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
 from streams.soundness import assert_sound, read_payloads
@@ -241,11 +243,16 @@ async def test_a_state_of_a_stream_that_was_deleted_and_made_again_changes_nothi
     segment = SegmentMetadata(number=1, ledger_id=5, first_txid=0)
     await nodes.start_segment(segment, state)
     old = await nodes.read_state()
+    found = await nodes.segment(1, is_in_progress=True)
+    assert found is not None
     await others.delete()
     await rivals.other.create_stream("s")
     state = await others.fence_allocation(await others.read_state())
     await others.start_segment(replace(segment, ledger_id=6), state)
     new = await others.read_state()
+    tail = StreamTail(
+        state=old, next_number=2, next_sequence_id=0, last_txid=-1, completed_at_ms=0, epoch=1
+    )
     assert (old.allocation_version, old.max_segment_version) == (
         new.allocation_version, new.max_segment_version,
     )  # fmt: skip
@@ -253,8 +260,9 @@ async def test_a_state_of_a_stream_that_was_deleted_and_made_again_changes_nothi
         nodes.fence_allocation(old),
         nodes.set_allocation(7, old),
         nodes.start_segment(replace(segment, number=2), old),
-        nodes.complete_segment(replace(segment, is_in_progress=False), 0, old),
-        nodes.drop_empty_segment(1, 0, old),
+        nodes.complete_segment(replace(segment, is_in_progress=False), found[1], old),
+        nodes.drop_empty_segment(1, found[1], old),
+        nodes.store.multi(graft(nodes.paths, [replace(segment, number=2)], tail)),
     ):
         with pytest.raises(MetadataVersionConflict, match="made again"):
             await change

@@ -128,7 +128,7 @@ async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_le
     app = await application(ns)
     await app.commit(0, [await write(app, 0, 0, {"s": [b"there"]})])
     results = [await write(app, 1, part, {"s": [b"x"]}) for part in range(2)]
-    _, version = await app._nodes.read_head()
+    _, revision = await app._nodes.read_head()
     done: list[Any] = []
     multi, delete_ledger = ns.store.multi, ns.client.delete_ledger
 
@@ -153,7 +153,7 @@ async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_le
             if isinstance(each, list) and any(str(result.name) in one.path for one in each)
         )
         check, delete, create = done[step]
-        assert check == Check(app._nodes.path, version)
+        assert check == Check(app._nodes.path, *revision)
         assert isinstance(delete, Delete)
         assert isinstance(create, Create)
         assert [done.index(draft.ledger_id) > step for draft in result.drafts] == [True]

@@ -38,7 +38,7 @@ class NewLedgers(Protocol):
         """Record a ledger; return its metadata as written, and their version."""
         ...
 
-    async def delete(self, ledger_id: LedgerId, version: int) -> None:
+    async def delete(self, ledger_id: LedgerId, version: int, incarnation: int | None) -> None:
         """Take that back."""
         ...
 
@@ -116,7 +116,7 @@ async def create(
             if not await probe.finds_a_ledger():
                 return made, version
         _log.warning("ledger id %d is given up: a bookie holds entries of it", made.ledger_id)
-        await ledgers.delete(made.ledger_id, version)
+        await ledgers.delete(made.ledger_id, version, made.incarnation)
 
 
 class _Probe:

@@ -34,7 +34,7 @@ from quorumbook.ids import BookieId
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.nodes import create_with_parents, set_alike
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.store import ANY_VERSION, MetadataStore
+from quorumbook.metadata.store import MetadataStore, Revision
 from quorumbook.protocol.messages import message_class
 
 LAYOUT_VERSION = 5
@@ -202,8 +202,8 @@ class CookieStore:
         self._store = store
         self._paths = TreePaths(store.ledgers_root)
 
-    async def read(self, bookie_id: BookieId) -> tuple[Cookie, int] | None:
-        """Return a bookie's cookie and its version, or None if it positively has none.
+    async def read(self, bookie_id: BookieId) -> tuple[Cookie, Revision] | None:
+        """Return a bookie's cookie and its revision, or None if it positively has none.
 
         Raises:
             ClusterNotInitializedError: there is no cluster, so nothing is said about cookies.
@@ -214,18 +214,18 @@ class CookieStore:
         except NoSuchNodeError:
             await read_instance_id(self._store)
             return None
-        return Cookie.decode(node.data), node.version
+        return Cookie.decode(node.data), node.revision
 
-    async def write(self, cookie: Cookie, version: int | None = None) -> int:
-        """Write a new cookie, or replace one that has this version; return the new version.
+    async def write(self, cookie: Cookie, revision: Revision | None = None) -> int:
+        """Write a new cookie, or replace one that is as it was read; return the new version.
 
         Raises:
             NodeExistsError: a new one was to be written and there is one.
-            MetadataVersionConflict: it has another version.
+            MetadataVersionConflict: it is another one by now.
         """
         path = self._paths.cookie(cookie.bookie_id)
-        if version is not None:
-            return await set_alike(self._store, path, cookie.encode(), version)
+        if revision is not None:
+            return await set_alike(self._store, path, cookie.encode(), revision)
         # Parents are made as needed, but never a cluster.
         await read_instance_id(self._store)
         try:
@@ -237,13 +237,13 @@ class CookieStore:
             ) from error
         return 0
 
-    async def delete(self, bookie_id: BookieId, version: int = ANY_VERSION) -> None:
+    async def delete(self, bookie_id: BookieId) -> None:
         """Delete a bookie's cookie: the cluster does not know the bookie any more.
 
         Raises:
             NoSuchNodeError: there is none.
         """
-        await self._store.delete(self._paths.cookie(bookie_id), version)
+        await self._store.delete(self._paths.cookie(bookie_id))
 
     async def list(self) -> list[BookieId]:
         """Return the ids of all bookies that have a cookie, registered or not."""

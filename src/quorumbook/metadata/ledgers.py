@@ -183,16 +183,22 @@ class LedgerManager:
                 f"ledger {ledger_id}: {error}", ledger_id=ledger_id
             ) from error
 
-    async def delete(self, ledger_id: LedgerId, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, ledger_id: LedgerId, version: int = ANY_VERSION, incarnation: int | None = None
+    ) -> None:
         """Delete a ledger's metadata, and parents that nothing else lies below.
+
+        Who names a version names its metadata's ``incarnation`` too.
 
         Raises:
             NoSuchLedgerInMetadataError: it is gone already.
-            MetadataVersionConflict: it has another version than the one given.
+            MetadataVersionConflict: it is not the one given, or has another version.
         """
         path = await self._path(ledger_id)
         try:
-            await with_living_session(self._store, lambda: self._store.delete(path, version))
+            await with_living_session(
+                self._store, lambda: self._store.delete(path, version, incarnation)
+            )
         except NoSuchNodeError as error:
             raise _no_ledger(ledger_id) from error
         parent, _ = split(path)

@@ -282,7 +282,6 @@ class MemoryStore:
         path: str,
         data: bytes,
         version: int = ANY_VERSION,
-        *,
         creation_id: int | None = None,
     ) -> int:
         """Replace the data of a node; return the new version."""
@@ -290,7 +289,7 @@ class MemoryStore:
         return await self._write(lambda tree: tree.set(operation, self._ms()))
 
     async def delete(
-        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
     ) -> None:
         """Delete a node."""
         await self._write(lambda tree: tree.delete(Delete(path, version, creation_id)))

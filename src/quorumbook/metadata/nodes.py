@@ -20,7 +20,7 @@ from quorumbook.errors import (
     NoSuchNodeError,
     SessionExpiredError,
 )
-from quorumbook.metadata.store import MetadataStore, Operation, Watch, split
+from quorumbook.metadata.store import MetadataStore, Operation, Revision, Watch, split
 from quorumbook.protocol.messages import message_class
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ async def change_once(
             return
 
 
-async def set_alike(store: MetadataStore, path: str, data: bytes, version: int) -> int:
+async def set_alike(store: MetadataStore, path: str, data: bytes, revision: Revision) -> int:
     """Compare and set where it does not matter who of several wrote these bytes.
 
     After a lost answer, finding them counts as having written them.
@@ -117,7 +117,7 @@ async def set_alike(store: MetadataStore, path: str, data: bytes, version: int) 
         The version that they have.
     """
     try:
-        return await store.set(path, data, version)
+        return await store.set(path, data, *revision)
     except MetadataFateUnknownError as error:
         node = await store.exists(path)
         if node is None or node.data != data:

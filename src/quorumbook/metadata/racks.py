@@ -91,7 +91,7 @@ class RackTable:
                     return
                 node = await self._store.get(self._path)
                 wanted = _encode(change(_decode(node.data, self._path)))
-                write = partial(self._store.set, self._path, wanted, node.version)
+                write = partial(self._store.set, self._path, wanted, *node.revision)
                 await with_living_session(self._store, write)
                 return
         raise MetadataUnavailableError(f"metadata node {self._path} changes again and again")

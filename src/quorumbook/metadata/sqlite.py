@@ -123,7 +123,6 @@ class SqliteStore:
         path: str,
         data: bytes,
         version: int = ANY_VERSION,
-        *,
         creation_id: int | None = None,
     ) -> int:
         """Replace the data of a node; return the new version."""
@@ -131,7 +130,7 @@ class SqliteStore:
         return await self._write(lambda: self._thread.tree.set(operation, self._now_ms()))
 
     async def delete(
-        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
     ) -> None:
         """Delete a node."""
         operation = Delete(path, version, creation_id)

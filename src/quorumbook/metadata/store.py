@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from quorumbook.env import Env
 from quorumbook.errors import LocalProtocolError
@@ -42,6 +42,19 @@ MAX_DATA_SIZE_BYTES = 1_000_000
 #: Where a cluster's tree begins unless its URI says otherwise.
 DEFAULT_LEDGERS_ROOT = "/ledgers"
 DEFAULT_SESSION_TIMEOUT_S = 10.0
+
+
+class Revision(NamedTuple):
+    """What a change names that goes by a node as it was read: ``Set(path, data, *revision)``."""
+
+    version: int
+    #: Versions begin anew with a node that is deleted and made again; this does not.
+    creation_id: int
+
+    @property
+    def next(self) -> Revision:
+        """What the node is after one ``set``."""
+        return Revision(self.version + 1, self.creation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,11 @@ class Node:
     ctime_ms: int
     mtime_ms: int
     children_count: int
+
+    @property
+    def revision(self) -> Revision:
+        """What a change names that is based on this."""
+        return Revision(self.version, self.creation_id)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -116,9 +134,10 @@ class MetadataStore(Protocol):
     One that returns has happened: what it wrote was this caller's own, never the same bytes of
     somebody else.  A deletion that returns says that the node is gone.
 
-    Versions begin anew with a node that is deleted and created again.  Who may outlive that names
-    the ``creation_id`` as well.  ZooKeeper knows no such condition: its driver looks before the
-    write, and fails with ``MetadataVersionConflict`` if the node was replaced in between.
+    Versions begin anew with a node that is deleted and created again, so whoever goes by a version
+    names the ``creation_id`` as well (``Revision``).  ZooKeeper knows no such condition: its driver
+    looks before the write, and fails with ``MetadataVersionConflict`` if the node was replaced in
+    between.
     """
 
     @property
@@ -188,7 +207,6 @@ class MetadataStore(Protocol):
         path: str,
         data: bytes,
         version: int = ANY_VERSION,
-        *,
         creation_id: int | None = None,
     ) -> int:
         """Replace the data of a node if it has this version; return the new version.
@@ -200,7 +218,7 @@ class MetadataStore(Protocol):
         ...
 
     async def delete(
-        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
     ) -> None:
         """Delete a node if it has this version.
 

@@ -152,7 +152,7 @@ class UnderreplicationQueue(RecoverySwitches):
                 lock = self._paths.underreplicated_lock(wanted.ledger_id)
                 if await self._store.exists(lock) is None:
                     return True
-            await self._store.set(path, merged.encode(), node.version)
+            await self._store.set(path, merged.encode(), *node.revision)
         except (NoSuchNodeError, MetadataVersionConflict, MetadataFateUnknownError):
             return False
         return True

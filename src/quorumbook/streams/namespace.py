@@ -473,7 +473,7 @@ class Namespace(Closing):
                 continue
             creates.append(Create(new + path.removeprefix(old), node.data))
             # Versions see to it that nothing is lost that changes meanwhile.
-            deletes.append(Delete(path, node.version))
+            deletes.append(Delete(path, *node.revision))
             waiting += [f"{path}/{name}" for name in await self._store.children(path)]
         return [*creates, *reversed(deletes)]
 

@@ -68,14 +68,14 @@ class StreamContext:
         """Replace what the stream says for itself; see ``Stream.set_policy``."""
         self.check_writable()
         path = self.nodes.paths.stream
-        data, version = await self.nodes.read_data()
+        data, revision = await self.nodes.read_data()
         found = StreamPolicy.decode(data, path)
         if data and not StreamPolicy.is_in(data):
             raise LocalProtocolError(f"{path} holds data of an application's, not a policy")
         if expected is not None and found != expected:
             raise PolicyConflictError(f"the policy of {path} was changed meanwhile; read it again")
         try:
-            await set_alike(self.store, path, policy.encode(), version)
+            await set_alike(self.store, path, policy.encode(), revision)
         except (MetadataVersionConflict, NoSuchNodeError) as error:
             raise PolicyConflictError(f"somebody else changes the policy of {path}") from error
 

@@ -163,7 +163,6 @@ class EtcdStore:
         path: str,
         data: bytes,
         version: int = ANY_VERSION,
-        *,
         creation_id: int | None = None,
     ) -> int:
         """Replace the data of a node; return the new version."""
@@ -172,7 +171,7 @@ class EtcdStore:
         return raised
 
     async def delete(
-        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
     ) -> None:
         """Delete a node."""
         await self._write_one(Delete(path, version, creation_id))

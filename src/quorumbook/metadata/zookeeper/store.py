@@ -192,7 +192,6 @@ class ZooKeeperStore:
         path: str,
         data: bytes,
         version: int = ANY_VERSION,
-        *,
         creation_id: int | None = None,
     ) -> int:
         """Replace the data of a node; return the new version."""
@@ -205,7 +204,7 @@ class ZooKeeperStore:
         return node.version
 
     async def delete(
-        self, path: str, version: int = ANY_VERSION, *, creation_id: int | None = None
+        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
     ) -> None:
         """Delete a node."""
         await self._write([Delete(path, version, creation_id)])
@@ -320,12 +319,16 @@ class ZooKeeperStore:
 
     async def _check_named(self, operations: Sequence[Operation]) -> None:
         """Look whether the nodes are those that the operations mean."""
-        for each in operations:
-            if not isinstance(each, Create) and each.creation_id is not None:
-                sight = await self._sight(each.path)
-                if sight is None:
-                    raise _error(Code.NO_NODE, each.path)
-                _check_same(each.path, sight.node, each.creation_id)
+        named = {
+            each.path: each.creation_id
+            for each in operations
+            if not isinstance(each, Create) and each.creation_id is not None
+        }
+        sights = await asyncio.gather(*map(self._sight, named))
+        for (path, creation_id), sight in zip(named.items(), sights, strict=True):
+            if sight is None:
+                raise _error(Code.NO_NODE, path)
+            _check_same(path, sight.node, creation_id)
 
     def _request(self, operations: list[Operation], is_multi: bool) -> tuple[Op, bytes]:
         for each in operations:

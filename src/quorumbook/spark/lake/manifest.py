@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import pyarrow.fs as pafs
 
+from quorumbook.metadata.store import Revision
 from quorumbook.spark.lake.table import (
     LakeConflictError,
     LakeFile,
@@ -41,11 +42,11 @@ _DIRECTORY = "_quorumbook"
 class Turns(Protocol):
     """Decides whose batch is next; see ``turns.TableTurns``."""
 
-    def read(self) -> tuple[str, int | None]:
-        """Return what was decided on last, and the version of that; empty, None: nothing was."""
+    def read(self) -> tuple[str, Revision | None]:
+        """Return what was decided on last, and the revision of that; empty, None: nothing was."""
         ...
 
-    def take(self, batch: str, version: int | None) -> bool:
+    def take(self, batch: str, revision: Revision | None) -> bool:
         """Decide on a batch; False: somebody else was first."""
         ...
 
@@ -104,11 +105,11 @@ class ManifestTable:
         make_directory(self._system, self._manifests)
         name = f"{state.batch:020d}-{secrets.token_hex(8)}"
         temporary = self._temporary(name)
-        version = self._settle()
+        revision = self._settle()
         with self._system.open_output_stream(temporary) as out:
             out.write(data)
         try:
-            if self.state(()) != before or not self._publish(name, version):
+            if self.state(()) != before or not self._publish(name, revision):
                 raise LakeConflictError(
                     f"batch {state.batch} of {self._location} is there already: another job "
                     "writes this table"
@@ -117,11 +118,11 @@ class ManifestTable:
             self._system.delete_file(temporary)
             raise
 
-    def _publish(self, name: str, version: int | None) -> bool:
+    def _publish(self, name: str, revision: Revision | None) -> bool:
         """Make a manifest visible; False: there is one already."""
         if not self._is_local:
             assert self._turns is not None
-            if not self._turns.take(name, version):
+            if not self._turns.take(name, revision):
                 return False
             self._settle()
             return True
@@ -135,11 +136,11 @@ class ManifestTable:
         os.unlink(temporary)
         return True
 
-    def _settle(self) -> int | None:
+    def _settle(self) -> Revision | None:
         """Make visible what was decided on last, if its job did not; return which decision."""
         if self._turns is None or self._is_local:
             return None
-        name, version = self._turns.read()
+        name, revision = self._turns.read()
         if name and self._is_there(self._temporary(name)):
             try:
                 self._system.move(self._temporary(name), self._visible(name))
@@ -147,7 +148,7 @@ class ManifestTable:
                 # Somebody else may have done it meanwhile.
                 if self._is_there(self._temporary(name)):
                     raise
-        return version
+        return revision
 
     def _temporary(self, name: str) -> str:
         return f"{self._manifests}/{name}.tmp"

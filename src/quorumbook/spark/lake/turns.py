@@ -1,7 +1,7 @@
 """Whose batch is a table's next one, where its files cannot decide that.
 
 The node ``<ledgers root>-tables/<32 hex digits of SHA-256 over the table's place>`` holds the name
-of the last batch that was decided on, as ASCII.  Who replaces the version that it has read may
+of the last batch that was decided on, as ASCII.  Who replaces the revision that it has read may
 make that batch visible; so may everybody else, as what is visible then is the same.
 """
 
@@ -17,6 +17,7 @@ from quorumbook.errors import (
     NoSuchNodeError,
 )
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
+from quorumbook.metadata.store import Revision
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams.tier.places import bare
 
@@ -32,21 +33,21 @@ class TableTurns:
         name = hashlib.sha256(place.encode()).hexdigest()[:32]
         self._path = f"{self._store.ledgers_root}-tables/{name}"
 
-    def read(self) -> tuple[str, int | None]:
-        """Return what was decided on last, and the version of that; empty, None: nothing was."""
+    def read(self) -> tuple[str, Revision | None]:
+        """Return what was decided on last, and the revision of that; empty, None: nothing was."""
         node = self._cluster.run(lambda: self._store.exists(self._path))
-        return ("", None) if node is None else (node.data.decode(), node.version)
+        return ("", None) if node is None else (node.data.decode(), node.revision)
 
-    def take(self, batch: str, version: int | None) -> bool:
+    def take(self, batch: str, revision: Revision | None) -> bool:
         """Decide on a batch, whose name is nobody else's; False: somebody else was first."""
-        return self._cluster.run(lambda: self._take(batch.encode(), version))
+        return self._cluster.run(lambda: self._take(batch.encode(), revision))
 
-    async def _take(self, data: bytes, version: int | None) -> bool:
+    async def _take(self, data: bytes, revision: Revision | None) -> bool:
         async def write() -> None:
-            if version is None:
+            if revision is None:
                 await create_with_parents(self._store, self._path, data)
             else:
-                await self._store.set(self._path, data, version)
+                await self._store.set(self._path, data, *revision)
 
         try:
             await with_living_session(self._store, write)

@@ -295,7 +295,7 @@ class Compaction:
         """
         nodes, paths = self._context.nodes, self._context.nodes.paths
         old = [*merge.before, *merge.run]
-        versions = {}
+        revisions = {}
         found = await of_each(lambda each: nodes.segment(each.number, is_in_progress=False), old)
         for segment, node in zip(old, found, strict=True):
             if node is None or node[0] != segment:
@@ -303,9 +303,9 @@ class Compaction:
                     f"segment {segment.number} of stream {self._context.name} has changed "
                     "since it was read: try again"
                 )
-            versions[segment.number] = node[1]
+            revisions[segment.number] = node[1]
         # One that begins to get files from here on changes its version.
-        files = versions.keys() & set(await TierNodes(nodes).numbers())
+        files = revisions.keys() & set(await TierNodes(nodes).numbers())
         if files:
             raise MetadataVersionConflict(
                 f"segment {min(files)} of stream {self._context.name} gets files: try again"
@@ -322,12 +322,12 @@ class Compaction:
             Delete(f"{self._nodes.attempts_path}/{name}"),
             Create(f"{self._nodes.garbage_path}/{name}", garbage.encode()),
         ]
-        for number, version in versions.items():
+        for number, revision in revisions.items():
             path = paths.segment(number, is_in_progress=False)
             operations.append(
-                Set(path, new[number].encode().encode(), version)
+                Set(path, new[number].encode().encode(), *revision)
                 if number in new
-                else Delete(path, version)
+                else Delete(path, *revision)
             )
 
         async def was_done() -> bool:
@@ -342,7 +342,7 @@ class Compaction:
 
     async def _discard(self, name: AttemptName) -> None:
         """Clean up behind a step that was not made."""
-        _, version = await self._nodes.read_head()
+        _, revision = await self._nodes.read_head()
         for found in await self._nodes.read_attempts([name]):
-            await self._nodes.discard(found, version)
+            await self._nodes.discard(found, revision)
         await self._orphans.empty_garbage()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from quorumbook.errors import (
     LocalProtocolError,
@@ -20,14 +21,13 @@ from quorumbook.errors import (
     NoSuchNodeError,
 )
 from quorumbook.metadata.nodes import create_with_parents
-from quorumbook.metadata.store import Create, Delete, Operation, Set
+from quorumbook.metadata.store import Create, Delete, Operation, Revision, Set
 from quorumbook.streams.cursors.acks import AckedRange, Acks
 from quorumbook.streams.cursors.lag import Lag, first_record, measure_lag, sequence_id_at
 from quorumbook.streams.cursors.state import (
     MAX_STATE_SIZE_BYTES,
     REST_NAME,
     CursorState,
-    StoredCursor,
 )
 from quorumbook.streams.errors import (
     CursorConflictError,
@@ -40,6 +40,15 @@ from quorumbook.streams.reading.batches import Record
 from quorumbook.streams.reading.seek import Start, start_position
 from quorumbook.streams.segments import is_truncated, without_truncated
 from quorumbook.streams.stream_context import StreamContext
+
+
+class StoredCursor(NamedTuple):
+    """What was read of a cursor, and the revisions of its nodes."""
+
+    state: CursorState
+    revision: Revision
+    #: None if there is no second node.
+    rest_revision: Revision | None
 
 
 class _Waiting:
@@ -59,7 +68,7 @@ class Cursor:
         """Take what was read; see ``open_cursor``."""
         self._context = context
         self._name = name
-        self._stored, self._version, self._rest_version = stored
+        self._stored, self._revision, self._rest_revision = stored
         #: One change at a time; acknowledgements that wait for their turn are written together.
         self._turn = asyncio.Lock()
         self._waiting = _Waiting()
@@ -109,7 +118,7 @@ class Cursor:
             found = await _read(self._context, self.name)
             if found is None:
                 raise self._missing()
-            self._stored, self._version, self._rest_version = found
+            self._stored, self._revision, self._rest_revision = found
 
     async def commit(
         self, last_processed: Position | Record, *, state: bytes | None = None
@@ -311,9 +320,9 @@ class Cursor:
         """
         self._context.check_writable()
         path, rest = self._paths()
-        operations: list[Operation] = [Delete(path, self._version)]
-        if self._rest_version is not None:
-            operations.insert(0, Delete(rest, self._rest_version))
+        operations: list[Operation] = [Delete(path, *self._revision)]
+        if self._rest_revision is not None:
+            operations.insert(0, Delete(rest, *self._rest_revision))
         store = self._context.store
         lock = self._context.nodes.paths.subscriber_lock(self.name)
         if await store.exists(lock) is not None:
@@ -339,8 +348,8 @@ class Cursor:
         path, rest = self._paths()
         data, rest_data = new.position.to_text().encode(), new.encode_rest()
         second: Operation = Create(rest, rest_data)
-        if self._rest_version is not None:
-            second = Set(rest, rest_data, self._rest_version)
+        if self._rest_revision is not None:
+            second = Set(rest, rest_data, *self._rest_revision)
         store = self._context.store
 
         async def was_changed() -> bool:
@@ -348,15 +357,19 @@ class Cursor:
             return (
                 first is not None
                 and other is not None
-                and (first.version, first.data) == (self._version + 1, data)
+                and (first.revision, first.data) == (self._revision.next, data)
                 and other.data == rest_data
             )
 
-        operations = [Set(path, data, self._version), second]
+        operations = [Set(path, data, *self._revision), second]
         with self._conflicts():
             await self._context.nodes.change(operations, was_changed, "moving a cursor")
-        self._version += 1
-        self._rest_version = 0 if self._rest_version is None else self._rest_version + 1
+        self._revision = self._revision.next
+        if self._rest_revision is None:
+            made = await store.exists(rest)
+            self._rest_revision = None if made is None else made.revision
+        else:
+            self._rest_revision = self._rest_revision.next
         self._stored = new
 
     @contextlib.contextmanager
@@ -460,12 +473,9 @@ async def _read(context: StreamContext, name: str) -> StoredCursor | None:
     while node is not None:
         rest = await context.store.exists(f"{path}/{REST_NAME}")
         again = await context.store.exists(path)
-        if again is not None and (again.creation_id, again.version) == (
-            node.creation_id,
-            node.version,
-        ):
+        if again is not None and again.revision == node.revision:
             state = CursorState.decode(node.data, None if rest is None else rest.data)
-            return StoredCursor(state, node.version, None if rest is None else rest.version)
+            return StoredCursor(state, node.revision, None if rest is None else rest.revision)
         node = again  # it moved between the two reads
     return None
 

@@ -16,7 +16,7 @@ import base64
 import contextlib
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from quorumbook.streams.cursors.acks import Acks
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
@@ -90,12 +90,3 @@ class CursorState:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptRecordsError(f"{rest!r} is nothing that a cursor has: {error}") from error
-
-
-class StoredCursor(NamedTuple):
-    """What was read of a cursor, and the versions of its nodes."""
-
-    state: CursorState
-    version: int
-    #: None if there is no second node.
-    rest_version: int | None

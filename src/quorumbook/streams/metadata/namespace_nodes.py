@@ -74,7 +74,7 @@ async def write_binding(
     except NodeExistsError:
         node = await store.get(path)
         if not node.data:
-            await set_alike(store, path, data, node.version)
+            await set_alike(store, path, data, node.revision)
         elif not exist_ok:
             raise StreamExistsError(f"{path} is a namespace of streams already") from None
 
@@ -102,7 +102,7 @@ async def write_policy(
         if node is None:
             await store.create(where, policy.encode())
         else:
-            await set_alike(store, where, policy.encode(), node.version)
+            await set_alike(store, where, policy.encode(), node.revision)
     except (NodeExistsError, NoSuchNodeError, MetadataVersionConflict) as error:
         raise PolicyConflictError(f"somebody else changes the policy of {path}") from error
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import MetadataUnavailableError, NoSuchNodeError
-from quorumbook.metadata.store import MetadataStore, Watch
+from quorumbook.metadata.store import MetadataStore, Revision, Watch
 from quorumbook.streams.errors import CorruptRecordsError, StreamNotFoundError
 from quorumbook.streams.format.names import (
     StreamPaths,
@@ -139,14 +139,14 @@ class SegmentNodes:
 
     async def segment(
         self, number: int, *, is_in_progress: bool, watch: Watch | None = None
-    ) -> tuple[SegmentMetadata, int] | None:
-        """Return one segment and its node's version; None if there is none."""
+    ) -> tuple[SegmentMetadata, Revision] | None:
+        """Return one segment and its node's revision; None if there is none."""
         path = self.paths.segment(number, is_in_progress=is_in_progress)
         try:
             node = await self.store.get(path, watch)
         except NoSuchNodeError:
             return None
-        return decoded_segment(node.data, path), node.version
+        return decoded_segment(node.data, path), node.revision
 
     async def _read_all(self, names: Sequence[str]) -> list[SegmentMetadata | None]:
         return await of_each(self._read_segment, names)

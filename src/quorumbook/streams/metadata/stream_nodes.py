@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from quorumbook.errors import (
     MetadataUnavailableError,
@@ -28,7 +29,7 @@ from quorumbook.metadata.nodes import (
     delete_tree,
     with_living_session,
 )
-from quorumbook.metadata.store import Create, Delete, Operation, Set
+from quorumbook.metadata.store import Create, Delete, Operation, Revision, Set
 from quorumbook.streams.errors import CorruptRecordsError, StreamExistsError
 from quorumbook.streams.format.names import LAYOUT_VERSION_DATA
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
@@ -52,6 +53,7 @@ class StreamState:
     allocation_version: int
     #: Which nodes these are: a stream may be deleted, and made again under its old writer.
     segments_creation_id: int
+    max_txid_creation_id: int
     allocation_creation_id: int
 
 
@@ -88,7 +90,7 @@ class StreamNodes(SegmentNodes):
             # It may be the parent of nested streams, or hold what an application put there.
             top: Create | Set = Create(paths.stream, data)
         else:
-            top = Set(paths.stream, data or node.data, node.version)
+            top = Set(paths.stream, data or node.data, *node.revision)
 
         async def was_created() -> bool:
             # Whoever made it: as it was to be, nobody has written into it yet.
@@ -158,16 +160,17 @@ class StreamNodes(SegmentNodes):
             _number(allocation.data, paths.allocation) if allocation.data else None,
             allocation.version,
             segments.creation_id,
+            max_txid.creation_id,
             allocation.creation_id,
         )
 
-    async def read_data(self) -> tuple[bytes, int]:
-        """Return the data of the stream's own node, which hold its policy, and their version."""
+    async def read_data(self) -> tuple[bytes, Revision]:
+        """Return the data of the stream's own node, which hold its policy, and their revision."""
         try:
             node = await self.store.get(self.paths.stream)
         except NoSuchNodeError as error:
             raise self.not_found() from error
-        return node.data, node.version
+        return node.data, node.revision
 
     async def max_txid(self) -> int:
         """Return the largest transaction id of completed segments; END_TXID of a sealed stream."""
@@ -242,6 +245,7 @@ class StreamNodes(SegmentNodes):
                     self.paths.segments,
                     str(max(segment.number, state.max_segment)).encode(),
                     state.max_segment_version,
+                    state.segments_creation_id,
                 ),
             ],
             was_started,
@@ -249,13 +253,13 @@ class StreamNodes(SegmentNodes):
         )
 
     async def complete_segment(
-        self, segment: SegmentMetadata, version: int, state: StreamState
+        self, segment: SegmentMetadata, revision: Revision, state: StreamState
     ) -> None:
         """Put a completed segment in the place of the one in progress.
 
         Args:
             segment: What it is now.
-            version: Of the node of the segment in progress.
+            revision: Of the node of the segment in progress.
             state: Of the stream.
 
         Raises:
@@ -270,7 +274,7 @@ class StreamNodes(SegmentNodes):
         await self.change(
             [
                 Create(path, data),
-                Delete(self.paths.segment(segment.number, is_in_progress=True), version),
+                Delete(self.paths.segment(segment.number, is_in_progress=True), *revision),
                 Set(
                     self.paths.segments,
                     str(max(segment.number, state.max_segment)).encode(),
@@ -281,6 +285,7 @@ class StreamNodes(SegmentNodes):
                     self.paths.max_txid,
                     str(max(segment.last_txid, state.max_txid)).encode(),
                     state.max_txid_version,
+                    state.max_txid_creation_id,
                 ),
             ],
             was_completed,
@@ -292,7 +297,7 @@ class StreamNodes(SegmentNodes):
         found = await self.segment(segment.number, is_in_progress=False)
         return found is not None and segment.truncated_as(found[0]) == found[0]
 
-    async def drop_empty_segment(self, number: int, version: int, state: StreamState) -> None:
+    async def drop_empty_segment(self, number: int, revision: Revision, state: StreamState) -> None:
         """Forget a segment in progress in which nothing was ever stored; its number is free."""
         path = self.paths.segment(number, is_in_progress=True)
 
@@ -307,7 +312,7 @@ class StreamNodes(SegmentNodes):
             self.paths.segments, data, state.max_segment_version, state.segments_creation_id
         )
         await self.change(
-            [Delete(path, version), segments],
+            [Delete(path, *revision), segments],
             was_dropped,
             f"dropping empty segment {number}",
         )
@@ -327,9 +332,9 @@ class StreamNodes(SegmentNodes):
             node = await self.store.get(path)
             if node.data != old.encode().encode():
                 return False
-            operations: list[Operation] = [Set(path, data, node.version)]
+            operations: list[Operation] = [Set(path, data, *node.revision)]
             if not old.is_in_progress:
-                operations = [Delete(path, node.version), Create(path, data)]
+                operations = [Delete(path, *node.revision), Create(path, data)]
                 # A new node begins at version 0: who read the old one must not take it for that.
                 operations += [Set(path, data)] * (node.version % _VERSIONS + 1)
             await self.change(operations, was_replaced, f"truncating segment {old.number}")
@@ -347,7 +352,7 @@ class StreamNodes(SegmentNodes):
             if found is None:
                 raise MetadataVersionConflict(f"segment {segment.number} has changed")
             path = self.paths.segment(segment.number, is_in_progress=False)
-            operations.append(Set(path, found[0].truncated(None).encode().encode(), found[1]))
+            operations.append(Set(path, found[0].truncated(None).encode().encode(), *found[1]))
         return operations
 
     async def delete_segment(self, segment: SegmentMetadata) -> None:
@@ -356,7 +361,8 @@ class StreamNodes(SegmentNodes):
         with contextlib.suppress(NoSuchNodeError, MetadataVersionConflict):
             node = await self.store.get(path)
             if decoded_segment(node.data, path).ledger_id == segment.ledger_id:
-                await with_living_session(self.store, lambda: self.store.delete(path, node.version))
+                delete = partial(self.store.delete, path, *node.revision)
+                await with_living_session(self.store, delete)
 
     # Inside --------------------------------------------------------------------------------
 

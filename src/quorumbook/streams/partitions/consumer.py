@@ -21,7 +21,7 @@ from quorumbook.client.closing import Closing
 from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError
-from quorumbook.metadata.store import Watch
+from quorumbook.metadata.store import Revision, Watch
 from quorumbook.streams.cursors.cursor import Cursor
 from quorumbook.streams.cursors.reader import Progress, Unacknowledged, resume_position
 from quorumbook.streams.errors import CursorConflictError, PartitionLostError
@@ -391,7 +391,7 @@ class Consumer(Closing):
                 await self._drop(number)
         # First, so that it is not behind what others who know more made of the group.
         self._partitions = await self._find_partitions(self._ring)
-        state, version, live = await self._nodes.look(self._ring)
+        state, revision, live = await self._nodes.look(self._ring)
         if self._member not in live:
             self._must_join = True
             self._ring()
@@ -401,12 +401,12 @@ class Consumer(Closing):
         if steps.is_behind:
             raise MetadataUnavailableError(f"{self} is behind: there are more partitions")
         if steps.rebalance is not None:
-            await self._nodes.rebalance(steps.rebalance, version)
+            await self._nodes.rebalance(steps.rebalance, revision)
             self._ring()
             return
         await asyncio.gather(
             *map(self._release, steps.release),
-            *(self._claim(number, version) for number in steps.claim),
+            *(self._claim(number, revision) for number in steps.claim),
         )
         closed = self._claims - self._shares.keys()
         await asyncio.gather(*map(self._open_share, closed))
@@ -417,9 +417,9 @@ class Consumer(Closing):
         await self._nodes.join(self._member)
         self._must_join = False
 
-    async def _claim(self, number: int, version: int) -> None:
+    async def _claim(self, number: int, revision: Revision) -> None:
         member = self._member
-        is_claimed = await self._nodes.claim(number, member, version, self._ring)
+        is_claimed = await self._nodes.claim(number, member, revision, self._ring)
         if is_claimed and not self._must_join and member == self._member:
             self._claims.add(number)
 

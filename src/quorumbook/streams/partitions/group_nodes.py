@@ -22,7 +22,7 @@ from quorumbook.errors import (
     NoSuchNodeError,
 )
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
-from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Watch
+from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Revision, Watch
 from quorumbook.streams.errors import GroupInUseError
 from quorumbook.streams.partitions.group_state import GroupState
 
@@ -32,7 +32,7 @@ class GroupView(NamedTuple):
 
     state: GroupState
     #: Of the group's node.
-    version: int
+    revision: Revision
     live: frozenset[str]
 
 
@@ -74,14 +74,14 @@ class GroupNodes:
         """
         live = await self.store.children(self._members, watch)
         node = await self.store.get(self.path, watch)
-        return GroupView(GroupState.decode(node.data), node.version, frozenset(live))
+        return GroupView(GroupState.decode(node.data), node.revision, frozenset(live))
 
-    async def rebalance(self, state: GroupState, version: int) -> None:
+    async def rebalance(self, state: GroupState, revision: Revision) -> None:
         """Store the next generation, unless somebody else was faster."""
         with contextlib.suppress(MetadataVersionConflict, MetadataFateUnknownError):
-            await self.store.set(self.path, state.encode(), version)
+            await self.store.set(self.path, state.encode(), *revision)
 
-    async def claim(self, partition: int, member: str, version: int, watch: Watch) -> bool:
+    async def claim(self, partition: int, member: str, revision: Revision, watch: Watch) -> bool:
         """Claim a partition in a generation, for as long as the member lives.
 
         Returns:
@@ -91,7 +91,7 @@ class GroupNodes:
         try:
             await self.store.multi(
                 [
-                    Check(self.path, version),
+                    Check(self.path, *revision),
                     Check(f"{self._members}/{member}"),
                     Create(path, data, ephemeral=True),
                 ]

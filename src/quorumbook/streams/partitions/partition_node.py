@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable
 
 from quorumbook.errors import NoSuchNodeError
-from quorumbook.metadata.store import Watch
+from quorumbook.metadata.store import Revision, Watch
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     StreamNotFoundError,
@@ -68,8 +68,8 @@ def encoded(partition_count: int) -> bytes:
     return json.dumps(found).encode()
 
 
-async def read_partition_count(plain: Stream, watch: Watch | None = None) -> tuple[int, int]:
-    """Return how many partitions there are, and the version of the node that says so."""
+async def read_partition_count(plain: Stream, watch: Watch | None = None) -> tuple[int, Revision]:
+    """Return how many partitions there are, and the revision of the node that says so."""
     path = node_of(plain)
     try:
         node = await plain.context.store.get(path, watch)
@@ -88,4 +88,4 @@ async def read_partition_count(plain: Stream, watch: Watch | None = None) -> tup
             f"stream {plain.name} is partitioned by {hashed}, version {version}, which this "
             f"release does not know"
         )
-    return int(count), node.version
+    return int(count), node.revision

@@ -149,7 +149,7 @@ class PartitionedStream:
         plain = self.namespace.stream(self.name)
         plain.context.check_writable()
         while True:
-            count, version = await read_partition_count(plain)
+            count, revision = await read_partition_count(plain)
             if not count <= partitions <= MAX_PARTITIONS:
                 raise ConfigError(
                     f"stream {self.name} has {count} partitions: their number can grow up to "
@@ -162,7 +162,7 @@ class PartitionedStream:
                 return (await self._store.get(self.node)).data == data
 
             with contextlib.suppress(MetadataVersionConflict):  # somebody else let it grow
-                operations = [Set(self.node, data, version)]
+                operations = [Set(self.node, data, *revision)]
                 await plain.context.nodes.change(operations, was_set, "adding partitions")
                 self._take(partitions)
                 return

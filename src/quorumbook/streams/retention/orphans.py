@@ -147,7 +147,7 @@ class OrphanFinder:
             return False
         try:
             node = await self._store.get(path)
-            await self._store.set(path, node.data, node.version)
+            await self._store.set(path, node.data, *node.revision)
         except (MetadataVersionConflict, NoSuchNodeError, MetadataFateUnknownError):
             return False
         finally:

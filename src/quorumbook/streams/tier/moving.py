@@ -115,7 +115,7 @@ async def offload(segment: Segment, directory: str, *, part_bytes: int = PART_BY
         stored = await _copy(segment, stored, directory, part_bytes)
     if stored.manifest.state is TierState.VERIFIED:
         live = stored.manifest.turned(TierState.LIVE, segment.now_ms())
-        stored = await segment.nodes.write(segment.number, live, stored.version)
+        stored = await segment.nodes.write(segment.number, live, stored.revision)
     return stored.manifest
 
 
@@ -133,14 +133,14 @@ async def _copy(
         since_ms=segment.now_ms(),
     )  # fmt: skip
     before = stored
-    stored = await segment.nodes.write(segment.number, begun, before and before.version)
+    stored = await segment.nodes.write(segment.number, begun, before and before.revision)
     if before is not None:
         await in_worker(segment.env, lambda: _delete_directory(before.manifest.location))
     try:
         parts = await _write_parts(segment, begun, part_bytes)
         await verify(segment.env, replace(begun, parts=tuple(parts)))
         verified = begun.verified(parts, segment.now_ms())
-        return await segment.nodes.write(segment.number, verified, stored.version)
+        return await segment.nodes.write(segment.number, verified, stored.revision)
     except MetadataVersionConflict:
         await in_worker(segment.env, lambda: _delete_directory(location))
         raise
@@ -179,7 +179,7 @@ async def delete_copy(segment: Segment, *, delay_s: float) -> bool:
         await verify(segment.env, manifest)
         # The state first: who is interrupted between leaves a ledger that goes the next time.
         deleted = manifest.turned(TierState.DELETED, segment.now_ms())
-        await segment.nodes.write(segment.number, deleted, stored.version)
+        await segment.nodes.write(segment.number, deleted, stored.revision)
     with contextlib.suppress(NoSuchLedgerInMetadataError):
         await segment.context.client.delete_ledger(manifest.ledger_id)
     return True
@@ -205,7 +205,7 @@ async def restore(segment: Segment) -> int:
     if stored is None or not stored.manifest.is_readable:
         raise LocalProtocolError(f"segment {segment.number} has no files to be restored from")
     manifest = stored.manifest.turned(TierState.RESTORING, segment.now_ms())
-    await segment.nodes.write(segment.number, manifest, stored.version)
+    await segment.nodes.write(segment.number, manifest, stored.revision)
     entries = await verify(segment.env, manifest)
     ledgers = LedgerManager(segment.context.store)
     while True:
@@ -342,9 +342,9 @@ async def remove(segment: Segment) -> bool:
     if stored is None:
         return False
     manifest = stored.manifest.turned(TierState.REMOVING, segment.now_ms())
-    stored = await segment.nodes.write(segment.number, manifest, stored.version)
+    stored = await segment.nodes.write(segment.number, manifest, stored.revision)
     await in_worker(segment.env, lambda: _delete_directory(manifest.location))
-    await segment.nodes.delete(segment.number, stored.version)
+    await segment.nodes.delete(segment.number, stored.revision)
     return True
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
-from quorumbook.metadata.store import Create, Operation, Set
+from quorumbook.metadata.store import Create, Operation, Revision, Set
 from quorumbook.streams.format.names import segment_number
 from quorumbook.streams.metadata.segment_nodes import decoded_segment
 from quorumbook.streams.metadata.stream_nodes import StreamNodes
@@ -16,10 +16,10 @@ from quorumbook.streams.tier.manifest import Manifest
 
 
 class StoredManifest(NamedTuple):
-    """What was read, and the version of its node."""
+    """What was read, and the revision of its node."""
 
     manifest: Manifest
-    version: int
+    revision: Revision
 
 
 class TierNodes:
@@ -33,7 +33,9 @@ class TierNodes:
     async def read(self, number: int) -> StoredManifest | None:
         """Return what is known of a segment's files; None if it has none."""
         node = await self._store.exists(self._paths.segment_tier(number))
-        return None if node is None else StoredManifest(Manifest.decode(node.data), node.version)
+        if node is None:
+            return None
+        return StoredManifest(Manifest.decode(node.data), node.revision)
 
     async def numbers(self) -> list[int]:
         """Return the segments that have files, ascending."""
@@ -43,7 +45,9 @@ class TierNodes:
             return []
         return sorted(int(name) for name in names if name.isdigit())
 
-    async def write(self, number: int, manifest: Manifest, version: int | None) -> StoredManifest:
+    async def write(
+        self, number: int, manifest: Manifest, revision: Revision | None
+    ) -> StoredManifest:
         """Replace what was read; None: there was nothing.
 
         A list begins together with a change of its segment's node, so that whoever is about to give
@@ -54,9 +58,10 @@ class TierNodes:
         """
         path, data = self._paths.segment_tier(number), manifest.encode()
 
-        async def write() -> int:
-            if version is not None:
-                return await self._store.set(path, data, version)
+        async def write() -> Revision:
+            if revision is not None:
+                await self._store.set(path, data, *revision)
+                return revision.next
             with contextlib.suppress(NodeExistsError):
                 await create_with_parents(self._store, self._paths.tier)
             touched = await self._touched(number, manifest.ledger_id)
@@ -64,7 +69,7 @@ class TierNodes:
                 await self._store.multi([*touched, Create(path, data)])
             except NodeExistsError as error:
                 raise MetadataVersionConflict(f"{path} is there already") from error
-            return 0
+            return (await self._store.get(path)).revision
 
         try:
             return StoredManifest(manifest, await with_living_session(self._store, write))
@@ -76,14 +81,14 @@ class TierNodes:
         path = self._paths.segment(number, is_in_progress=False)
         node = await self._store.exists(path)
         if node is not None and decoded_segment(node.data, path).ledger_id == ledger_id:
-            return [Set(path, node.data, node.version)]
+            return [Set(path, node.data, *node.revision)]
         names = await self._store.children(self._paths.segments)
         if node is None and any(segment_number(name) in (None, number) for name in names):
             return []  # old writers named nodes otherwise: nobody gives such a segment a number
         raise MetadataVersionConflict(f"segment {number} is another one than it was: try again")
 
-    async def delete(self, number: int, version: int) -> None:
+    async def delete(self, number: int, revision: Revision) -> None:
         """Forget a segment's files; nothing if they are forgotten already."""
         path = self._paths.segment_tier(number)
         with contextlib.suppress(NoSuchNodeError):
-            await with_living_session(self._store, lambda: self._store.delete(path, version))
+            await with_living_session(self._store, lambda: self._store.delete(path, *revision))

@@ -228,9 +228,9 @@ class Application:
     async def sweep(self, *, dry_run: bool = False) -> list[Orphan]:
         """Clean up what can never be committed, and what is too old; return what it was."""
         found = await self._orphans.sweep(dry_run=dry_run)
-        head, version = await self._nodes.read_head()
+        head, revision = await self._nodes.read_head()
         if head.is_final and not dry_run:
-            await self._nodes.forget(version)
+            await self._nodes.forget(revision)
         return found
 
 

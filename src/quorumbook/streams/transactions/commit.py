@@ -171,7 +171,7 @@ class Commit:
         manifest: int | None,
     ) -> Committed | None:
         """Commit; None: a stream has changed, look again."""
-        head, version = await self._nodes.read_head()
+        head, revision = await self._nodes.read_head()
         if self._is_overtaken(head):
             return Committed(head=head, was_there=True)
         segments: dict[str, list[SegmentMetadata]] = {}
@@ -192,7 +192,7 @@ class Commit:
         )
         path = self._nodes.attempts_path
         operations = [
-            Set(self._nodes.path, new.encode(), version),
+            Set(self._nodes.path, new.encode(), *revision),
             *(Delete(f"{path}/{name}") for name in winners),
             *operations,
         ]

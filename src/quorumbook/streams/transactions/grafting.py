@@ -125,8 +125,18 @@ def graft(
             Create(paths.segment(segment.number, is_in_progress=False), segment.encode().encode())
             for segment in segments
         ),
-        Set(paths.segments, str(highest).encode(), state.max_segment_version),
-        Set(paths.max_txid, str(max_txid).encode(), state.max_txid_version),
+        Set(
+            paths.segments,
+            str(highest).encode(),
+            state.max_segment_version,
+            state.segments_creation_id,
+        ),
+        Set(
+            paths.max_txid,
+            str(max_txid).encode(),
+            state.max_txid_version,
+            state.max_txid_creation_id,
+        ),
     ]
 
 

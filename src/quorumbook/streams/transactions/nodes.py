@@ -20,7 +20,16 @@ from quorumbook.errors import (
     NoSuchNodeError,
 )
 from quorumbook.metadata.nodes import change_once, create_with_parents, with_living_session
-from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Node, Operation, Set
+from quorumbook.metadata.store import (
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Node,
+    Operation,
+    Revision,
+    Set,
+)
 from quorumbook.streams.errors import TransactionLostError
 from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Head
 
@@ -77,8 +86,8 @@ class TransactionNodes:
             with contextlib.suppress(NodeExistsError):
                 await self._make(path)
 
-    async def read_head(self) -> tuple[Head, int]:
-        """Return the head and its node's version.
+    async def read_head(self) -> tuple[Head, Revision]:
+        """Return the head and its node's revision.
 
         Raises:
             TransactionLostError: there is no such application, or not any more.
@@ -91,7 +100,7 @@ class TransactionNodes:
                 f"somebody deleted {self.path}"
             ) from error
         head = Head.decode(node.data, self.path) if node.data else Head()
-        return head, node.version
+        return head, node.revision
 
     # Attempts ------------------------------------------------------------------------------
 
@@ -143,15 +152,15 @@ class TransactionNodes:
             if node is not None
         ]
 
-    async def discard(self, found: FoundAttempt, head_version: int) -> bool:
+    async def discard(self, found: FoundAttempt, head_revision: Revision) -> bool:
         """Make garbage of an attempt's ledgers; False: it or the head has changed, look again.
 
         An attempt that is gone was discarded by somebody else.
         """
         name, record, node = found
         operations: list[Operation] = [
-            Check(self.path, head_version),
-            Delete(f"{self.attempts_path}/{name}", node.version),
+            Check(self.path, *head_revision),
+            Delete(f"{self.attempts_path}/{name}", *node.revision),
             Create(f"{self.garbage_path}/{name}", record.encode()),
         ]
 
@@ -184,14 +193,14 @@ class TransactionNodes:
         with contextlib.suppress(NoSuchNodeError):
             await with_living_session(self.store, lambda: self.store.delete(path))
 
-    async def forget(self, head_version: int) -> bool:
+    async def forget(self, head_revision: Revision) -> bool:
         """Delete the application, which has neither attempts nor garbage; False: it has."""
         if await self.attempts() or await self._names(self.garbage_path):
             return False
         operations: list[Operation] = [
             Delete(self.attempts_path),
             Delete(self.garbage_path),
-            Delete(self.path, head_version),
+            Delete(self.path, *head_revision),
         ]
 
         async def was_done() -> bool:

@@ -48,13 +48,13 @@ class Orphans:
     async def drop_attempts(self, who: Identity, batch: int) -> None:
         """Clean up what one run wrote for a batch, unless the batch is committed."""
         while True:
-            head, version = await self._nodes.read_head()
+            head, revision = await self._nodes.read_head()
             if head.query == who.query and batch <= head.batch:
                 return
             names = [name for name in await self._nodes.attempts() if name.batch == batch]
             for found in await self._nodes.read_attempts(names):
                 is_mine = found.record.run == who.run
-                if is_mine and not await self._nodes.discard(found, version):
+                if is_mine and not await self._nodes.discard(found, revision):
                     break
             else:
                 break
@@ -69,7 +69,7 @@ class Orphans:
         """
         found: dict[str, Orphan] = {}
         while True:
-            head, version = await self._nodes.read_head()
+            head, revision = await self._nodes.read_head()
             names = await self._nodes.attempts()
             if up_to_batch is not None:
                 names = [name for name in names if name.batch <= up_to_batch]
@@ -78,7 +78,7 @@ class Orphans:
                 is_old = self._age_ms(node.mtime_ms) >= self._ttl_ms
                 if not is_old and not can_never_commit(head, name, record):
                     continue
-                if not dry_run and not await self._nodes.discard(each, version):
+                if not dry_run and not await self._nodes.discard(each, revision):
                     break
                 found[str(name)] = Orphan(self._nodes.application, str(name), record.ledgers)
             else:

@@ -264,14 +264,14 @@ class SegmentWriter:
                 if self._ended_as is None or not await self._nodes.is_completed_as(completed):
                     raise self._fenced()
                 break
-            current, version = found
+            current, revision = found
             # Whoever truncated it meanwhile has set the node.
             completed = self._ended_as = completed.truncated_as(current)
             try:
-                await self._nodes.complete_segment(completed, version, self._state)
+                await self._nodes.complete_segment(completed, revision, self._state)
             except MetadataVersionConflict as error:
                 again = await self._nodes.segment(segment.number, is_in_progress=True)
-                if again is None or again[1] == version:
+                if again is None or again[1] == revision:
                     raise self._fenced() from error
             except (NodeExistsError, NoSuchNodeError) as error:
                 raise self._fenced() from error

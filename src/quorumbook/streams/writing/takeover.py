@@ -74,16 +74,16 @@ async def _take_over(context: StreamContext) -> StreamTail:
         found = await nodes.segment(segment.number, is_in_progress=True)
         if found is None:
             raise MetadataVersionConflict(f"segment {segment.number} was completed meanwhile")
-        current, version = found
+        current, revision = found
         if completed is None:
-            await nodes.drop_empty_segment(segment.number, version, state)
+            await nodes.drop_empty_segment(segment.number, revision, state)
             with contextlib.suppress(NoSuchLedgerInMetadataError):
                 await context.client.delete_ledger(segment.ledger_id)
             state = replace(state, max_segment_version=state.max_segment_version + 1)
             continue
         # It may have been truncated since the list was read.
         completed = completed.truncated_as(current)
-        await nodes.complete_segment(completed, version, state)
+        await nodes.complete_segment(completed, revision, state)
         state = after_completion(state, completed)
         done.append(completed)
     if state.max_txid == END_TXID:
