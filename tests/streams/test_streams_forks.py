@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from doubles.forks import FORKED, in_child
+from quorumbook.errors import LocalProtocolError
 from quorumbook.streams import Namespace
 from quorumbook.sync.streams import Namespace as BlockingNamespace
 from quorumbook.testing import LocalCluster
@@ -67,6 +69,42 @@ async def test_a_child_cannot_use_its_parents_streams_and_the_parent_goes_on(
         b"y",
         b"z",
     ]
+
+
+def test_forked_workers_are_told_to_connect_again_and_can(
+    standing_cluster: LocalCluster,
+) -> None:
+    """As PySpark's daemon forks its workers, while appends of the parent wait for room."""
+    address = f"{standing_cluster.metadata_uri}#/workers"
+    with BlockingNamespace.open(address, bind=True) as ns:
+        ns.create_stream("s")
+        with ns.stream("s").writer(max_pending_records=5) as writer:
+            writer.append(b"before")
+            writer.flush()
+            gate = threading.Event()
+            writer.loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)
+            futures = [writer.append_nowait(b"x") for _ in range(5)]
+
+            def work(number: int) -> tuple[str, list[bytes]]:
+                try:
+                    writer.append(b"never")
+                except LocalProtocolError as error:
+                    told = str(error)
+                with (
+                    BlockingNamespace.open(address) as own,
+                    own.stream("s").reader(tail=False) as reader,
+                ):
+                    return told, [record.payload for record in reader][:1]
+
+            found = [json.loads(in_child(lambda number=number: _shown(work(number))).strip("'"))
+                     for number in range(3)]  # fmt: skip
+            assert found == [[FORKED, ["before"]]] * 3
+            gate.set()
+            assert [future.result().sequence_id for future in futures] == list(range(1, 6))
+
+
+def _shown(found: tuple[str, list[bytes]]) -> str:
+    return json.dumps([found[0], [payload.decode() for payload in found[1]]])
 
 
 def test_a_child_cannot_use_its_parents_blocking_streams(standing_cluster: LocalCluster) -> None:

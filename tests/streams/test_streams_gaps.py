@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import mock_cluster
+from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
 from quorumbook.client import EntryBatch, LedgerReader
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError, ReadFailedError
 from quorumbook.protocol.requests import BatchRead, Read
@@ -208,6 +209,42 @@ async def test_g1_entries_that_no_bookie_has_are_reported_and_others_are_not() -
                 )
             with pytest.raises(ReadFailedError):
                 await reported(stream)
+
+
+async def test_s33_g1_what_a_replaced_bookie_denies_late_is_no_gap() -> None:
+    """The last replica is with its successor, which has not answered yet."""
+    async with mock_cluster(4) as bookies:
+        address = f"{bookies.metadata_uri}#/moved"
+        async with await Namespace.open(address, bind=True) as ns:
+            await ns.create_stream("s")
+            stream = ns.stream("s")
+            async with stream.writer() as writer:
+                for number in range(40):
+                    await writer.append(b"%d" % number)
+            (segment,) = await stream.segments()
+            ledger_id = segment.metadata.ledger_id
+            client: Any = ns.client
+            metadata, version = await client._ledgers.read(ledger_id)
+            first, second, third = map(bookies.by_id, metadata.ensemble)
+            (successor,) = (b for b in bookies.bookies if b.bookie_id not in metadata.ensemble)
+            # The other two lack what the first one is asked for; each knows the ledger.
+            for other in (second, third):
+                other.ledgers[ledger_id].entries.clear()
+            first.keep(BatchRead)
+            successor.keep(BatchRead)
+            reading = asyncio.create_task(reported(stream))
+            await until(lambda: first.count(BatchRead))
+            successor.ledgers[ledger_id] = first.ledgers.pop(ledger_id)
+            moved = metadata.replace_bookie(0, first.bookie_id, successor.bookie_id)
+            await client._ledgers.write(moved, version)
+            await until(lambda: successor.count(BatchRead))
+            first.carry_out()
+            for other in 4 * (first, second, third):
+                await client.context.bookies.fast(other.bookie_id).read(0, 0)
+            assert not reading.done()
+            successor.carry_out()
+            async with asyncio.timeout(PATIENCE_S):
+                assert shape(await reading) == [b"%d" % number for number in range(40)]
 
 
 async def all_records(stream: Stream) -> AsyncIterator[Record]:

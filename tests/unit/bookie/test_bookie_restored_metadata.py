@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from test_bookie_garbage import command
 
 from doubles.sim_threads import StepClock
 from doubles.storage_world import run_of
+from doubles.zookeeper import start_zookeeper
 from quorumbook.bookie import Bookie
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
@@ -26,17 +27,63 @@ from quorumbook.metadata.uri import open_store
 MINUTE_NS = 60 * 1_000_000_000
 
 
-class Restored:
-    """A bookie, and metadata in a file that can be put back."""
+class InFile:
+    """Metadata in one file."""
 
     def __init__(self, root: Path) -> None:
+        self._root = root
+        self._file = root / "metadata.db"
+        self.uri = f"sqlite:///{self._file}"
+
+    def copy(self, name: str) -> None:
+        shutil.copyfile(self._file, self._root / name)
+
+    def put_back(self, name: str) -> None:
+        for suffix in ("-wal", "-shm"):
+            Path(f"{self._file}{suffix}").unlink(missing_ok=True)
+        shutil.copyfile(self._root / name, self._file)
+
+
+class InZooKeeper:
+    """Metadata in a ZooKeeper of their own, whose snapshots and logs are put back."""
+
+    def __init__(self, root: Path, classpath: str) -> None:
+        self._root = root
+        self._data = root / "zookeeper"
+        self._server = start_zookeeper(str(self._data), classpath)
+        self.uri = f"zk://{self._server.address}/ledgers"
+
+    def copy(self, name: str) -> None:
+        self.kill()
+        shutil.copytree(self._data, self._root / name)
+        self._start()
+
+    def put_back(self, name: str) -> None:
+        self.kill()
+        shutil.rmtree(self._data)
+        shutil.copytree(self._root / name, self._data)
+        self._start()
+
+    def _start(self) -> None:
+        self._server.start()
+        self._server.wait_ready()
+
+    def kill(self) -> None:
+        self._server.kill()
+
+
+class Restored:
+    """A bookie, and metadata that can be put back."""
+
+    def __init__(self, root: Path, metadata: InFile | InZooKeeper) -> None:
         self.root = root
         self.clock = StepClock()
-        self.file = root / "metadata.db"
+        self.uri = metadata.uri
+        self.copy, self.put_back = metadata.copy, metadata.put_back
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[tuple[Bookie, MetadataStore]]:
-        store = await open_store(f"sqlite:///{self.file}", create=True)
+        store = await open_store(self.uri, create=True)
         with contextlib.suppress(Exception):
             await init_cluster(store)
         options = options_in(self.root, bookie_id="one", http_port=-1)
@@ -53,13 +100,16 @@ class Restored:
             self.clock.now += 6 * MINUTE_NS
             await bookie.collector.collect()
 
-    def copy(self, name: str) -> None:
-        shutil.copyfile(self.file, self.root / name)
 
-    def put_back(self, name: str) -> None:
-        for suffix in ("-wal", "-shm"):
-            Path(f"{self.file}{suffix}").unlink(missing_ok=True)
-        shutil.copyfile(self.root / name, self.file)
+@pytest.fixture
+def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InFile | InZooKeeper]:
+    """Metadata that can be put back."""
+    if request.param == "sqlite":
+        yield InFile(tmp_path)
+        return
+    server = InZooKeeper(tmp_path, request.getfixturevalue("zookeeper_classpath"))
+    yield server
+    server.kill()
 
 
 async def make(bookie: Bookie, store: MetadataStore, count: int) -> list[int]:
@@ -81,11 +131,19 @@ async def make(bookie: Bookie, store: MetadataStore, count: int) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize("end", ["approved", "right metadata again"])
+@pytest.mark.parametrize(
+    ("metadata", "end"),
+    [
+        ("sqlite", "approved"),
+        ("sqlite", "right metadata again"),
+        ("zookeeper", "approved"),  # each way to put it back takes a Java of its own
+    ],
+    indirect=["metadata"],
+)
 async def test_r27_ledgers_made_since_the_backup_that_was_put_back_wait_for_the_operator(
-    tmp_path: Path, end: str
+    tmp_path: Path, metadata: InFile | InZooKeeper, end: str
 ) -> None:
-    world = Restored(tmp_path)
+    world = Restored(tmp_path, metadata)
     async with world.run() as (bookie, store):
         old = await make(bookie, store, 3)
         await world.collect(bookie)
@@ -136,7 +194,7 @@ async def test_r27_ledgers_made_since_the_backup_that_was_put_back_wait_for_the_
 async def test_r27_a_deletion_of_most_of_a_bookies_ledgers_waits_for_the_operator(
     tmp_path: Path,
 ) -> None:
-    world = Restored(tmp_path)
+    world = Restored(tmp_path, InFile(tmp_path))
     async with world.run() as (bookie, store):
         made = await make(bookie, store, 30)
         await world.collect(bookie)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from quorumbook.client import recovery
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.recovery import _RecoveryDriver
 from quorumbook.client.writer import LedgerWriter
 from quorumbook.errors import (
     LedgerFencedError,
@@ -168,6 +170,7 @@ async def test_r18_what_one_bookie_has_is_written_back_to_the_whole_write_set() 
             payload,
         ]
         await until(lambda: all(3 in b.entry_ids(ledger.id) for b in cluster.bookies))
+        assert {b.ledgers[ledger.id].entries[3] for b in cluster.bookies} == {entry}
         metadata = await bk.ledger_metadata(ledger.id)
         assert (metadata.last_entry_id, metadata.length) == (3, ledger.length + len(payload))
         await ledger.abort()
@@ -206,6 +209,18 @@ async def test_r18_a_dead_replacement_is_not_chosen() -> None:
         bad.on_request = lambda request: Status.IO_ERROR if is_write_back(request) else None
         assert len(await read_all(bk, ledger.id)) == 3
         assert alive.bookie_id in (await bk.ledger_metadata(ledger.id)).ensemble
+        await ledger.abort()
+
+
+async def test_r18_a_quarantined_bookie_is_taken_if_no_other_is_left() -> None:
+    async with mock_cluster(4) as cluster, cluster.connect(quarantine_s=3600.0) as bk:
+        ledger = await left_open(bk, 3, ack_quorum_size=3)
+        bad = cluster.members(ledger)[0]
+        (spare,) = cluster.spare(ledger)
+        bk._context.bookies.report_failure(spare.bookie_id)
+        bad.on_request = lambda request: Status.READ_ONLY if is_write_back(request) else None
+        assert len(await read_all(bk, ledger.id)) == 3
+        assert spare.bookie_id in (await bk.ledger_metadata(ledger.id)).ensemble
         await ledger.abort()
 
 
@@ -251,6 +266,9 @@ async def test_r19_recovery_adds_carry_the_last_add_confirmed_of_the_fence() -> 
         for bookie in cluster.bookies:
             entries = bookie.ledgers[ledger.id].entries
             assert {entry_header(entries[i])[2] for i in range(4, 9)} == {3}
+            # The length is that of the entry itself, whatever was confirmed when it was found.
+            lengths = [entry_header(entries[i])[3] for i in range(4, 9)]
+            assert lengths == list(range(ledger.length, length + 1))
         await ledger.abort()
 
 
@@ -406,6 +424,48 @@ async def test_s88_a_failed_recovery_leaves_nothing_behind() -> None:
         await until(lambda: len(asyncio.all_tasks()) <= before)
         await until(lambda: not bk._context.ticker.is_running)
         assert not bk._handles
+
+
+async def test_s88_a_recovery_that_ends_leaves_no_request_no_second_try_and_no_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One bookie is silent, one sheds load, for one that refuses another is being chosen."""
+    async with mock_cluster(4) as cluster, cluster.connect(request_timeout_s=3600.0) as bk:
+        ledger = await left_open(bk, 3)
+        silent, shedding, refusing = cluster.members(ledger)
+        chosen: asyncio.Future[dict[int, str]] = asyncio.get_running_loop().create_future()
+        drivers: list[Any] = []
+        run = _RecoveryDriver.run
+
+        async def choose(*_: Any, **__: Any) -> dict[int, str]:
+            return await chosen
+
+        async def running(self: Any) -> Any:
+            drivers.append(self)
+            return await run(self)
+
+        monkeypatch.setattr(bk._context.bookies, "replace", choose)
+        monkeypatch.setattr(_RecoveryDriver, "run", running)
+        monkeypatch.setattr(recovery, "_SHED_RETRY_S", 3600.0)
+        silent.on_request = lambda request: SILENCE if is_write_back(request) else None
+        for bookie, status in ((shedding, Status.TOO_MANY_REQUESTS), (refusing, Status.READ_ONLY)):
+            bookie.on_request = lambda request, status=status: (
+                status if is_write_back(request) else None
+            )
+        opening = asyncio.create_task(bk.open_ledger(ledger.id))
+        await until(lambda: drivers)
+        (driver,) = drivers
+        await until(lambda: driver._requests and driver._timers and driver._tasks)
+        requests, timers, tasks = (*driver._requests,), (*driver._timers,), (*driver._tasks,)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await until(lambda: all(task.done() for task in tasks))
+        assert all(request.cancelled() for request in requests)
+        assert all(timer.cancelled() for timer in timers)
+        assert all(task.cancelled() for task in tasks)
+        assert chosen.cancelled()
+        await ledger.abort()
 
 
 async def test_a_long_unconfirmed_tail_is_recovered_in_batches() -> None:
