@@ -461,7 +461,9 @@ async def test_s88_a_recovery_that_ends_leaves_no_request_no_second_try_and_no_c
         with pytest.raises(asyncio.CancelledError):
             await opening
         await until(lambda: all(task.done() for task in tasks))
-        assert all(request.cancelled() for request in requests)
+        # Some may have been answered meanwhile; the silent bookie's cannot.
+        assert all(request.done() for request in requests)
+        assert any(request.cancelled() for request in requests)
         assert all(timer.cancelled() for timer in timers)
         assert all(task.cancelled() for task in tasks)
         assert chosen.cancelled()

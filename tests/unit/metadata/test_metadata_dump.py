@@ -208,10 +208,10 @@ async def test_memory_does_not_grow_with_the_number_of_ledgers(store):
             await store.multi([Create(f"/ledgers/00/{group:04d}"), *nodes])
 
     await grow(0, 5)
-    small = await peak_of_a_dump(store)
+    # Threads that other tests left in this process are traced with it, and come and go.
+    small = max([await peak_of_a_dump(store) for _ in range(3)])
     await grow(5, 100)
     peaks = [await peak_of_a_dump(store)]
     while peaks[-1] >= small + 100_000 and len(peaks) < 3:
-        # Threads that other tests left in this process are traced with it, and come and go.
         peaks.append(await peak_of_a_dump(store))
-    assert min(peaks) < small + 100_000, peaks
+    assert min(peaks) < small + 100_000, (small, peaks)

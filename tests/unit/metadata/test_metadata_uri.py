@@ -36,7 +36,7 @@ def test_a_known_uri_is_taken_apart(uri, scheme, location):
 )
 def test_an_etcd_uri_names_endpoints_and_a_place_in_the_tree(uri, endpoints, root):
     assert parse_uri(uri).scheme == "etcd"
-    assert parse_address(uri) == (endpoints, root, None)
+    assert parse_address(uri) == (endpoints, root, None, None)
 
 
 @pytest.mark.parametrize(

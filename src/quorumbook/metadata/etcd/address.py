@@ -21,7 +21,7 @@ from quorumbook.metadata.tls import TLS_OPTIONS, parse_tls
 _DEFAULT_PORT = 2379
 #: What the library for etcd's connections has no place for.
 _NOT_HERE = ("tls.verify_host", "tls.key_password_file", "tls.crl_file")
-_OPTIONS = ("auth_file", *(name for name in TLS_OPTIONS if name not in _NOT_HERE))
+_OPTIONS = (*(name for name in TLS_OPTIONS if name not in _NOT_HERE), "auth_file")
 
 
 class EtcdAddress(NamedTuple):
