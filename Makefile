@@ -12,6 +12,7 @@ ROWS ?=
 TESTS ?= tests
 WORKERS ?= auto
 CYCLES ?= 1000
+SECONDS_EACH ?= 15
 KILLS ?= 50
 CUTS ?= 200
 CASES ?= 10000
@@ -19,7 +20,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background limits torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -103,6 +104,10 @@ interop-full: setup  ## Run the peer against ours in every combination; writes d
 
 interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario; writes docs/reports/pulsar.md.
 	PULSAR=full $(BIN)/python -m pytest tests/brokers
+
+limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
+	mkdir -p docs/reports && PYTHONPATH=tests/security $(BIN)/python -m limits.run \
+		--seconds $(SECONDS_EACH) --report docs/reports/limits.md
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

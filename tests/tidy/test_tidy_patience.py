@@ -12,6 +12,7 @@ _OWN = {
     "autorecovery/bookie_audits.py",
     "autorecovery/checks.py",
     "autorecovery/worker.py",
+    "bookie/answer_budget.py",
     "bookie/disks.py",
     "bookie/healing.py",
     "cli/zookeeper.py",

@@ -11,6 +11,7 @@ A connection is not read while it is over one of its limits:
     READS     reads of it wait for a turn
     ANSWERS   its peer does not take the answers away
     STOPPING  the bookie finishes what is under way
+    BEHIND    requests of its last chunk wait for a turn of the loop
 
 A connection that must switch to TLS or authenticate first has a gate (``admission.py``), small
 frames and a time limit until then.
@@ -25,23 +26,36 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Protocol, TypeAlias, cast
 
 from quorumbook.bookie.admission import Admission, Gate
+from quorumbook.bookie.answer_budget import AnswerBudget
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.places import Places, limits_within, place_of
 from quorumbook.env import Env, logger, patience
 from quorumbook.errors import RemoteProtocolError
-from quorumbook.protocol.requests import BatchRead, Read, ReadRun, Request
+from quorumbook.protocol.requests import (
+    BatchRead,
+    ListEntries,
+    Read,
+    ReadLAC,
+    ReadRun,
+    Request,
+)
 from quorumbook.protocol.server import RequestDecoder
 
 _log = logger("bookie.connection")
 
 #: A read, when it arrived, for a long poll whether news woke it, whether adds were waited for.
-WaitingRead: TypeAlias = tuple[Read | BatchRead | ReadRun, int, bool | None, bool]
+WaitingRead: TypeAlias = tuple[
+    Read | BatchRead | ReadRun | ReadLAC | ListEntries, int, bool | None, bool
+]
 
-ADDS, READS, ANSWERS, STOPPING = 1, 2, 4, 8
+ADDS, READS, ANSWERS, STOPPING, BEHIND = 1, 2, 4, 8, 16
+#: Connections whose waiting requests are carried out in one turn of the loop.
+_BEHIND_A_TURN = 4
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
 _REFUSALS_EVERY_NS = 10 * 1_000_000_000
@@ -104,8 +118,10 @@ class Connection(asyncio.Protocol):
         "_decoder",
         "_frame_since_ns",
         "_is_unproven",
+        "_is_unread",
         "_owner",
         "_paused_for",
+        "_pending_bytes",
         "_progress_ns",
         "_sent_bytes",
         "_taken_bytes",
@@ -128,8 +144,10 @@ class Connection(asyncio.Protocol):
         self._answers: list[bytes] = []
         self._answers_bytes = 0
         self._paused_for = 0
+        self._pending_bytes = 0
         self._closing = False
         self._is_unproven = True
+        self._is_unread = False
         self._close_by_ns = 0
         self._frame_since_ns = 0
         self._sent_bytes = 0
@@ -176,8 +194,6 @@ class Connection(asyncio.Protocol):
         decoder = self._decoder
         try:
             requests = self._carry_out(decoder.feed(data, may_rise=self.gate is not None))
-            if decoder.is_behind and not self._closing:
-                requests = self._carry_out(decoder.feed(b""))
         except RemoteProtocolError as error:
             self._owner.metrics.connections_broken_protocol += 1
             _log.info("closing the connection of %s: %s", self.peer, error)
@@ -189,10 +205,26 @@ class Connection(asyncio.Protocol):
             self.give_up("an internal error")
             return
         self.flush()
-        if not decoder.pending_bytes:
+        if decoder.is_behind and not self._closing:
+            self.pause(BEHIND)
+            self._owner.go_on_later(self)
+        pending = decoder.pending_bytes
+        if pending != self._pending_bytes:
+            self._owner.partial_bytes += pending - self._pending_bytes
+            self._pending_bytes = pending
+        if not pending:
             self._frame_since_ns = 0
         elif requests or not self._frame_since_ns:
             self._frame_since_ns = self._owner.env.clock.now_ns()
+        if pending:
+            self._owner.bound_partial_frames()
+
+    def go_on(self) -> None:
+        """Carry out the next requests of the last chunk, unless a limit has to be kept first."""
+        if self._paused_for == BEHIND:
+            self.resume(BEHIND)
+            if self._decoder.is_behind:
+                self.data_received(b"")
 
     def _carry_out(self, requests: list[Request]) -> list[Request]:
         """Carry out what the gate admits, and return it."""
@@ -222,6 +254,9 @@ class Connection(asyncio.Protocol):
         self._answers = []
         self._answers_bytes = 0
         if was_open:
+            self._owner.partial_bytes -= self._pending_bytes
+            self._pending_bytes = 0
+            self._owner.answer_budget.forget(self)
             self._owner.handler.forget(self)
             self._owner.lost(self)
 
@@ -286,21 +321,51 @@ class Connection(asyncio.Protocol):
             return
         transport = self._transport
         self._sent_bytes += size
+        self._write(answers, size)
+        left = transport.get_write_buffer_size()
+        if left or self._is_unread:
+            self._note(left)
+        limit = self._owner.options.connection_answer_bytes_max
+        if size > limit or left > limit:
+            self._owner.metrics.connections_slow += 1
+            self.give_up("it does not read its answers, and too many have piled up")
+
+    def _write(self, answers: list[bytes], size: int) -> None:
+        transport = self._transport
         if len(answers) == 1:
             transport.write(answers[0])
         elif size <= _JOIN_BYTES_MAX:
             transport.write(b"".join(answers))
         else:
             transport.writelines(answers)
-        limit = self._owner.options.connection_answer_bytes_max
-        if size > limit or transport.get_write_buffer_size() > limit:
-            self._owner.metrics.connections_slow += 1
-            self.give_up("it does not read its answers, and too many have piled up")
+
+    def _note(self, left_bytes: int) -> None:
+        self._is_unread = bool(left_bytes)
+        self._owner.answer_budget.note(self, left_bytes, self._sent_bytes - left_bytes)
+
+    def note_unread(self) -> None:
+        """Have the budget of answers know what its peer has not taken."""
+        self._note(self._transport.get_write_buffer_size())
+
+    def stands_in_the_way(self) -> None:
+        """Cut it: it takes nothing away, and others have no room for their answers."""
+        self._owner.metrics.connections_slow += 1
+        self.give_up("it does not read its answers, and others have no room for theirs")
 
     def flush_above(self, size_bytes: int) -> None:
         """Write the answers that are there, if they are that many; more will follow."""
         if self._answers_bytes >= size_bytes:
             self.flush()
+
+    @property
+    def answer_budget(self) -> AnswerBudget:
+        """What all connections share."""
+        return self._owner.answer_budget
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """How much of that is not written yet."""
+        return self._answers_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -360,6 +425,8 @@ class Connection(asyncio.Protocol):
         """Take a reason back; without any left, read again."""
         if self._paused_for:
             self._paused_for &= ~reason
+            if self._paused_for == BEHIND != reason:
+                self._owner.go_on_later(self)
             if not self._paused_for and self.is_open and not self._closing:
                 # While it was not read, its peer could not finish a frame.
                 if self._frame_since_ns:
@@ -384,6 +451,8 @@ class Connection(asyncio.Protocol):
     def drop(self) -> None:
         """Cut the connection at once."""
         self._closing = True
+        self._owner.partial_bytes -= self._pending_bytes
+        self._pending_bytes = 0
         self._transport.abort()
 
     def check(self, now_ns: int) -> None:
@@ -420,8 +489,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def pending_frame_bytes(self) -> int:
-        """Bytes of the frame that is incomplete."""
-        return self._decoder.pending_bytes
+        """Bytes of the frame that is incomplete; none of a connection that is being cut."""
+        return 0 if self._closing else self._pending_bytes
 
 
 class Refusals:
@@ -462,10 +531,15 @@ class Connections:
         self.metrics = metrics
         self.handler = handler
         self.outbox = Outbox()
+        self.answer_budget = AnswerBudget(env.clock, options.answer_bytes_max, handler.resume)
         #: Bytes of all adds that are not answered yet.
         self.add_bytes = 0
+        #: Bytes of all frames that are not complete yet.
+        self.partial_bytes = 0
         self.is_serving = False
         self._open: set[Connection] = set()
+        #: Who has requests of a chunk left, in the order of their turns.
+        self._behind: dict[Connection, None] = {}
         #: Who has a place here.
         self.places: Places[Connection] = Places(
             limits_within(
@@ -504,6 +578,22 @@ class Connections:
         if self._timer is None:
             self._tick()
         return True
+
+    def go_on_later(self, connection: Connection) -> None:
+        """Have a connection carry out more of its last chunk when it is its turn."""
+        if not self._behind:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._behind[connection] = None
+
+    def _go_on(self) -> None:
+        """Have some connections go on; so a turn is short however many have much to do."""
+        now = list(islice(self._behind, _BEHIND_A_TURN))
+        for connection in now:
+            del self._behind[connection]
+        if self._behind:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        for connection in now:
+            connection.go_on()
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -545,17 +635,15 @@ class Connections:
         if self._open:
             self._timer = patience.Timer(min(1.0, shortest / 4), self._tick)
         now_ns = self.env.clock.now_ns()
-        begun: list[Connection] = []
         for connection in list(self._open):
             connection.check(now_ns)
-            if connection.frame_since_ns:
-                begun.append(connection)
-        self._bound_partial_frames(begun)
 
-    def _bound_partial_frames(self, begun: list[Connection]) -> None:
-        total = sum(connection.pending_frame_bytes for connection in begun)
+    def bound_partial_frames(self) -> None:
+        """Give the oldest frames up that are begun, where there are too many bytes of them."""
+        total = self.partial_bytes
         if total <= self.options.partial_frame_bytes_max:
             return
+        begun = [connection for connection in self._open if connection.pending_frame_bytes]
         begun.sort(key=lambda connection: connection.frame_since_ns)
         for connection in begun:
             if total <= self.options.partial_frame_bytes_max:

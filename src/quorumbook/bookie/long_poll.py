@@ -119,7 +119,10 @@ class LongPolls:
         if handle.is_in_limbo:
             # What it knows of the last add confirmed may be less than it once knew.
             return Status.UNKNOWN_LEDGER_STATE
-        if len(connection.long_polls) >= self._options.connection_long_polls_max:
+        if (
+            len(connection.long_polls) >= self._options.connection_long_polls_max
+            or self._metrics.long_polls_waiting >= self._options.long_polls_max
+        ):
             self._metrics.reads_rejected += 1
             return Status.TOO_MANY_REQUESTS
         return None

@@ -8,7 +8,6 @@ are begun, so that they keep their order in the journal.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from quorumbook.auth.plugins import AUTH_DISABLED
@@ -18,12 +17,11 @@ from quorumbook.bookie.arrivals import Arrivals
 from quorumbook.bookie.connection import Connection
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.long_poll import LongPolls
+from quorumbook.bookie.lookups import Lookups
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.reads import Reads
 from quorumbook.env import Env
-from quorumbook.ids import INVALID_ENTRY_ID
-from quorumbook.protocol import availability
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import (
     AddRun,
@@ -66,15 +64,14 @@ class Operations:
         self._metrics = metrics
         self._disks = disks
         self.adds = Adds(env, options, storage, metrics, disks.writability)
-        self._arrivals = Arrivals(options, storage)
-        self.reads = Reads(env, options, storage, metrics, self._arrivals, self._fenced)
+        arrivals = Arrivals(options, storage)
+        lookups = Lookups(storage, self._done)
+        self.reads = Reads(env, options, storage, metrics, arrivals, self._fenced, lookups)
         self.polls = LongPolls(options, storage, metrics, self.reads)
         self._others: dict[type[Request], Callable[[Connection, Any, int], None]] = {
             WriteLAC: self._write_lac,
-            ReadLAC: self._read_lac,
             ForceLedger: self._force,
             BookieInfo: self._bookie_info,
-            ListEntries: self._list_entries,
             Auth: self._auth,
             StartTLS: self._start_tls,
             Unsupported: self._unsupported,
@@ -100,6 +97,8 @@ class Operations:
                     adds = []
                 if isinstance(request, (Read, BatchRead)):
                     self.reads.fence(connection, request, now_ns)
+                elif isinstance(request, (ReadLAC, ListEntries)):
+                    self.reads.enqueue(connection, (request, now_ns, None, False))
                 else:
                     self._others[type(request)](connection, request, now_ns)
         if adds:
@@ -146,41 +145,6 @@ class Operations:
         connection.hold_add(len(request.packet))
         self._storage.write_lac(handle, request.packet, lac_of_packet(request.packet), done)
 
-    def _read_lac(self, connection: Connection, request: ReadLAC, now_ns: int) -> None:
-        handle = self._storage.handle(request.ledger_id)
-        if handle is None:
-            self._done("read_lac", Status.NO_ENTRY, now_ns)
-            connection.answer(answers.read_lac_answer(request, Status.NO_ENTRY))
-            return
-
-        def done(results: list[bytes | BaseException], *, may_wait: bool) -> None:
-            result = results[0]
-            lac_packet = handle.explicit_lac
-            last_entry = None
-            status = Status.OK
-            if not isinstance(result, BaseException):
-                last_entry = result
-            else:
-                status = status_for(result)
-                if status in (Status.NO_ENTRY, Status.NO_LEDGER):
-                    status = Status.NO_ENTRY if lac_packet is None else Status.OK
-                again = partial(look, may_wait=False)
-                is_denied = status is Status.NO_ENTRY and may_wait
-                if is_denied and self._arrivals.wait(request.ledger_id, again):
-                    return
-            if handle.is_in_limbo:
-                status = Status.UNKNOWN_LEDGER_STATE
-            self._done("read_lac", status, now_ns)
-            if status is not Status.OK:
-                lac_packet = last_entry = None
-            connection.answer(answers.read_lac_answer(request, status, lac_packet, last_entry))
-
-        def look(*, may_wait: bool) -> None:
-            wanted = [(request.ledger_id, INVALID_ENTRY_ID)]
-            self._storage.read(wanted, partial(done, may_wait=may_wait))
-
-        look(may_wait=True)
-
     # The rest
 
     def _force(self, connection: Connection, request: ForceLedger, now_ns: int) -> None:
@@ -197,30 +161,6 @@ class Operations:
         free = disks.free_bytes if request.requested & _FREE_SPACE else None
         self._done("bookie_info", Status.OK, now_ns)
         connection.answer(answers.bookie_info_answer(request, Status.OK, total, free))
-
-    def _list_entries(self, connection: Connection, request: ListEntries, now_ns: int) -> None:
-        # In limbo too: the list says what is here for certain, so that the rest can be copied.
-        if self._storage.handle(request.ledger_id) is None:
-            self._done("list_entries", Status.NO_LEDGER, now_ns)
-            connection.answer(answers.list_entries_answer(request, Status.NO_LEDGER))
-            return
-
-        def done(result: list[range] | BaseException) -> None:
-            listed = None
-            status = Status.OK
-            if isinstance(result, BaseException):
-                status = status_for(result)
-            else:
-                listed = availability.encode_ranges((ids[0], ids[-1]) for ids in result)
-            self._done("list_entries", status, now_ns)
-            connection.answer(answers.list_entries_answer(request, status, listed))
-
-        def look() -> None:
-            self._storage.entry_ids(request.ledger_id, done)
-
-        # A list also says what is not here.
-        if not self._arrivals.wait(request.ledger_id, look):
-            look()
 
     def _auth(self, connection: Connection, request: Auth, now_ns: int) -> None:
         # There is no authentication here: a client that has one must not hang (protocol 1.3).

@@ -94,10 +94,14 @@ class BookieOptions:
     connections_max: int = 0
     connections_by_address_max: int = 0
     connections_unproven_max: int = 0
+    #: Long polls of all connections that may wait at a time.
+    long_polls_max: int = 50_000
     #: Adds of all connections that are not answered yet.
-    add_bytes_max: int = 256 * _MB
+    add_bytes_max: int = 128 * _MB
+    #: Answers of all connections that are being made or that their peers have not taken.
+    answer_bytes_max: int = 64 * _MB
     #: Bytes of begun frames of all connections; above it the oldest begun frame is given up.
-    partial_frame_bytes_max: int = 256 * _MB
+    partial_frame_bytes_max: int = 128 * _MB
     #: How long an add may wait for room in the write cache before "too many requests".
     add_delay_s_max: float = 10.0
     #: Bytes of one batch read's answer.
@@ -131,7 +135,12 @@ class BookieOptions:
             raise ConfigError(
                 "disk_usage_writable must be above 0 and at most disk_usage_max, which is at most 1"
             )
-        for name in ("connection_add_bytes_max", "add_bytes_max", "batch_read_bytes_max"):
+        for name in (
+            "connection_add_bytes_max",
+            "add_bytes_max",
+            "answer_bytes_max",
+            "batch_read_bytes_max",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
         if self.connection_answer_bytes_high > self.connection_answer_bytes_max:

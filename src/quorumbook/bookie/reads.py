@@ -3,8 +3,12 @@
 Every connection has a queue of reads and a window in bytes: nothing of it is begun while its peer
 does not take answers away, or while what is under way is believed to fill the window (the belief
 follows the sizes that really come).  Without this a few kilobytes of requests could demand
-gigabytes of answers.  Entries found in a cache are answered on the spot and leave as one write;
-what is missing goes to the storage as one job.
+gigabytes of answers.  All connections share the bookie's budget (``answer_budget.py``), and a job
+that finds larger entries than was believed ends early.  Questions for the last add confirmed and
+for lists of entries stand in the same queue (``lookups.py``).
+
+Entries found in a cache are answered on the spot and leave as one write; what is missing goes to
+the storage as one job.
 
 A read that finds nothing waits for adds of its ledger on their way (``arrivals.py``), without its
 share of the window, and looks once more.
@@ -22,13 +26,14 @@ from functools import partial
 from quorumbook.bookie.access import open_ledger
 from quorumbook.bookie.arrivals import Arrivals
 from quorumbook.bookie.connection import READS, Connection, WaitingRead
+from quorumbook.bookie.lookups import Lookups
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import server as answers
-from quorumbook.protocol.requests import BatchRead, Read, ReadRun
+from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadLAC, ReadRun
 from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.store import LedgerStorage
@@ -38,6 +43,9 @@ _log = logger("bookie.reads")
 _BATCH_HEADER_BYTES = 36
 #: Answers of a row leave in pieces of about this size.
 _PIECE_BYTES = 64 * 1024
+#: Reads of one job, and bytes after which it ends, or after what they were believed to be.
+_MISSING_MAX = 1024
+_JOB_BYTES = 1024 * 1024
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
@@ -138,6 +146,7 @@ class Reads:
         metrics: What is counted.
         arrivals: Adds on their way, which may bring what a read does not find.
         on_fenced: Called with a ledger when its fence is durable.
+        lookups: Carries out what is no read and has large answers.
     """
 
     def __init__(
@@ -148,7 +157,9 @@ class Reads:
         metrics: BookieMetrics,
         arrivals: Arrivals,
         on_fenced: Callable[[LedgerId], None],
+        lookups: Lookups,
     ) -> None:
+        self._lookups = lookups
         self._arrivals = arrivals
         self._clock = env.clock
         self._storage = storage
@@ -160,9 +171,10 @@ class Reads:
     def enqueue(self, connection: Connection, waiting: WaitingRead) -> None:
         """Put a read into its connection's queue; ``pump`` follows."""
         self._metrics.reads_in_progress += _count_of(waiting)
-        if isinstance(waiting[0], ReadRun):
-            connection.reads.append(waiting)
-        elif waiting[0].is_high_priority or waiting[0].is_fencing:
+        request = waiting[0]
+        if isinstance(request, Read | BatchRead) and (
+            request.is_high_priority or request.is_fencing
+        ):
             connection.reads.appendleft(waiting)
         else:
             connection.reads.append(waiting)
@@ -197,13 +209,17 @@ class Reads:
         connection.is_pumping = True
         try:
             while queue and connection.takes_answers and connection.is_open:
-                weight = self._weight(connection, queue[0][0])
-                if connection.read_bytes and connection.read_bytes + weight > self._window:
+                request = queue[0][0]
+                weight = self._weight(connection, request)
+                is_alone = isinstance(request, ReadLAC | ListEntries)
+                if connection.read_bytes and (
+                    is_alone or connection.read_bytes + weight > self._window
+                ):
                     break
-                if isinstance(queue[0][0], BatchRead):
-                    self._read_batch(connection, queue.popleft(), weight)
-                else:
-                    self._read_entries(connection)
+                if not connection.answer_budget.admits(connection, weight):
+                    connection.pause(READS)
+                    return
+                self._begin(connection, weight)
         finally:
             connection.is_pumping = False
         if queue:
@@ -214,6 +230,32 @@ class Reads:
         else:
             connection.resume(READS)
 
+    def _begin(self, connection: Connection, weight: int) -> None:
+        queue = connection.reads
+        request, arrived_ns, _, has_waited = queue[0]
+        if isinstance(request, BatchRead):
+            self._read_batch(connection, queue.popleft(), weight)
+        elif isinstance(request, Read | ReadRun):
+            self._read_entries(connection)
+        else:
+            waiting = queue.popleft()
+            connection.answer_budget.reserve(connection, weight)
+
+            def ended() -> None:
+                connection.answer_budget.release(connection, weight)
+                self._metrics.reads_in_progress -= 1
+                self.pump(connection)
+
+            def waits() -> bool:
+                again = partial(self._again, connection, [waiting])
+                if has_waited or not self._arrivals.wait(request.ledger_id, again):
+                    return False
+                connection.answer_budget.release(connection, weight)
+                self.pump(connection)
+                return True
+
+            self._lookups.begin(connection, request, arrived_ns, waits, ended)
+
     def forget(self, connection: Connection) -> None:
         """Drop the queue of a connection that is gone."""
         self._metrics.reads_in_progress -= sum(map(_count_of, connection.reads))
@@ -221,16 +263,17 @@ class Reads:
 
     # Single entries
 
-    def _read_row(self, connection: Connection) -> None:
+    def _read_row(self, connection: Connection, allowed: int) -> bool:
         """Answer the row of reads at the head of the queue from the caches.
 
-        What they lack is left at the head of the queue, read by read.
+        What they lack is left at the head of the queue, read by read.  Returns whether there may
+        be more answers now.
         """
         run, arrived_ns, _, _ = connection.reads.popleft()
         assert isinstance(run, ReadRun)
         cached = _CachedEntries(self._storage)
         max_lac = _max_lac(self._storage, run.ledger_id)
-        while run.entry_ids and connection.takes_answers:
+        while run.entry_ids and connection.takes_answers and cached.size_bytes <= allowed:
             entries = cached.row(run.ledger_id, run.entry_ids)
             if not entries:
                 break
@@ -239,13 +282,20 @@ class Reads:
             if run.entry_ids:
                 connection.flush_above(_PIECE_BYTES)
         self._count_hits(cached, arrived_ns)
-        is_waiting = run.entry_ids and not connection.takes_answers
+        is_full = cached.size_bytes > allowed or not connection.takes_answers
+        is_waiting = run.entry_ids and is_full
         rest = [run] if is_waiting else reversed(run.reads())
         connection.reads.extendleft((read, arrived_ns, None, False) for read in rest)
+        return not is_full
 
-    def _weight(self, connection: Connection, request: Read | BatchRead | ReadRun) -> int:
+    def _weight(
+        self, connection: Connection, request: Read | BatchRead | ReadRun | ReadLAC | ListEntries
+    ) -> int:
         if isinstance(request, BatchRead):
             return self._batch_limit(request)
+        if isinstance(request, ReadLAC | ListEntries):
+            # How large they get is not known before.
+            return self._batch_bytes_max
         return connection.read_size_estimate
 
     def _read_entries(self, connection: Connection) -> None:
@@ -254,15 +304,19 @@ class Reads:
         missing: list[WaitingRead] = []
         wanted: list[tuple[LedgerId, EntryId]] = []
         arrived_ns = queue[0][1]
-        room = self._window - connection.read_bytes
         estimate = connection.read_size_estimate
+        room = min(self._window - connection.read_bytes, connection.answer_budget.room(estimate))
         cached = _CachedEntries(self._storage)
-        while queue and connection.takes_answers:
+        allowed = max(0, connection.answer_budget.room(estimate) - connection.unflushed_bytes)
+        while queue and connection.takes_answers and cached.size_bytes <= allowed:
             request, _, woken, _ = waiting = queue[0]
-            if isinstance(request, BatchRead) or (missing and len(missing) * estimate >= room):
+            if not isinstance(request, Read | ReadRun) or (
+                missing and (len(missing) * estimate >= room or len(missing) == _MISSING_MAX)
+            ):
                 break
             if isinstance(request, ReadRun):
-                self._read_row(connection)
+                if not self._read_row(connection, allowed):
+                    break
                 continue
             queue.popleft()
             entry_id = request.entry_id
@@ -308,13 +362,16 @@ class Reads:
         wanted: list[tuple[LedgerId, EntryId]],
     ) -> None:
         weight = len(missing) * connection.read_size_estimate
-        connection.read_bytes += weight
+        connection.answer_budget.reserve(connection, weight)
 
         def done(results: list[bytes | BaseException]) -> None:
-            connection.read_bytes -= weight
+            connection.answer_budget.release(connection, weight)
+            # Where the entries were larger than believed, the last ones were not read.
+            not_read = missing[len(results) :]
+            connection.reads.extendleft(reversed(not_read))
             largest = 1024
             denied: list[tuple[WaitingRead, BaseException]] = []
-            for waiting, result in zip(missing, results, strict=True):
+            for waiting, result in zip(missing, results, strict=False):
                 if not isinstance(result, BaseException):
                     largest = max(largest, len(result))
                 elif _is_denied(result) and waiting[2] is None and not waiting[3]:
@@ -327,7 +384,7 @@ class Reads:
             connection.read_size_estimate = max(largest, connection.read_size_estimate // 2)
             self.pump(connection)
 
-        self._storage.read(wanted, done)
+        self._storage.read(wanted, done, max_size_bytes=max(weight, _JOB_BYTES))
 
     def _answer_denied(
         self, connection: Connection, denied: list[tuple[WaitingRead, BaseException]]
@@ -409,10 +466,10 @@ class Reads:
     def _read_batch(self, connection: Connection, waiting: WaitingRead, weight: int) -> None:
         request, arrived_ns, _, has_waited = waiting
         assert isinstance(request, BatchRead)
-        connection.read_bytes += weight
+        connection.answer_budget.reserve(connection, weight)
 
         def done(pieces: list[bytes], count: int, error: BaseException | None) -> None:
-            connection.read_bytes -= weight
+            connection.answer_budget.release(connection, weight)
             if _is_denied(error) and not has_waited:
                 again = partial(self._again, connection, [waiting])
                 if self._arrivals.wait(request.ledger_id, again):

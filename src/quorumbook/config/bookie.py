@@ -102,12 +102,22 @@ BOOKIE_OPTIONS = (
         minimum=0,
     ),
     Option(
-        "bookie", "add_bytes_max", Kind.SIZE, 256 * _MB,
+        "bookie", "long_polls_max", Kind.INTEGER, 50_000,
+        "Long polls of all connections that may wait at a time; 0: none.",
+        minimum=0,
+    ),
+    Option(
+        "bookie", "add_bytes_max", Kind.SIZE, 128 * _MB,
         "Adds of all connections that are not answered yet.",
         minimum=1,
     ),
     Option(
-        "bookie", "partial_frame_bytes_max", Kind.SIZE, 256 * _MB,
+        "bookie", "answer_bytes_max", Kind.SIZE, 64 * _MB,
+        "Answers of all connections being made or not taken by peers; above it reads wait.",
+        minimum=1,
+    ),
+    Option(
+        "bookie", "partial_frame_bytes_max", Kind.SIZE, 128 * _MB,
         "Bytes of begun frames of all connections; above it the oldest frame is given up.",
         minimum=1,
     ),

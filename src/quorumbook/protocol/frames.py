@@ -16,6 +16,8 @@ from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 
 LENGTH = Struct(">i")
 LENGTH_SIZE_BYTES = 4
+#: Pieces of a frame that are smaller are gathered: each as an object of its own takes 200 bytes.
+_PIECE_BYTES = 4096
 
 
 def frame(body: bytes) -> bytes:
@@ -33,7 +35,7 @@ class FrameBuffer:
         self.pending_bytes = 0
         #: What is missing of it; of its length, while that is not known.
         self.missing_bytes = 0
-        self._parts: list[bytes | memoryview] = []
+        self._parts: list[bytes | bytearray | memoryview] = []
 
     def take(self, data: bytes) -> bytes:
         """Return the bytes to decode now, or nothing if no frame is complete yet.
@@ -42,7 +44,13 @@ class FrameBuffer:
         """
         if not self.pending_bytes:
             return data
-        self._parts.append(data)
+        parts = self._parts
+        if len(data) >= _PIECE_BYTES:
+            parts.append(data)
+        elif isinstance(parts[-1], bytearray):
+            parts[-1] += data
+        else:
+            parts.append(bytearray(data))
         self.pending_bytes += len(data)
         self.missing_bytes -= len(data)
         if self.missing_bytes > 0:
@@ -82,7 +90,9 @@ class FrameBuffer:
             self.missing_bytes = LENGTH_SIZE_BYTES - size
         else:
             self.missing_bytes = LENGTH_SIZE_BYTES + self.length_at(data, position) - size
-        self._parts.append(memoryview(data)[position:])
+        # A few bytes would keep the whole chunk that they came in.
+        is_most = 2 * size >= len(data)
+        self._parts.append(memoryview(data)[position:] if is_most else data[position:])
         self.pending_bytes = size
 
     def length_at(self, data: bytes, position: int) -> int:

@@ -18,6 +18,9 @@ from quorumbook.protocol import varint
 from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status
 
+#: So many requests, or a few more, are decoded at a time; the others of a chunk wait for a turn.
+REQUESTS_MAX = 128
+
 
 class Operation(IntEnum):
     """What is asked, with the numbers of v3."""

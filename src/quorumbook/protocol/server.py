@@ -29,7 +29,7 @@ from quorumbook.protocol.answers import (
     write_lac_answer,
 )
 from quorumbook.protocol.frames import LENGTH, FrameBuffer
-from quorumbook.protocol.requests import Request
+from quorumbook.protocol.requests import REQUESTS_MAX, Request
 from quorumbook.protocol.v2 import ADD, READ
 
 __all__ = [
@@ -57,19 +57,20 @@ _LAST_BYTE_OF_NO_FIELD = 0x07  # bytes up to this one begin no protobuf message
 class RequestDecoder:
     """Turns the bytes of one connection into requests."""
 
-    __slots__ = ("_buffer", "_rest", "is_v2")
+    __slots__ = ("_buffer", "_position", "_rest", "is_v2")
 
     def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
         self._buffer = FrameBuffer(max_frame_size_bytes)
-        #: What stands behind the requests returned last, from a frame on that is too large.
+        #: A chunk with frames that are not decoded yet, and where they begin.
         self._rest = b""
+        self._position = 0
         #: Whether the connection has settled on v2.
         self.is_v2 = False
 
     @property
     def pending_bytes(self) -> int:
         """How many bytes are kept that are no requests yet."""
-        return self._buffer.pending_bytes + len(self._rest)
+        return self._buffer.pending_bytes + len(self._rest) - self._position
 
     @property
     def is_behind(self) -> bool:
@@ -88,23 +89,30 @@ class RequestDecoder:
     def feed(self, data: bytes, *, may_rise: bool = False) -> list[Request]:
         """Decode a chunk; an incomplete frame at its end waits for the next.
 
+        Of very many requests only the first are returned, and ``is_behind`` says that there are
+        more; until they are, no further chunk may come.
+
         Args:
             data: The chunk.
             may_rise: The requests may raise the limit when they are carried out; so a frame
-                behind them that is too large is judged after that (``is_behind``).
+                behind them that is too large is judged after that (``is_behind`` too).
 
         Raises:
             RemoteProtocolError: these are no requests, or a frame is too large.  Nothing of the
                 chunk is to be carried out; close the connection.
         """
+        position = self._position
         if self._rest:
-            data, self._rest = self._rest, b""
+            data, self._rest, self._position = self._rest, b"", 0
         else:
             data = self._buffer.take(data)
         requests: list[Request] = []
         max_length = self._buffer.max_frame_size_bytes - 4
-        position, end = 0, len(data)
+        end = len(data)
         while end - position >= 4:
+            if len(requests) >= REQUESTS_MAX:
+                self._rest, self._position = data, position
+                return requests
             length = LENGTH.unpack_from(data, position)[0]
             stop = position + 4 + length
             if stop > end or not 0 < length <= max_length:
@@ -136,9 +144,9 @@ class RequestDecoder:
             if position == begin:
                 requests.append(v2_requests.decode_request(data, position, stop))
                 position = stop
-        rest = data[position:] if may_rise and requests else b""
-        if len(rest) >= 4 and LENGTH.unpack_from(rest)[0] > max_length:
-            self._rest = rest
+        is_for_later = may_rise and requests and end - position >= 4
+        if is_for_later and LENGTH.unpack_from(data, position)[0] > max_length:
+            self._rest, self._position = data, position
         else:
             self._buffer.keep(data, position)
         return requests

@@ -14,6 +14,7 @@ from struct import Struct
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import MASTER_KEY_SIZE_BYTES, EntryId, LedgerId
 from quorumbook.protocol.requests import (
+    REQUESTS_MAX,
     AddRun,
     Auth,
     BatchRead,
@@ -64,7 +65,7 @@ def decode_adds(
     The caller has seen that a complete add of version 1 or 2 begins there.
     """
     unpack = _ADD_REQUEST.unpack_from
-    while end - position >= _LEAST_ADD_SIZE:
+    while end - position >= _LEAST_ADD_SIZE and len(requests) < REQUESTS_MAX:
         length, run_header, run_key, run_ledger_id, first = unpack(data, position)
         stop = position + 4 + length
         if stop > end or length > max_length or run_header >> 16 not in _ADD_HEADS:
@@ -174,7 +175,7 @@ def decode_reads(data: bytes, position: int, end: int, requests: list[Request]) 
     """Decode the plain reads that follow each other from a position on; return where they end."""
     unpack = READ_REQUEST.unpack_from
     append = requests.append
-    while end - position >= 24:
+    while end - position >= 24 and len(requests) < REQUESTS_MAX:
         length, header, ledger_id, entry_id = unpack(data, position)
         if length != 20 or header != _PLAIN_READ:
             break

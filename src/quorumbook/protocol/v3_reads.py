@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol import varint
-from quorumbook.protocol.requests import Operation, Read, ReadRun, Request
+from quorumbook.protocol.requests import REQUESTS_MAX, Operation, Read, ReadRun, Request
 from quorumbook.protocol.runs import MAX_GAP
 from quorumbook.protocol.v3_runs import LEAST_SIZE, decode_header, expect, struct_of
 
@@ -51,7 +51,10 @@ def decode_reads(
     Plain are reads of one entry without key, flag or waiting.  Returns the position itself if the
     frame there is another.
     """
-    while (frame := _frame_at(data, position, end, max_length)) is not None:
+    while (
+        len(requests) < REQUESTS_MAX
+        and (frame := _frame_at(data, position, end, max_length)) is not None
+    ):
         position = frame.stop
         if not data.startswith(data[frame.start : frame.start + 4], position):
             requests.append(frame.read)

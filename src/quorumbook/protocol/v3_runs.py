@@ -21,7 +21,7 @@ from typing import NamedTuple
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
-from quorumbook.protocol.requests import AddRun, Operation, Request, Unsupported
+from quorumbook.protocol.requests import REQUESTS_MAX, AddRun, Operation, Request, Unsupported
 from quorumbook.protocol.runs import MAX_GAP, build_run
 from quorumbook.protocol.status import Status
 
@@ -134,7 +134,7 @@ def decode_adds(
     Returns the position itself if the frame there is no add of a known layout.
     """
     add, stop = _add_at(data, position, end, max_length)
-    while add is not None:
+    while add is not None and len(requests) < REQUESTS_MAX:
         first = add
         bodies = [b"", data[add.body_at : add.body_end]]
         ids = [add.entry_id]

@@ -80,12 +80,21 @@ class Caches:
 
     def unflushed_ranges(self, ledger_id: LedgerId) -> list[range]:
         """Return the ids in the write caches as ranges, in no order."""
-        ranges: list[range] = []
-        for cache in (self.active, self.flushing):
-            for run in cache.runs(ledger_id) if cache is not None else ():
-                ids = run.entry_ids()
-                if isinstance(ids, range):
-                    ranges.append(ids)
-                else:
-                    ranges.extend(range(entry_id, entry_id + 1) for entry_id in ids)
-        return ranges
+        return ranges_of(self.unflushed_runs(ledger_id))
+
+    def unflushed_runs(self, ledger_id: LedgerId) -> list[EntryRun]:
+        """Return the runs in the write caches, in no order."""
+        caches = (self.active, self.flushing)
+        return [run for cache in caches if cache is not None for run in cache.runs(ledger_id)]
+
+
+def ranges_of(runs: list[EntryRun]) -> list[range]:
+    """Return the ids of runs as ranges, in no order."""
+    ranges: list[range] = []
+    for run in runs:
+        ids = run.entry_ids()
+        if isinstance(ids, range):
+            ranges.append(ids)
+        else:
+            ranges.extend(range(entry_id, entry_id + 1) for entry_id in ids)
+    return ranges

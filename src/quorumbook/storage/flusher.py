@@ -28,6 +28,8 @@ from quorumbook.storage.marks import Marks
 from quorumbook.storage.options import StorageOptions
 
 _ATTEMPTS = 5
+#: Ledgers whose state no checkpoint has stored yet stay in memory, fences of unknown ones too.
+_CHANGED_LEDGERS_MAX = 20_000
 #: A rest; with pieces of 256 KB it bounds how long a checkpoint takes that nothing hurries.
 _REST_S = 0.005
 #: So many times faster than the next write cache fills a checkpoint goes on.
@@ -148,10 +150,11 @@ class Flusher:
         return full - self._random_below(full // 3 + 1)
 
     def flush_if_full(self) -> None:
-        """Flush soon if the write cache is full enough; called after each batch."""
+        """Flush soon if there is enough to; called after each batch."""
         enough = 1 if self.is_room_wanted else self._flush_bytes
+        is_full = self._caches.active.size_bytes >= enough
         if (
-            self._caches.active.size_bytes >= enough
+            (is_full or len(self._book.table.dirty) >= _CHANGED_LEDGERS_MAX)
             and self._running is None
             and not self._is_scheduled
             and self._failed is None

@@ -15,12 +15,15 @@ from __future__ import annotations
 import hmac
 import weakref
 from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
 from struct import Struct
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.storage.state_file import LedgerState
 
 _LAC = Struct(">q")
+#: Cancelled watches that may lie among the others, beside as many as there are others.
+_CANCELLED_MAX = 16
 
 
 def lac_of_packet(packet: bytes) -> EntryId:
@@ -43,8 +46,10 @@ class LedgerHandle:
     __slots__ = (
         "__weakref__",
         "_arrivals",
+        "_awaited",
         "_ended",
         "_waiters",
+        "_watches",
         "deferred_in_flight",
         "explicit_lac",
         "explicit_lac_id",
@@ -101,8 +106,11 @@ class LedgerHandle:
         self._ended = 0
         #: By the key that cancels the watch: at which of them to call, in ascending order.
         self._arrivals: dict[object, tuple[int, Callable[[], None]]] = {}
-        #: By the key that cancels the watch, in the order in which they came.
-        self._waiters: dict[object, tuple[EntryId, Callable[[], None]]] = {}
+        #: By the number that cancels the watch.
+        self._waiters: dict[int, Callable[[], None]] = {}
+        #: Above which last add confirmed each waits, the lowest first; cancelled ones too.
+        self._awaited: list[tuple[EntryId, int]] = []
+        self._watches = 0
 
     def __repr__(self) -> str:
         fenced = ", fenced" if self.is_fenced else ""
@@ -134,11 +142,16 @@ class LedgerHandle:
         Returns:
             A function that cancels the watch.
         """
-        key = object()
-        self._waiters[key] = (above, callback)
+        self._watches += 1
+        number = self._watches
+        self._waiters[number] = callback
+        heappush(self._awaited, (above, number))
 
         def cancel() -> None:
-            self._waiters.pop(key, None)
+            self._waiters.pop(number, None)
+            if len(self._awaited) > 2 * len(self._waiters) + _CANCELLED_MAX:
+                self._awaited = [one for one in self._awaited if one[1] in self._waiters]
+                heapify(self._awaited)
 
         return cancel
 
@@ -174,11 +187,16 @@ class LedgerHandle:
         """Tell whether somebody waits for the last add confirmed."""
         return bool(self._waiters)
 
-    def take_woken(self) -> list[Callable[[], None]]:
-        """Take the callbacks of all readers whose wait is over."""
+    def take_woken(self, max_count: int) -> list[Callable[[], None]]:
+        """Take the callbacks of readers whose wait is over; looks at no others."""
         lac = self.last_add_confirmed
-        woken = [key for key, (above, _) in self._waiters.items() if above < lac or self.is_deleted]
-        return [self._waiters.pop(key)[1] for key in woken]
+        awaited = self._awaited
+        woken: list[Callable[[], None]] = []
+        while len(woken) < max_count and awaited and (awaited[0][0] < lac or self.is_deleted):
+            callback = self._waiters.pop(heappop(awaited)[1], None)
+            if callback is not None:
+                woken.append(callback)
+        return woken
 
     def state(self) -> LedgerState:
         """Return what has to be stored."""

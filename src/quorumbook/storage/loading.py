@@ -77,12 +77,20 @@ class Loader:
         self._read_log = read_log
         self._statistics = statistics
 
-    def load_entries(self, wanted: list[tuple[int, LedgerId, EntryId, bool]]) -> Loaded:
-        """Load entries (place, ledger, entry, whether to read the whole run), one by one."""
+    def load_entries(
+        self, wanted: list[tuple[int, LedgerId, EntryId, bool]], max_size_bytes: int
+    ) -> Loaded:
+        """Load entries (place, ledger, entry, whether to read the whole run), one by one.
+
+        None after more than that size have been loaded.
+        """
         loaded = Loaded()
+        size = 0
         run: EntryRun | None = None
         before: tuple[LedgerId, EntryId] | None = None
         for _, ledger_id, entry_id, is_adjacent in wanted:
+            if size > max_size_bytes:
+                break
             adjacent = is_adjacent or (
                 before is not None and before[0] == ledger_id and 0 < entry_id - before[1] <= STRIDE
             )
@@ -90,6 +98,7 @@ class Loader:
             if run is not None and run.ledger_id == ledger_id and run.has(entry_id):
                 body = run.entry(entry_id)
                 assert body is not None
+                size += len(body)
                 loaded.results.append(body)
                 continue
             try:
@@ -98,6 +107,7 @@ class Loader:
                 loaded.results.append(self._failure(ledger_id, entry_id, entry_id, error, loaded))
                 continue
             run = whole or run
+            size += len(body)
             loaded.results.append(body)
         return loaded
 

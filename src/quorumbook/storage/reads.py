@@ -16,8 +16,10 @@ loop step of the request, and the index later.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from quorumbook.env import Worker
 from quorumbook.errors import (
@@ -35,13 +37,14 @@ from quorumbook.ids import (
     LedgerId,
 )
 from quorumbook.protocol.run import SIZE, EntryRun
-from quorumbook.storage.caches import Caches
+from quorumbook.storage.caches import Caches, ranges_of
 from quorumbook.storage.index_reader import IndexReader
 from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.loading import STRIDE, Loaded, Loader, LogReader, ReadStatistics
 from quorumbook.storage.options import MIB, Damage
 from quorumbook.storage.peeking import Peeks
 
+T = TypeVar("T")
 BatchDone: TypeAlias = Callable[[list[bytes], int, BaseException | None], None]
 #: Gives a run that has the entry, and up to which id its entries are the newest.
 LookUp: TypeAlias = Callable[[EntryId], tuple[EntryRun, EntryId] | None]
@@ -132,13 +135,18 @@ class Reads:
         self,
         requests: Sequence[tuple[LedgerId, EntryId]],
         done: Callable[[list[bytes | BaseException]], None],
+        max_size_bytes: int = sys.maxsize,
     ) -> None:
         """Read entries; see ``LedgerStorage.read``."""
-        if requests and self._awaits_ahead(requests[0], lambda: self.read(requests, done)):
+        again = partial(self.read, requests, done, max_size_bytes)
+        if requests and self._awaits_ahead(requests[0], again):
             return
+        size = 0
         results: list[bytes | BaseException] = []
         missing: list[tuple[int, LedgerId, EntryId, bool]] = []
         for place, (ledger_id, entry_id) in enumerate(requests):
+            if size > max_size_bytes:
+                break
             found = self._from_memory(ledger_id, entry_id)
             if isinstance(found, LedgerHandle):
                 wanted = found.last_entry_id if entry_id == INVALID_ENTRY_ID else entry_id
@@ -152,6 +160,8 @@ class Reads:
                     found = peeked
             else:
                 self.statistics.cache_hits += 1
+            if isinstance(found, bytes):
+                size += len(found)
             results.append(found)
         if not missing:
             done(results)
@@ -161,6 +171,10 @@ class Reads:
         def finish(answer: Loaded | BaseException) -> None:
             loaded = self._take(answer, generation)
             for index, (place, ledger_id, entry_id, _) in enumerate(missing):
+                if loaded.error is None and index == len(loaded.results):
+                    # Those before it were large.
+                    del results[place:]
+                    break
                 result = loaded.error or loaded.results[index]
                 if isinstance(result, NoSuchEntryError):
                     # While the index was looked through it may have come.
@@ -170,7 +184,7 @@ class Reads:
                 self._read_ahead(run.ledger_id, run.last_entry_id + 1)
             done(results)
 
-        self._worker.submit(lambda: self._loader.load_entries(missing), finish)
+        self._worker.submit(lambda: self._loader.load_entries(missing, max_size_bytes), finish)
 
     def read_batch(
         self,
@@ -255,14 +269,23 @@ class Reads:
         self, ledger_id: LedgerId, done: Callable[[list[range] | BaseException], None]
     ) -> None:
         """Give the ids of all entries that can be read as ascending ranges, or an error."""
-        unflushed = self._caches.unflushed_ranges(ledger_id)
+        self.list_entries(ledger_id, lambda ids: ids, done)
 
-        def job() -> list[range]:
+    def list_entries(
+        self,
+        ledger_id: LedgerId,
+        shape: Callable[[list[range]], T],
+        done: Callable[[T | BaseException], None],
+    ) -> None:
+        """Give what the worker makes of the ids; see ``LedgerStorage.list_entries``."""
+        unflushed = self._caches.unflushed_runs(ledger_id)
+
+        def job() -> T:
             runs = self._index.runs(ledger_id)
             stored = [ids for run in runs if not run.is_damaged for ids in run.ranges()]
-            return merge_ranges([*stored, *unflushed])
+            return shape(merge_ranges([*stored, *ranges_of(unflushed)]))
 
-        def finish(answer: list[range] | BaseException) -> None:
+        def finish(answer: T | BaseException) -> None:
             doubt = answer if isinstance(answer, StorageError) else self._doubt
             done(answer if doubt is None else BookieIOError(str(doubt), ledger_id=ledger_id))
 

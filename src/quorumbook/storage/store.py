@@ -17,9 +17,11 @@ start and replay (``startup``).
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from typing import TypeVar
 
 from quorumbook.env import DiskUsage, Env, Worker, logger, run_job
 from quorumbook.errors import InternalError, StorageError
@@ -47,6 +49,7 @@ from quorumbook.storage.writes import Done, Writes
 _DAMAGE_LIMIT = 10_000
 #: Entry logs that the loop holds open beside the read worker.
 _PEEKED_FILES = 64
+T = TypeVar("T")
 _log = logger("storage")
 
 
@@ -382,15 +385,18 @@ class LedgerStorage:
         self,
         requests: Sequence[tuple[LedgerId, EntryId]],
         done: Callable[[list[bytes | BaseException]], None],
+        max_size_bytes: int = sys.maxsize,
     ) -> None:
         """Read entries, one job for all; an entry id of -1 means the ledger's last entry.
+
+        After more than that size nothing further is read: what ``done`` gets is shorter then.
 
         ``done`` gets an entry or an error for each request, in order: ``NoSuchLedgerError`` and
         ``NoSuchEntryError`` only where absence is proven, ``UnknownLedgerStateError`` instead
         in limbo, ``BookieIOError`` for damage.  It is called before this returns if the caches
         had everything.
         """
-        self._reads.read(requests, done)
+        self._reads.read(requests, done, max_size_bytes)
 
     def read_batch(
         self,
@@ -419,6 +425,15 @@ class LedgerStorage:
     ) -> None:
         """Give all entry ids held of a ledger as ascending ranges (step 1)."""
         self._reads.entry_ids(ledger_id, done)
+
+    def list_entries(
+        self,
+        ledger_id: LedgerId,
+        shape: Callable[[list[range]], T],
+        done: Callable[[T | BaseException], None],
+    ) -> None:
+        """Give what ``shape``, called by the read worker, makes of all entry ids."""
+        self._reads.list_entries(ledger_id, shape, done)
 
     def note_damage(self, damage: Damage) -> None:
         """Write down that entries cannot be given back."""

@@ -22,6 +22,8 @@ from quorumbook.storage.journal.several import Journals, joined
 from quorumbook.storage.ledgers import LedgerHandle
 
 Done: TypeAlias = Callable[[BaseException | None], None]
+#: Readers told of a last add confirmed in one turn of the loop.
+_WOKEN_A_TURN = 256
 _log = logger("storage")
 
 
@@ -158,8 +160,11 @@ class Writes:
 
     @staticmethod
     def wake(handle: LedgerHandle) -> None:
-        """Call the readers whose wait for the last add confirmed is over."""
-        for callback in handle.take_woken():
+        """Call the readers whose wait for the last add confirmed is over, some in each turn."""
+        woken = handle.take_woken(_WOKEN_A_TURN)
+        if len(woken) == _WOKEN_A_TURN:
+            asyncio.get_running_loop().call_soon(Writes.wake, handle)
+        for callback in woken:
             try:
                 callback()
             except Exception:
@@ -197,6 +202,7 @@ class Writes:
                 handle.key_needed = handle.key_needed or not handle.is_stored
             elif not handle.is_deleted:
                 self._book.set_fenced(handle)
+                self._on_shown()
             for waiter in waiters:
                 try:
                     waiter(error)

@@ -122,7 +122,7 @@ class ScriptedStorage:
                     self.entries[handle.ledger_id, entry_id] = body
                 handle.last_entry_id = max(handle.last_entry_id, run.last_entry_id)
                 handle.raise_lac(run.last_add_confirmed())
-                for callback in handle.take_woken():
+                for callback in handle.take_woken(1000):
                     callback()
 
         self.log.append(("append", len(items), deferred_sync))
@@ -156,7 +156,7 @@ class ScriptedStorage:
             if lac > handle.last_add_confirmed or handle.explicit_lac is None:
                 handle.explicit_lac = packet
             handle.raise_lac(lac)
-            for callback in handle.take_woken():
+            for callback in handle.take_woken(1000):
                 callback()
 
         self._enqueue(effect, done)
@@ -199,6 +199,7 @@ class ScriptedStorage:
         self,
         requests: Sequence[tuple[int, int]],
         done: Callable[[list[bytes | BaseException]], None],
+        max_size_bytes: int = 1 << 60,
     ) -> None:
         self.log.append(("read", len(requests)))
 
@@ -244,6 +245,14 @@ class ScriptedStorage:
     ) -> None:
         ids = sorted(entry for ledger, entry in self.entries if ledger == ledger_id)
         done([range(entry_id, entry_id + 1) for entry_id in ids])
+
+    def list_entries(
+        self,
+        ledger_id: int,
+        shape: Callable[[list[range]], bytes],
+        done: Callable[[bytes | BaseException], None],
+    ) -> None:
+        self.entry_ids(ledger_id, lambda ids: done(shape(ids)))  # type: ignore[arg-type]
 
 
 class Server:

@@ -228,8 +228,8 @@ async def test_r09_an_entry_that_comes_while_the_index_is_looked_through_is_not_
         looked, may_end = threading.Event(), threading.Event()
         load = loader.load_entries
 
-        def slow(wanted: Any) -> Any:
-            found = load(wanted)
+        def slow(*wanted: Any) -> Any:
+            found = load(*wanted)
             looked.set()
             may_end.wait()
             return found

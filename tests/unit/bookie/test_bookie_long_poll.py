@@ -154,7 +154,7 @@ async def test_a_poll_of_a_deleted_ledger_ends() -> None:
         await until(lambda: server.metrics.long_polls_waiting == 1)
         handle = storage.handles.pop(1)
         handle.is_deleted = True
-        for callback in handle.take_woken():
+        for callback in handle.take_woken(1000):
             callback()
         assert (await reader.v3_answer()).status is Status.NO_LEDGER
 

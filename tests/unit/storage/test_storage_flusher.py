@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from doubles.sim_threads import turn
-from doubles.storage_world import SMALL, World, run_of, until
+from doubles.storage_world import KEY, SMALL, World, run_of, until
 from quorumbook.errors import DiskFullError
+from quorumbook.storage import flusher as flusher_module
 from quorumbook.storage.marks import LogMark
 
 #: More than one piece of a checkpoint, which rests behind each.
@@ -167,3 +168,23 @@ async def test_a_full_disk_gets_the_space_of_deleted_journals_at_once(tmp_path: 
     assert not [path for path in world.disk.files() if path.endswith(".old")]
     await world.storage.flush()
     await world.storage.stop()
+
+
+async def test_fences_of_very_many_ledgers_are_stored_and_leave_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher_module, "_CHANGED_LEDGERS_MAX", 50)
+    world = World(tmp_path)
+    await world.start(handle_limit=10)
+    table = world.storage._book.table
+    for ledger_id in range(200):
+        done: list[BaseException | None] = []
+        handle = world.storage.create_handle(ledger_id, KEY)
+        world.storage.fence(handle, done.append)
+        del handle
+        await until(lambda done=done: done)
+    await until(lambda: len(table) <= 60 and len(table.dirty) < 50)
+    for ledger_id in range(200):
+        handle = world.storage.handle(ledger_id)
+        assert handle is not None
+        assert handle.is_fence_durable

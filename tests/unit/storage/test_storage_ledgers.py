@@ -37,7 +37,7 @@ def test_a_watch_is_cancelled_without_a_search_through_all_others() -> None:
         cancel()
     assert Callback.compared == 0
     handle.raise_lac(5)
-    for callback in handle.take_woken():
+    for callback in handle.take_woken(1000):
         callback()
     assert [reader.calls for reader in readers] == [1] * 100 + [0] * 200
     assert not handle.has_waiters
@@ -49,11 +49,11 @@ def test_readers_are_woken_in_the_order_in_which_they_came() -> None:
     for number in range(5):
         handle.watch_lac(number, lambda number=number: order.append(number))  # type: ignore[misc]
     handle.raise_lac(3)
-    for callback in handle.take_woken():
+    for callback in handle.take_woken(1000):
         callback()
     assert order == [0, 1, 2]
     handle.is_deleted = True
-    for callback in handle.take_woken():
+    for callback in handle.take_woken(1000):
         callback()
     assert order == [0, 1, 2, 3, 4]
 
@@ -80,3 +80,35 @@ async def test_a_ledger_above_all_others_is_new_without_a_look_at_the_index(tmp_
     assert world.storage.handle(6) is None
     assert looked == [11, 9, 6]
     await world.storage.stop()
+
+
+def test_a_rise_looks_at_nobody_whom_it_does_not_wake() -> None:
+    class Counted(int):
+        looks = 0
+
+        def __lt__(self, other: int) -> bool:
+            Counted.looks += 1
+            return int(self) < other
+
+    handle = LedgerHandle(1, b"")
+    woken: list[int] = []
+    for above in range(1000):
+        handle.watch_lac(Counted(10 + above), lambda above=above: woken.append(above))
+    Counted.looks = 0
+    handle.raise_lac(12)
+    for callback in handle.take_woken(100):
+        callback()
+    assert woken == [0, 1]
+    assert Counted.looks < 100
+
+
+def test_readers_of_one_rise_are_woken_in_pieces_and_cancelled_ones_leave_nothing() -> None:
+    handle = LedgerHandle(1, b"")
+    cancels = [handle.watch_lac(5, lambda: None) for _ in range(1000)]
+    for cancel in cancels[:900]:
+        cancel()
+    assert len(handle._awaited) <= 2 * 100 + 16
+    handle.raise_lac(6)
+    assert len(handle.take_woken(60)) == 60
+    assert len(handle.take_woken(60)) == 40
+    assert not handle.has_waiters

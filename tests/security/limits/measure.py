@@ -1,0 +1,184 @@
+"""One attack on a bookie of its own: memory, the loop's longest stall, an honest writer's latency.
+
+Memory is the resident set as the system counts it, its peak included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+from limits.attacks import ATTACKS, Target, prepare
+
+HERE = Path(__file__).parent
+_LONGEST = struct.Struct("dd")
+MB = 1024 * 1024
+#: Two write caches and the read cache of a bookie as it is by default.
+CACHES_BYTES = (2 * 64 + 32) * MB
+QUIET_S = 3.0
+SECRET = "s" * 24
+
+
+@dataclass
+class Outcome:
+    """What an attack came to."""
+
+    attack: str
+    by: str
+    sent_bytes: int
+    before_bytes: int
+    peak_bytes: int
+    stall_s: float
+    wall_stall_s: float
+    quiet_ms: tuple[float, float]
+    attacked_ms: tuple[float, float]
+    appended: int
+    has_ended: bool
+
+
+class Watched:
+    """A bookie process with a stopwatch, and the honest writer beside it."""
+
+    def __init__(self, directory: Path, *, is_guarded: bool) -> None:
+        self.directory = directory
+        self.uri = f"sqlite:///{directory}/metadata.db"
+        self.is_guarded = is_guarded
+        self.port = self.http_port = 0
+        self.latencies: list[tuple[float, float]] = []
+        self._longest = directory / "longest"
+
+    @property
+    def options(self) -> dict[str, str]:
+        if not self.is_guarded:
+            return {}
+        secret = str(self.directory / "secret")
+        return {"auth_plugin": "shared-secret", "auth_settings": secret}
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Watched]:
+        self._longest.write_bytes(bytes(_LONGEST.size))
+        base = [sys.executable, "-m", "quorumbook"]
+        init = [*base, "cluster", "init", "--metadata", self.uri]
+        subprocess.run(init, check=True, capture_output=True)
+        words = [sys.executable, str(HERE / "watched.py"), str(self._longest)]
+        words += ["bookie", "run", "-o", "jsonl", "--metadata", self.uri, "--port", "0"]
+        words += ["--data-dir", str(self.directory / "data"), "--stop-with-parent"]
+        words += ["--set", "http.port=0", "--set", "storage.flush_interval_s=20"]
+        if self.is_guarded:
+            secret = self.directory / "secret"
+            secret.write_text(f"writer:{SECRET}\n")
+            secret.chmod(0o600)
+            for name, value in self.options.items():
+                words += ["--set", f"bookie.{name}={value}"]
+        with (self.directory / "bookie.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
+        with self.process:
+            try:
+                assert self.process.stdout is not None
+                line = json.loads(await asyncio.to_thread(self.process.stdout.readline))
+                self.port = int(line["bookie_id"].rpartition(":")[2])
+                self.http_port = int(str(line.get("http", ":0")).rpartition(":")[2].strip("/"))
+                async with self._writing():
+                    yield self
+            finally:
+                self.process.kill()
+
+    @contextlib.asynccontextmanager
+    async def _writing(self) -> AsyncIterator[None]:
+        words = [str(HERE / "honest.py"), self.uri, json.dumps(self.options)]
+        with (self.directory / "writer.log").open("wb") as log:
+            writer = await asyncio.create_subprocess_exec(
+                sys.executable, *words, stdout=subprocess.PIPE, stderr=log
+            )
+        assert writer.stdout is not None
+        await writer.stdout.readline()
+        taking = asyncio.create_task(self._take(writer.stdout))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                writer.kill()
+            await taking
+            await writer.wait()
+
+    async def _take(self, lines: asyncio.StreamReader) -> None:
+        async for line in lines:
+            moment, took = line.split()
+            self.latencies.append((float(moment), float(took)))
+
+    def memory(self, name: str) -> int:
+        """Return VmRSS, or VmHWM since ``forget``."""
+        try:
+            text = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:
+            return 0
+        found = [line for line in text.splitlines() if line.startswith(name)]
+        return int(found[0].split()[1]) * 1024 if found else 0
+
+    def forget(self) -> None:
+        """Begin to measure peak and stalls."""
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        with self._longest.open("r+b") as file:
+            file.write(bytes(_LONGEST.size))
+
+    def stalls(self) -> tuple[float, float]:
+        return _LONGEST.unpack(self._longest.read_bytes())
+
+    def latency(self, since: float, until: float) -> tuple[float, float]:
+        """Return the median and the 99th percentile, in milliseconds."""
+        took = [ms for moment, ms in self.latencies if since <= moment <= until]
+        if len(took) < 2:
+            return (until - since) * 1000, (until - since) * 1000
+        cuts = quantiles(took, n=100, method="inclusive")
+        return cuts[49], cuts[98]
+
+
+async def measure(name: str, seconds: float, scale: float = 1.0) -> Outcome:
+    """Run one attack."""
+    attack = ATTACKS[name]
+    with tempfile.TemporaryDirectory() as place:
+        watched = Watched(Path(place), is_guarded=attack.by == "stranger")
+        async with watched.running():
+            target = Target(watched.port, watched.http_port, scale)
+            if not watched.is_guarded:
+                await prepare(target)
+            before = watched.memory("VmRSS")
+            quiet = time.monotonic()
+            await asyncio.sleep(QUIET_S)
+            watched.forget()
+            began = time.monotonic()
+            async with contextlib.AsyncExitStack() as stack:
+                target.stack = stack
+                running = asyncio.create_task(attack.run(target))
+                done, _ = await asyncio.wait([running], timeout=seconds)
+                if done:
+                    if running.exception():
+                        print(f"{name}: {running.exception()!r}", file=sys.stderr)
+                    await asyncio.sleep(max(0, seconds - (time.monotonic() - began)))
+                ended = time.monotonic()
+                running.cancel()
+                await asyncio.wait([running])
+                own, wall = watched.stalls()
+                peak = watched.memory("VmHWM")
+            appended = sum(began <= moment <= ended for moment, _ in watched.latencies)
+            if os.environ.get("LIMITS_LOG"):
+                print((Path(place) / "bookie.log").read_text()[-3000:], file=sys.stderr)
+            return Outcome(
+                name, attack.by, target.sent_bytes, before, peak, own, wall,
+                watched.latency(quiet, began), watched.latency(began, ended), appended,
+                watched.process.poll() is not None,
+            )  # fmt: skip

@@ -1,0 +1,87 @@
+"""``python -m limits.run``: run attacks, print what came of each, and write the page."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import sys
+from pathlib import Path
+
+from limits.attacks import ATTACKS
+from limits.measure import CACHES_BYTES, MB, Outcome, measure
+
+_MEMORY_BYTES = CACHES_BYTES + 400 * MB
+_STALL_S = 0.05
+_FACTOR = 3
+
+
+def misses(one: Outcome) -> list[str]:
+    """Return which goals an attack's outcome misses."""
+    found = []
+    if one.has_ended:
+        found.append("exit")
+    if one.peak_bytes > _MEMORY_BYTES:
+        found.append("memory")
+    if one.stall_s > _STALL_S:
+        found.append("stall")
+    if one.attacked_ms[1] > _FACTOR * one.quiet_ms[1]:
+        found.append("p99")
+    return found
+
+
+def row(one: Outcome) -> str:
+    p50, p99 = one.quiet_ms
+    attacked50, attacked99 = one.attacked_ms
+    return (
+        f"| {one.attack}: {ATTACKS[one.attack].what} | {one.by} | {one.sent_bytes / 1e6:.3g} MB "
+        f"| {one.before_bytes // MB} | {one.peak_bytes // MB} "
+        f"| {one.stall_s * 1000:.0f} ({one.wall_stall_s * 1000:.0f}) | {p50:.1f} / {p99:.1f} "
+        f"| {attacked50:.1f} / {attacked99:.1f} | {', '.join(misses(one)) or 'all kept'} |"
+    )
+
+
+HEAD = """\
+| attack | by | sent | MB before | MB at the peak | longest stall, ms (by the wall) \
+| writer p50 / p99 quiet, ms | under attack, ms | goals missed |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def page(outcomes: list[Outcome], seconds: float) -> str:
+    rows = "\n".join(map(row, outcomes))
+    return f"""\
+# Limits
+
+`make limits` on {platform.system()} {platform.release()}, Python {platform.python_version()}: \
+each attack runs for {seconds:g} s against a bookie of its own with default options, a real process,
+beside a writer that appends 1 KB every 10 ms.
+
+The goals: at most {_MEMORY_BYTES // MB} MB (the caches and 400 MB), no stall of the event loop \
+over {_STALL_S * 1000:.0f} ms, the writer's p99 at most {_FACTOR} times its quiet value, no exit.
+A stall is processor time of the loop's thread between two looks at the clock; the time by the wall
+includes what attacker, writer and the rest of the machine took meanwhile.
+A stranger has no password where one is needed; a client may do everything; a reader reads nothing.
+
+{HEAD}
+{rows}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="attacks, separated by commas")
+    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--report", type=Path)
+    arguments = parser.parse_args()
+    print(HEAD, flush=True)
+    outcomes = []
+    for name in [one for one in arguments.only.split(",") if one] or ATTACKS:
+        outcomes.append(asyncio.run(measure(name, arguments.seconds)))
+        print(row(outcomes[-1]), flush=True)
+    if arguments.report:
+        arguments.report.write_text(page(outcomes, arguments.seconds))
+    return any(misses(one) for one in outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
