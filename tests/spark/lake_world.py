@@ -64,7 +64,8 @@ class World:
         if self.kind == "delta":
             instance_id = connected(self.connection).instance_id
             return DeltaTable(self.location, instance_id, schema_of(decode), makes=True)
-        return ManifestTable(self.location, TableTurns(connected(self.connection), self.location))
+        turns = TableTurns(connected(self.connection), self.location)
+        return ManifestTable(self.location, turns, makes=True)
 
     def rows(self):
         """Return what a reader of the table gets, in order."""

@@ -133,6 +133,22 @@ def test_a_file_with_a_gap_is_none(cluster, tmp_path, monkeypatch):
     assert [path for path in (tmp_path / "table").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dry_run_makes_no_table(cluster, tmp_path, kind):
+    world = World(cluster, tmp_path, kind)
+    world.write("a", [b"0"])
+    words = ["spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path]
+    words += ["--from", "stream:a", "--format", kind, "--dry-run", "--json-report", "-", "--table"]
+    if kind == "iceberg":
+        words += ["db.events"]
+        for key, value in world.catalog.items():
+            words += ["--catalog", f"{key}={value}"]
+    else:
+        words += [world.location]
+    assert main(words) == 0
+    assert [path for path in tmp_path.rglob("*") if path.is_dir() or path.stat().st_size] == []
+
+
 def test_a_table_of_another_cluster_is_refused(cluster, tmp_path):
     world = World(cluster, tmp_path, "parquet")
     world.write("a", [b"0"])

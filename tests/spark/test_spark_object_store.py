@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 from uuid import uuid4
@@ -22,6 +23,7 @@ from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs import export, ingest, tier
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
 from quorumbook.spark.lake.table import LakeConflictError
+from quorumbook.spark.lake.turns import TableTurns
 from quorumbook.streams import SequenceId
 from quorumbook.streams.errors import FilesUnavailableError
 from quorumbook.streams.tier import moving, part_file
@@ -30,6 +32,10 @@ from quorumbook.streams.tier.part_file import PartFile
 STREAM = "eu/orders%é"
 RECORDS = [b"record %d" % number * (number % 5 + 1) for number in range(60)]
 SECRET = "s3cr3t"
+
+
+class Killed(BaseException):
+    """The process is no more."""
 
 
 class Space:
@@ -326,9 +332,6 @@ def test_a_batch_that_was_decided_on_becomes_visible_whoever_was_killed(
     results = world.units(sink.plan())
     take = type(sink._table._turns).take
 
-    class Killed(BaseException):
-        """The process is no more."""
-
     def killed(*arguments):
         assert take(*arguments)
         raise Killed
@@ -345,6 +348,43 @@ def test_a_batch_that_was_decided_on_becomes_visible_whoever_was_killed(
         bucket.delete(key)
     world.sink_all(job_id="anew")
     assert [row["value"] for row in world.rows()] == [b"0"]
+
+
+@pytest.mark.parametrize("stage", ["_publish", "take", None])
+def test_a_dry_run_changes_nothing_wherever_a_job_was_killed(
+    cluster, tmp_path, bucket, monkeypatch, stage
+):
+    world = World(cluster, tmp_path, "parquet", bucket)
+    world.write("a", [b"before"])
+    world.sink_all()
+    world.write("a", [b"0", b"1"])
+    sink = world.sink(job_id="killed")
+    results = world.units(sink.plan())
+
+    def killed(*arguments):
+        if stage == "take":
+            assert take(*arguments)
+        raise Killed
+
+    take = TableTurns.take
+    with monkeypatch.context() as patch:
+        if stage is not None:
+            patch.setattr(TableTurns if stage == "take" else ManifestTable, stage, killed)
+        with pytest.raises(Killed) if stage else contextlib.nullcontext():
+            sink.commit(results)
+    is_decided = stage != "_publish"
+    before = {key: bucket.read(key) for key in bucket.objects()}
+    files = committed_files(world.location)
+    report = tmp_path / "report.json"
+    words = ["spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path]
+    words += ["--from", "stream:a", "--table", world.location, "--json-report", str(report)]
+    assert main([*words, "--dry-run"]) == 0
+    assert json.loads(report.read_text())["units"] == (0 if is_decided else 1)
+    assert {key: bucket.read(key) for key in bucket.objects()} == before
+    assert committed_files(world.location) == files
+    # The next job makes the batch visible, or writes it.
+    world.sink_all(job_id="next")
+    assert payloads(world.rows()) == [b"before", b"0", b"1"]
 
 
 def test_the_command_writes_a_table_that_spark_workers_reach(spark, space, bucket, run):

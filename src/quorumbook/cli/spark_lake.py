@@ -122,4 +122,5 @@ def _table(
         return IcebergTable(table, dict(word.split("=", 1) for word in words), schema, makes=makes)
     if form == "delta":
         return DeltaTable(absolute(table), cluster.instance_id, schema, makes=makes)
-    return ManifestTable(absolute(table), TableTurns(cluster, absolute(table)))
+    where = absolute(table)
+    return ManifestTable(where, TableTurns(cluster, where), makes=makes)

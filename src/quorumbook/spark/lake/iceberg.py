@@ -48,13 +48,17 @@ class IcebergTable:
         properties = dict(catalog)
         self._name = name
         try:
-            found = load_catalog(properties.pop("name", "default"), **properties)
+            # Or a catalog in SQL would make its tables by being looked at.
+            own = {} if makes else {"init_catalog_tables": "false"}
+            found = load_catalog(properties.pop("name", "default"), **{**properties, **own})
+            is_begun = makes or _is_begun(found)
             if makes:
                 found.create_namespace_if_not_exists(namespace)
                 # Who was overtaken must look again, not try again.
                 options = {"commit.retry.num-retries": "0"}
                 found.create_table_if_not_exists(name, schema, properties=options)
-            self._table: Any = found.load_table(name) if found.table_exists(name) else None
+            is_there = is_begun and found.table_exists(name)
+            self._table: Any = found.load_table(name) if is_there else None
         except Exception as error:  # of the catalog's kind, of which there are many
             raise ConfigError(f"--table {name}: {type(error).__name__}: {error}") from error
         columns = schema.names if self._table is None else self._table.schema().column_names
@@ -109,6 +113,16 @@ class IcebergTable:
             f"table {self._name} changed while batch {state.batch} was written: another job "
             "writes it"
         )
+
+
+def _is_begun(catalog: Any) -> bool:
+    """Tell whether a catalog can be asked for tables; one in SQL has to have some of its own."""
+    engine = getattr(catalog, "engine", None)
+    if engine is None:
+        return True
+    from sqlalchemy import inspect  # noqa: PLC0415 - what such a catalog came with
+
+    return bool(inspect(engine).has_table("iceberg_tables"))
 
 
 def _text(state: LakeState) -> str:

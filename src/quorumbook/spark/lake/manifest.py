@@ -54,12 +54,13 @@ class Turns(Protocol):
 class ManifestTable:
     """A directory."""
 
-    def __init__(self, location: str, turns: Turns | None = None) -> None:
+    def __init__(self, location: str, turns: Turns | None = None, *, makes: bool = False) -> None:
         """Open it.
 
         Args:
             location: Path or URI.
-            turns: Whose batch is next, if it is written and no directory of this machine.
+            turns: Whose batch is next, if that is asked for and it is no directory of this machine.
+            makes: Make visible what was decided on; otherwise nothing changes by looking.
 
         Raises:
             ConfigError: no table can be there.
@@ -69,7 +70,8 @@ class ManifestTable:
         self._system, self._path = file_system(below(location))
         self._manifests = f"{self._path}/{_DIRECTORY}"
         self._is_local = isinstance(self._system, pafs.LocalFileSystem)
-        self._turns = turns
+        self._turns = None if self._is_local else turns
+        self._makes = makes
 
     @property
     def data_directory(self) -> str:
@@ -77,10 +79,14 @@ class ManifestTable:
         return below(self._location, "data")
 
     def state(self, streams: Sequence[str]) -> LakeState:
-        """Return how far it is, in all its streams."""
+        """Return how far it is, in all its streams, with a batch that is not visible yet."""
         del streams
-        self._settle()
-        paths = self._paths()
+        hidden = ""
+        if self._makes:
+            self._settle()
+        else:
+            hidden, _ = self._decided()
+        paths = [self._temporary(hidden)] if hidden else self._paths()
         return LakeState.from_json(self._read(paths[-1])["state"]) if paths else LakeState()
 
     def files(self) -> list[str]:
@@ -138,10 +144,8 @@ class ManifestTable:
 
     def _settle(self) -> Revision | None:
         """Make visible what was decided on last, if its job did not; return which decision."""
-        if self._turns is None or self._is_local:
-            return None
-        name, revision = self._turns.read()
-        if name and self._is_there(self._temporary(name)):
+        name, revision = self._decided()
+        if name:
             try:
                 self._system.move(self._temporary(name), self._visible(name))
             except OSError:
@@ -149,6 +153,14 @@ class ManifestTable:
                 if self._is_there(self._temporary(name)):
                     raise
         return revision
+
+    def _decided(self) -> tuple[str, Revision | None]:
+        """Return the batch that was decided on and is not visible; and which decision was last."""
+        if self._turns is None:
+            return "", None
+        name, revision = self._turns.read()
+        is_hidden = bool(name) and self._is_there(self._temporary(name))
+        return name if is_hidden else "", revision
 
     def _temporary(self, name: str) -> str:
         return f"{self._manifests}/{name}.tmp"
