@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -11,11 +12,16 @@ import pytest
 from spark_helpers import in_namespace
 
 from quorumbook.cli.main import main
+from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs import compact_keys as job
 from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.streams import Namespace
+from quorumbook.streams.compaction import Compaction
+from quorumbook.streams.format.segment_text import Truncation
+from quorumbook.streams.tier import moving
+from quorumbook.streams.tier.moving import Segment
 from quorumbook.streams.transactions import (
     Application,
     CommitOptions,
@@ -124,40 +130,177 @@ def test_what_deletes_a_key_stays_until_it_is_old_and_then_nothing_of_the_key_do
         assert each.headers[0].value == header["value"]
 
 
-def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, world, tmp_path):
-    world.write("a", (b"x", b"1"), (b"y", b"2"))
-    options = job.KeyOptions(source="a", target="b", retain_s=0.0)
-    connection = Connection(metadata_uri=world.cluster.metadata_uri, namespace_path=world.path)
+class Job:
+    """The job from stream a to stream b, without what Spark does of it."""
 
-    async def batch(namespace, *payloads):
+    def __init__(self, world):
+        self.world = world
+        self.options = job.KeyOptions(source="a", target="b", retain_s=0.0)
+        self.connection = Connection(
+            metadata_uri=world.cluster.metadata_uri, namespace_path=world.path
+        )
+
+    async def batch(self, namespace, *parts):
         """Have the job's batch committed as the sink does, and nothing else done."""
-        due = await job.look(namespace, options)
+        due = await job.look(namespace, self.options)
         place = Place(namespace.client, namespace)
         app = Application(place, due.application, Identity("batch", "run"))
         await app.prepare()
-        attempt = app.attempt(due.end, 0, 0, DraftOptions(), 1000)
-        await attempt.append("b", payloads)
-        await app.commit(due.end, [await attempt.finish()], CommitOptions(replaces=True))
+        results = []
+        for number, payloads in enumerate(parts):
+            attempt = app.attempt(due.end, number, 0, DraftOptions(), 1000)
+            await attempt.append("b", payloads)
+            results.append(await attempt.finish())
+        await app.commit(due.end, results, CommitOptions(replaces=True))
 
-    def again(spark=None):
-        journal = JobJournal.begin(str(tmp_path), "compact-keys", {})
-        report = job.run(spark, connection, options, journal, Limits())
+    def again(self, spark=None):
+        journal = JobJournal.begin(str(self.world.tmp_path), "compact-keys", {})
+        report = job.run(spark, self.connection, self.options, journal, Limits())
         job.conclude(report)
         return report.summary["was_there"], report.summary["rows_written"]
 
+
+async def merge(namespace, directory):
+    del directory
+    place = Place(namespace.client, namespace)
+    work = Compaction(place, namespace.stream("b").context, keep_s=0.0)
+    await work.run(await work.rules(target_bytes=1 << 20))
+
+
+async def truncate(namespace, directory):
+    """Truncate a part of the first segment, or another record of what is left."""
+    del directory
+    stream = namespace.stream("b")
+    async with stream.reader(tail=False, on_truncated="skip") as reader:
+        records = [record async for record in reader]
+    await stream.truncate(records[min(1, len(records) - 1)].position)
+
+
+async def each_segment(namespace, work):
+    stream = namespace.stream("b")
+    for each in await stream.segments():
+        if each.metadata.truncation is not Truncation.TRUNCATED:
+            await work(Segment(context=stream.context, metadata=each.metadata))
+
+
+async def tier(namespace, directory):
+    async def move(segment):
+        await moving.offload(segment, directory)
+        assert await moving.delete_copy(segment, delay_s=0.0)
+
+    await each_segment(namespace, move)
+
+
+async def restore(namespace, directory):
+    del directory
+
+    async def move(segment):
+        if await segment.nodes.read(segment.number) is not None:
+            await moving.restore(segment)
+
+    await each_segment(namespace, move)
+
+
+HISTORIES = [
+    *itertools.permutations((merge, truncate, tier), 1),
+    *itertools.permutations((merge, truncate, tier), 2),
+    *itertools.permutations((merge, truncate, tier), 3),
+    (tier, restore, merge),
+    (merge, tier, restore),
+    (merge, tier, restore, merge, tier),
+]
+
+
+@pytest.mark.parametrize(
+    "history", HISTORIES, ids=lambda history: "-".join(step.__name__ for step in history)
+)
+def test_a_result_is_known_for_one_whatever_was_done_to_its_segments(world, history):
+    work = Job(world)
+    directory = str(world.tmp_path / "files")
+
+    async def age(namespace):
+        for step in history:
+            await step(namespace, directory)
+
+    world.write("a", (b"x", b"1"), (b"y", b"2"))
     world.run(lambda ns: ns.create_stream("b"))
-    world.run(lambda ns: batch(ns, b"1", b"2"))
-    assert again() == (True, 0)
+    world.run(lambda ns: work.batch(ns, [b"1", b"2"], [b"3"], [b"4"]))
+    world.run(age)
+    left = world.read("b")
+    assert [payload for _, payload in left] in ([b"1", b"2", b"3", b"4"], [b"2", b"3", b"4"])
+    # The same result again, which costs it no record.
+    assert work.again() == (True, 0)
+    assert world.read("b") == left
+    # The next one, and then one without rows.
+    world.write("a", (b"x", b"5"))
+    world.run(lambda ns: work.batch(ns, [b"5"], [b"6"], [b"7"]))
+    assert work.again() == (True, 0)
+    assert [payload for _, payload in world.read("b")] == [b"5", b"6", b"7"]
+    world.run(lambda ns: ns.stream("b").enforce_retention())
+    world.run(age)
+    world.write("a", (b"x", b""))
+    world.run(work.batch)
+    assert work.again() == (True, 0)
+    assert world.read("b") == []
+
+
+def test_a_result_of_a_source_that_has_only_files_is_made(world):
+    work = Job(world)
+    world.write("a", (b"x", b"1"))
+    world.run(lambda ns: ns.create_stream("b"))
+
+    async def away(namespace):
+        segment = (await namespace.stream("a").segments())[0].metadata
+        moved = Segment(context=namespace.stream("a").context, metadata=segment)
+        await moving.offload(moved, str(world.tmp_path / "files"))
+        await moving.delete_copy(moved, delay_s=0.0)
+
+    before = world.run(lambda ns: job.look(ns, work.options))
+    world.run(away)
+    assert world.run(lambda ns: job.look(ns, work.options)) == before
+
+
+def test_records_of_others_that_were_merged_with_a_result_are_not_replaced(world):
+    work = Job(world)
+    world.write("a", (b"x", b"1"))
+    world.run(lambda ns: ns.create_stream("b"))
+    world.run(lambda ns: work.batch(ns, [b"1"]))
+    world.write("b", (b"k", b"theirs"))
+    world.run(lambda ns: merge(ns, ""))
+    with pytest.raises(ConfigError, match="is no result"):
+        world.run(lambda ns: job.look(ns, work.options))
+
+
+def test_a_result_of_another_source_is_not_replaced(world):
+    work = Job(world)
+    world.write("a", (b"x", b"1"))
+    world.write("c", (b"k", b"1"))
+    world.run(lambda ns: ns.create_stream("b"))
+    world.run(lambda ns: work.batch(ns, [b"1"], [b"2"]))
+    for step in (tier, restore, merge):
+        with pytest.raises(ConfigError, match="is no result"):
+            world.run(lambda ns: job.look(ns, job.KeyOptions(source="c", target="b")))
+        world.run(lambda ns, step=step: step(ns, str(world.tmp_path / "files")))
+    with pytest.raises(ConfigError, match="is no result"):
+        world.run(lambda ns: job.look(ns, job.KeyOptions(source="c", target="b")))
+
+
+def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, world):
+    work = Job(world)
+    world.write("a", (b"x", b"1"), (b"y", b"2"))
+    world.run(lambda ns: ns.create_stream("b"))
+    world.run(lambda ns: work.batch(ns, [b"1", b"2"]))
+    assert work.again() == (True, 0)
     assert world.read("b") == [(None, b"1"), (None, b"2")]
     # Killed between the batch and what it leaves to be done.
     world.write("a", (b"x", b""), (b"y", b""))
-    world.run(batch)
+    world.run(work.batch)
     assert world.read("b") == [(None, b"1"), (None, b"2")]
-    assert again() == (True, 0)
+    assert work.again() == (True, 0)
     assert world.read("b") == []
     world.write("a", (b"z", b"3"))
-    world.run(lambda ns: batch(ns, b"3"))
-    assert again() == (True, 0)
+    world.run(lambda ns: work.batch(ns, [b"3"]))
+    assert work.again() == (True, 0)
     assert world.read("b") == [(None, b"3")]
     world.write("a", (b"z", b""))
 
@@ -170,7 +313,7 @@ def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, world, tm
     run = world.cluster._thread.run
     namespace, writer = run(begin())
     try:
-        assert again(spark) == (False, 0)
+        assert work.again(spark) == (False, 0)
     finally:
         run(writer.close())
         run(namespace.close())

@@ -14,6 +14,8 @@ from quorumbook.spark.tail import TailReader
 from quorumbook.streams import Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.tier import moving
+from quorumbook.streams.tier.moving import Segment
 from quorumbook.streams.transactions import Place
 
 _names = itertools.count()
@@ -317,10 +319,16 @@ def test_a_tail_reader_goes_to_tasks_without_its_planner(query, streams, name):
     assert running._tasks_reader._planner is None
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize(("limit", "has_files"), [(1, False), (2, False), (5, False), (2, True)])
 def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merged(
-    query, streams, name, limit
+    query, streams, name, limit, has_files, tmp_path
 ):
+    async def tier():
+        stream = streams.namespace.stream(name)
+        segment = Segment(context=stream.context, metadata=(await stream.segments())[0].metadata)
+        await moving.offload(segment, str(tmp_path))
+        assert await moving.delete_copy(segment, delay_s=0.0)
+
     async def merge():
         namespace = streams.namespace
         context = namespace.stream(name).context
@@ -340,6 +348,8 @@ def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merge
         streams.write(name, records(n))
     streams.run(merge())
     assert len(streams.segments(name)) == 1
+    if has_files:  # and bookies have no copy of it any more
+        streams.run(tier())
     read = 0
     for number in range(1, len(checkpoints)):
         read += len(running.batches[number - 1])

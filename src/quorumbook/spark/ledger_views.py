@@ -191,6 +191,10 @@ class LedgerViews:
             return None
         return View(name, 0, (Extent(0, ledger_id, 0, 0, end, is_complete),), 0)
 
+    async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Return what its metadata say."""
+        return await self.open_ledgers.metadata(ledger_id)
+
     async def sizes(self, ledger_id: LedgerId, end_entry: int) -> Sizes:
         """Return how large its entries are."""
         return await self.open_ledgers.sizes(ledger_id, end_entry)

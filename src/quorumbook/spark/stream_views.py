@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.spark.ledger_views import OpenLedgers
 from quorumbook.spark.offsets import birth_of
 from quorumbook.spark.pool import Cluster
@@ -27,6 +28,7 @@ from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.reading.segment_reader import open_segment
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.tier.nodes import ledger_of
 from quorumbook.streams.tier.reader import PartsReader
 
 #: Of the time that listing all streams takes, it is left alone this many times as long.
@@ -192,6 +194,10 @@ class StreamViews:
                         return None
                     return chunk.first.segment, chunk.first.entry
         return None
+
+    async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Return what the metadata say of a segment's ledger, or said while bookies had it."""
+        return await ledger_of(*self._segments[ledger_id])
 
     async def sizes(self, ledger_id: LedgerId, end_entry: int) -> Sizes:
         """Return how large the entries of a segment are."""

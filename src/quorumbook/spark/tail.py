@@ -243,7 +243,7 @@ class _Planner:
         return Offsets(self.instance_id, reached)
 
     async def _relocated(self, view: View | None, offset: Offset) -> Offset:
-        return await relocated(view, offset, self.cluster.client.ledger_metadata)
+        return await relocated(view, offset, self._views.metadata)
 
     def _is_due(self, name: str, start: Offsets) -> bool:
         if self._target is not None and name not in self._target:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from quorumbook.ids import LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.spark.offsets import Offset, is_same_stream
 from quorumbook.spark.planning import Piece
 from quorumbook.streams.format.position import Position
@@ -218,6 +219,14 @@ class Views(Protocol):
 
     async def view(self, name: str) -> View | None:
         """Return what one holds now; None if it is not there any more."""
+        ...
+
+    async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Return what the metadata say of a ledger, or said while bookies had it.
+
+        Raises:
+            NoSuchLedgerInMetadataError: the ledger is gone.
+        """
         ...
 
     async def sizes(self, ledger_id: LedgerId, end_entry: int) -> Sizes:

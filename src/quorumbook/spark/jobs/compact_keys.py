@@ -24,8 +24,10 @@ from quorumbook.streams import Namespace, Position
 from quorumbook.streams.errors import StreamNotFoundError, TransactionLostError
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.tier.nodes import ledger_of
 from quorumbook.streams.transactions import Application, Identity, Place
-from quorumbook.streams.transactions.state import AttemptName
+from quorumbook.streams.transactions.origin import origin_of
 
 _UNIT = "batch"
 _COLUMNS = "seq long, key binary, value binary, headers array<struct<key:string,value:binary>>"
@@ -77,13 +79,14 @@ async def look(namespace: Namespace, options: KeyOptions) -> Due:
     application = f"compact-keys {names}"
     if target_birth:
         await _check_target(namespace, options.target, application)
-    segments = await namespace.stream(options.source).context.nodes.segments()
+    context = namespace.stream(options.source).context
+    segments = await context.nodes.segments()
     completed = [segment for segment in segments if not segment.is_in_progress]
     end = size = 0
     if completed:
         end = start_sequence_ids(completed)[-1] + completed[-1].record_count
         for segment in without_truncated(completed):
-            size += (await namespace.client.ledger_metadata(segment.ledger_id)).length
+            size += (await ledger_of(context, segment)).length
     app = Application(Place(namespace.client, namespace), application, Identity("batch", ""))
     try:
         is_done = await app.is_committed(end)
@@ -94,9 +97,9 @@ async def look(namespace: Namespace, options: KeyOptions) -> Due:
 
 async def _check_target(namespace: Namespace, name: str, application: str) -> None:
     """Raise ConfigError if somebody else has records there."""
-    segments = await namespace.stream(name).context.nodes.segments()
-    for segment in without_truncated(segments):
-        if not (await _made_by(namespace, segment)).startswith(f"{application} "):
+    context = namespace.stream(name).context
+    for segment in without_truncated(await context.nodes.segments()):
+        if await _batch_in(context, segment, application) is None:
             raise ConfigError(
                 f"--to stream:{name}: segment {segment.number} is no result of compacting this "
                 "stream, and would be replaced; give another stream"
@@ -131,32 +134,34 @@ def run(
         writer = writer.option("txnAppId", due.application).option("txnVersion", str(due.end))
         writer.save(f"stream:{options.target}")
         rows = seen.get["rows"]
-    cluster.run(lambda: drop_older(namespace, options.target, due.end))
+    cluster.run(lambda: drop_older(namespace, options.target, due))
     result = {"rows": rows, "end": due.end, "was_there": due.is_done}
     journal.add({_UNIT: result})
     report.results = {_UNIT: result}
     return report
 
 
-async def drop_older(namespace: Namespace, name: str, end: int) -> None:
+async def drop_older(namespace: Namespace, name: str, due: Due) -> None:
     """Leave nothing of earlier results: a batch without rows replaces nothing.
 
     A job that is killed before this is given again, finds its batch committed, and does this.
     """
-    segments = await namespace.stream(name).context.nodes.segments()
+    context = namespace.stream(name).context
     last = -1
-    for segment in without_truncated(segments):
-        made_by = await _made_by(namespace, segment)
-        attempt = AttemptName.parse(made_by.rpartition(" ")[2])
-        if attempt is not None and attempt.batch < end:
+    for segment in without_truncated(await context.nodes.segments()):
+        batch = await _batch_in(context, segment, due.application)
+        if batch is not None and batch < due.end:
             last = segment.number
     if last >= 0:
         await namespace.stream(name).truncate(Position(last + 1, 0, 0))
 
 
-async def _made_by(namespace: Namespace, segment: SegmentMetadata) -> str:
-    ledger = await namespace.client.ledger_metadata(segment.ledger_id)
-    return ledger.custom_metadata.get("transaction", b"").decode(errors="replace")
+async def _batch_in(
+    context: StreamContext, segment: SegmentMetadata, application: str
+) -> int | None:
+    """Return of which batch of an application a segment is, merged and moved or not."""
+    origin = origin_of((await ledger_of(context, segment)).custom_metadata)
+    return origin.attempt.batch if origin and origin.application == application else None
 
 
 def latest(spark: Any, connection: Connection, options: KeyOptions, due: Due) -> Any:

@@ -39,6 +39,12 @@ from quorumbook.streams.transactions.application import Place
 from quorumbook.streams.transactions.attempt import Attempt, DraftOptions
 from quorumbook.streams.transactions.drafts import append_entry
 from quorumbook.streams.transactions.nodes import TransactionNodes
+from quorumbook.streams.transactions.origin import (
+    MERGED_TRANSACTION_KEY,
+    Origin,
+    common_origin,
+    origin_of,
+)
 from quorumbook.streams.transactions.orphans import Orphans
 from quorumbook.streams.transactions.state import (
     DRIVER_PARTITION,
@@ -205,10 +211,7 @@ class Compaction:
         attempt = Attempt(
             self._place.client, self._place.namespace, self._nodes, who, name, DraftOptions(), 0
         )
-        ledger = await attempt.make_segment_ledger(
-            self._context,
-            {MERGED_KEY: json.dumps(self._notes(merge), separators=_COMPACT).encode()},
-        )
+        ledger = await attempt.make_segment_ledger(self._context, self._notes(merge))
         try:
             last_entry = await self._copy(merge, ledger)
             await ledger.close()
@@ -232,9 +235,10 @@ class Compaction:
             size_bytes=merge.size_bytes,
         )
 
-    def _notes(self, merge: Merge) -> list[tuple[LedgerId, int, int]]:
-        """Return ledgers, and which entries of the merged one they are; older ones as well."""
+    def _notes(self, merge: Merge) -> dict[str, bytes]:
+        """Return which entries of which ledgers it has, older ones as well, and whose they are."""
         notes: list[tuple[LedgerId, int, int]] = []
+        origins: list[Origin | None] = []
         entries = 0
         for segment in merge.run:
             ledger = self._ledgers[segment.ledger_id]
@@ -244,7 +248,10 @@ class Compaction:
             count = ledger.last_entry_id + 1
             notes.append((segment.ledger_id, entries, count))
             entries += count
-        return notes[-_MOST_NOTES:]
+            origins.append(origin_of(ledger.custom_metadata))
+        custom = {MERGED_KEY: json.dumps(notes[-_MOST_NOTES:], separators=_COMPACT).encode()}
+        origin = common_origin(origins)
+        return custom if origin is None else {**custom, MERGED_TRANSACTION_KEY: origin.encode()}
 
     async def _copy(self, merge: Merge, ledger: LedgerWriter) -> int:
         """Copy all entries; return in which the run's last record is."""

@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
+from quorumbook.errors import (
+    MetadataVersionConflict,
+    NodeExistsError,
+    NoSuchLedgerInMetadataError,
+    NoSuchNodeError,
+)
 from quorumbook.ids import LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
 from quorumbook.metadata.store import Create, Operation, Revision, Set
 from quorumbook.streams.format.names import segment_number
+from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.metadata.segment_nodes import decoded_segment
 from quorumbook.streams.metadata.stream_nodes import StreamNodes
+from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.tier.manifest import Manifest
 
 
@@ -92,3 +100,18 @@ class TierNodes:
         path = self._paths.segment_tier(number)
         with contextlib.suppress(NoSuchNodeError):
             await with_living_session(self._store, lambda: self._store.delete(path, *revision))
+
+
+async def ledger_of(context: StreamContext, segment: SegmentMetadata) -> LedgerMetadata:
+    """Return the metadata of a segment's ledger, as it was if only the segment's files are left.
+
+    Raises:
+        NoSuchLedgerInMetadataError: neither is left.
+    """
+    try:
+        return await context.client.ledger_metadata(segment.ledger_id)
+    except NoSuchLedgerInMetadataError:
+        stored = await TierNodes(context.nodes).read(segment.number)
+        if stored is None or stored.manifest.ledger_id != segment.ledger_id:
+            raise
+        return stored.manifest.ledger

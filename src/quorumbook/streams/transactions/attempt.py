@@ -36,6 +36,7 @@ from quorumbook.streams.transactions.drafts import (
 )
 from quorumbook.streams.transactions.grafting import Draft
 from quorumbook.streams.transactions.nodes import TransactionNodes
+from quorumbook.streams.transactions.origin import TRANSACTION_KEY, Origin
 from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Identity
 
 
@@ -262,7 +263,7 @@ class Attempt:
         custom = {
             "application": b"quorumbook",
             "component": TRANSACTION_COMPONENT,
-            "transaction": f"{self._nodes.application} {self._name}".encode(),
+            TRANSACTION_KEY: Origin(self._nodes.application, self._name).encode(),
             "run": self._who.run.encode(),
             **policy.placement_metadata(),
         }
