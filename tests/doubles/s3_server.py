@@ -88,6 +88,21 @@ class Bucket:
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self.name, Key=key)
 
+    def take_away(self) -> dict[str, bytes]:
+        """Delete the bucket; return what was in it."""
+        found = self._client.list_objects_v2(Bucket=self.name).get("Contents", [])
+        contents = {each["Key"]: self.read(each["Key"]) for each in found}
+        for key in contents:
+            self.delete(key)
+        self._client.delete_bucket(Bucket=self.name)
+        return contents
+
+    def bring_back(self, contents: dict[str, bytes]) -> None:
+        """Make it again as it was."""
+        self._client.create_bucket(Bucket=self.name)
+        for key, data in contents.items():
+            self.write(key, data)
+
     def uploads(self) -> list[str]:
         """Return the uploads that were begun and not ended."""
         found = self._client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])

@@ -20,12 +20,14 @@ from quorumbook.cli.stream_input import append_lines, json_form, line_form
 from quorumbook.cli.stream_keeping import cursors, retention
 from quorumbook.cli.stream_options import (
     WHERE,
+    forget_files_option,
     name_argument,
     namespace_option,
     opened,
     parse_start,
     partition_option,
     takeover_option,
+    tell_forgotten,
     wait_option,
     whole_or_part,
 )
@@ -287,10 +289,11 @@ async def _print_partitions(
 @stream.command(cls=Command)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--yes", is_flag=True, help="Don't ask.")
+@forget_files_option
 @namespace_option
 @click.pass_obj
-def delete(call: Call, names: Sequence[str], yes: bool, path: str) -> int:
-    """Delete streams with their ledgers, for good."""
+def delete(call: Call, names: Sequence[str], yes: bool, forget_files: bool, path: str) -> int:
+    """Delete streams with their ledgers and files, for good."""
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("say --yes to delete without being asked")
@@ -302,7 +305,8 @@ def delete(call: Call, names: Sequence[str], yes: bool, path: str) -> int:
     async def run() -> None:
         async with opened(call, path) as namespace:
             for name in names:
-                await _delete(namespace, name)
+                left = await _delete(namespace, name, forget_files=forget_files)
+                tell_forgotten(call, left)
                 deleted.append({"name": name, "state": "deleted"})
 
     try:
@@ -312,16 +316,15 @@ def delete(call: Call, names: Sequence[str], yes: bool, path: str) -> int:
     return 0
 
 
-async def _delete(namespace: Namespace, name: str) -> None:
+async def _delete(namespace: Namespace, name: str, *, forget_files: bool) -> list[str]:
     from quorumbook.streams import PartitionedStream
     from quorumbook.streams.errors import StreamNotFoundError
 
     try:
         whole = await PartitionedStream.open(namespace, name)
     except StreamNotFoundError:
-        await namespace.delete_stream(name)
-    else:
-        await whole.delete()
+        return await namespace.delete_stream(name, forget_files=forget_files)
+    return await whole.delete(forget_files=forget_files)
 
 
 stream.add_command(show)

@@ -11,11 +11,13 @@ import click
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.stream_options import (
     WHERE,
+    forget_files_option,
     name_argument,
     namespace_option,
     opened,
     parse_start,
     partition_option,
+    tell_forgotten,
     whole_or_part,
 )
 
@@ -122,10 +124,16 @@ async def cursor_row(cursor: Cursor) -> dict[str, object]:
 @click.option("--dry-run", is_flag=True, help="Say what would go, and delete nothing.")
 @click.option("--every", "interval_s", type=click.FloatRange(min=0, min_open=True),
               metavar="SECONDS", help="Do so again and again.")  # fmt: skip
+@forget_files_option
 @namespace_option
 @click.pass_obj
 def retention(
-    call: Call, names: Sequence[str], dry_run: bool, interval_s: float | None, path: str
+    call: Call,
+    names: Sequence[str],
+    dry_run: bool,
+    interval_s: float | None,
+    forget_files: bool,
+    path: str,
 ) -> None:
     """Delete what streams need not keep, by their policies and cursors.
 
@@ -137,7 +145,8 @@ def retention(
         rows: list[dict[str, object]] = []
         async with opened(call, path) as namespace:
             for stream in await _chosen(namespace, names):
-                report = await stream.enforce_retention(dry_run=dry_run)
+                report = await stream.enforce_retention(dry_run=dry_run, forget_files=forget_files)
+                tell_forgotten(call, report.forgotten)
                 rows += [
                     {"name": stream.name, "segment": each.number, "ledger_id": each.ledger_id,
                      "records": each.record_count, "reason": str(each.reason)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
@@ -33,6 +33,17 @@ wait_option = click.option(
     "--wait", "wait_s", type=click.FloatRange(min=0), default=0, metavar="SECONDS",
     help="Wait so long for another writer to end.",
 )  # fmt: skip
+
+forget_files_option = click.option(
+    "--forget-files", is_flag=True,
+    help="Go on where Parquet files of segments are out of reach; they may stay there.",
+)  # fmt: skip
+
+
+def tell_forgotten(call: Call, locations: Sequence[str]) -> None:
+    """Say where there may be files that nothing names any more."""
+    for location in locations:
+        call.note(f"files may be left in {location}; nothing names them any more")
 
 
 @contextlib.asynccontextmanager

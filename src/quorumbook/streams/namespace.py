@@ -20,7 +20,6 @@ from quorumbook.errors import (
     LocalProtocolError,
     NodeExistsError,
     NodeNotEmptyError,
-    NoSuchLedgerInMetadataError,
     NoSuchNodeError,
 )
 from quorumbook.metadata.election import Election, named_election
@@ -52,10 +51,10 @@ from quorumbook.streams.metadata.namespace_nodes import (
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.metadata.stream_nodes import StreamNodes
 from quorumbook.streams.on_top.state_snapshots import snapshot_ledgers
+from quorumbook.streams.retention.deletion import delete_all
 from quorumbook.streams.retention.orphans import Orphan, OrphanFinder
 from quorumbook.streams.stream import Stream, StreamInfo
 from quorumbook.streams.stream_context import StreamContext
-from quorumbook.streams.tier.moving import Segment, remove
 
 _log = logger("streams")
 
@@ -381,20 +380,31 @@ class Namespace(Closing):
                     async for nested in self._walk(f"{name}/", recursive=True, watch=watch):
                         yield nested
 
-    async def delete_stream(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a stream with its ledgers.
+    async def delete_stream(
+        self, name: str, *, missing_ok: bool = False, forget_files: bool = False
+    ) -> list[str]:
+        """Delete a stream with its ledgers and files.
+
+        Args:
+            name: Which.
+            missing_ok: Whether there may be none.
+            forget_files: Delete it also if files of it are out of reach, which then may stay.
+
+        Returns:
+            Where files may have stayed.
 
         Raises:
             StreamNotFoundError: there is none.
             StreamExistsError: there are streams below it.
             WriterBusyError: somebody writes it.
             AccessDeniedError: the namespace forbids it.
+            FilesUnavailableError: files are out of reach; nothing was deleted.
         """
         self._check_writable()
         stream = self.stream(name)
         context = stream.context
         if missing_ok and not await context.nodes.exists():
-            return
+            return []
         if (await context.access()).denies_delete:
             raise AccessDeniedError(f"nobody may delete stream {stream.name}")
         async for nested in self._walk(f"{stream.name}/", recursive=True):
@@ -404,19 +414,8 @@ class Namespace(Closing):
         lock = context.lock()
         await lock.acquire()
         try:
-            # Ledgers first: who is interrupted finds what is left in the segments' nodes.
-            state = await context.nodes.read_state()
-            segments = await context.nodes.segments()
-            ledgers = [segment.ledger_id for segment in segments]
-            ledgers += await snapshot_ledgers(context)
-            if state.allocated is not None:
-                ledgers.append(state.allocated)
-            for ledger_id in ledgers:
-                with contextlib.suppress(NoSuchLedgerInMetadataError):
-                    await self._client.delete_ledger(ledger_id)
-            for segment in segments:
-                await remove(Segment(context=context, metadata=segment))
-            await context.nodes.delete()
+            snapshots = await snapshot_ledgers(context)
+            left = await delete_all(context, snapshots, forget_files=forget_files)
             with contextlib.suppress(NodeNotEmptyError, NoSuchNodeError):
                 path = context.nodes.paths.stream
                 while path != self._path:
@@ -424,6 +423,7 @@ class Namespace(Closing):
                     path = path.rpartition("/")[0]
         finally:
             await lock.release()
+        return left
 
     async def rename_stream(self, old: str, new: str) -> None:
         """Give a stream another name, in one step; subscriptions go along.

@@ -397,18 +397,22 @@ class Stream:
         """
         return read_split(self.context, split)
 
-    async def enforce_retention(self, *, dry_run: bool = False) -> RetentionReport:
+    async def enforce_retention(
+        self, *, dry_run: bool = False, forget_files: bool = False
+    ) -> RetentionReport:
         """Let go of what the policy and the cursors do not keep, ledgers included (T2).
 
         A writer does it by itself now and then; this is for streams that nobody writes.
 
         Args:
             dry_run: Say what would be done, and do nothing.
+            forget_files: Let also go of files that are out of reach, and may stay there.
 
         Raises:
             AccessDeniedError: nobody may truncate the stream.
+            FilesUnavailableError: files cannot be removed; nothing else is kept for that.
         """
-        return await Retention(self.context).enforce(dry_run=dry_run)
+        return await Retention(self.context).enforce(dry_run=dry_run, forget_files=forget_files)
 
     async def cursor(
         self, name: str, *, start: Start = "earliest", holds_retention: bool | None = None

@@ -176,20 +176,28 @@ class PartitionedStream:
             for group in groups:  # one that begins with the latest must not miss the first ones
                 await self.namespace.stream(name).cursor(group)
 
-    async def delete(self) -> None:
+    async def delete(self, *, forget_files: bool = False) -> list[str]:
         """Delete it with all its records, and what is known of its groups.
+
+        Returns:
+            Where files may have stayed; see ``Namespace.delete_stream``.
 
         Raises:
             WriterBusyError: somebody writes a partition.
+            FilesUnavailableError: files of a partition are out of reach; the rest stays.
         """
         with contextlib.suppress(StreamError):  # what cannot be read can be deleted
             await self.refresh()
+        left: list[str] = []
         for part in self.partitions:
-            await self.namespace.delete_stream(part.name, missing_ok=True)
+            left += await self.namespace.delete_stream(
+                part.name, missing_ok=True, forget_files=forget_files
+            )
         context = self.namespace.stream(self.name).context
         await delete_tree(context.store, self.node)
         with contextlib.suppress(NoSuchNodeError):
             await context.store.delete(context.nodes.paths.stream, ANY_VERSION)
+        return left
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from quorumbook.streams.cursors.lag import segment_extent
 from quorumbook.streams.errors import (
     AccessDeniedError,
     CursorConflictError,
+    FilesUnavailableError,
     StreamNotFoundError,
 )
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
@@ -35,7 +36,7 @@ from quorumbook.streams.retention.plan import (
     plan_retention,
 )
 from quorumbook.streams.stream_context import StreamContext
-from quorumbook.streams.tier.moving import Segment, remove
+from quorumbook.streams.tier.moving import remove
 
 _log = logger("streams.retention")
 #: How many segments' sizes are asked for at a time.
@@ -57,6 +58,8 @@ class RetentionReport:
     segments: list[DeletedSegment]
     #: Cursors before which records went that they had not passed.
     overrun: list[str]
+    #: Where there may be files of segments that went.
+    forgotten: list[str]
 
 
 class Retention:
@@ -67,7 +70,9 @@ class Retention:
         self._context = context
         self._sizes: dict[LedgerId, int] = {}
 
-    async def enforce(self, *, dry_run: bool = False) -> RetentionReport:
+    async def enforce(
+        self, *, dry_run: bool = False, forget_files: bool = False
+    ) -> RetentionReport:
         """Let go of what the policy allows; see ``Stream.enforce_retention``."""
         context = self._context
         if not dry_run:
@@ -87,17 +92,19 @@ class Retention:
             [Hold(cursor.name, cursor.position) for cursor in cursors],
             context.store.env.clock.wall_ms(),
         )
+        forgotten: list[str] = []
         by_number = {s.number: s for s in segments if not s.is_in_progress}
         going = [(by_number[number], reason) for number, reason in plan.segments]
         if not dry_run:
             await self._mark_overrun(plan, cursors, going)
-            going = [each for each in going if await self._delete(each[0])]
+            going, forgotten = await self._delete_all(going, forget_files=forget_files)
         return RetentionReport(
             [
                 DeletedSegment(segment.number, segment.ledger_id, segment.record_count, reason)
                 for segment, reason in going
             ],
             plan.overrun,
+            forgotten,
         )
 
     async def run(self, interval_s: float, is_over: Callable[[], bool]) -> None:
@@ -167,17 +174,38 @@ class Retention:
                 except StreamNotFoundError:
                     break
 
-    async def _delete(self, segment: SegmentMetadata) -> bool:
-        """Delete one segment; False if somebody changed it meanwhile."""
-        nodes = self._context.nodes
-        if segment.truncation is not Truncation.TRUNCATED:
-            marked = segment.truncated(None)
-            if not await nodes.replace_segment(segment, marked):
-                return False
-            segment = marked
-        with contextlib.suppress(NoSuchLedgerInMetadataError):
-            await self._context.client.delete_ledger(segment.ledger_id)
-        await remove(Segment(context=self._context, metadata=segment))
-        await nodes.delete_segment(segment)
-        self._sizes.pop(segment.ledger_id, None)
-        return True
+    async def _delete_all(
+        self, going: list[tuple[SegmentMetadata, Reason]], *, forget_files: bool
+    ) -> tuple[list[tuple[SegmentMetadata, Reason]], list[str]]:
+        """Delete segments; return those that went, and where files of them may be left.
+
+        Raises:
+            FilesUnavailableError: files cannot be removed; all ledgers are deleted nevertheless,
+                and nodes stay from that segment on, so that their numbers have no gap.
+        """
+        gone, forgotten = [], []
+        stuck: FilesUnavailableError | None = None
+        for segment, reason in going:
+            marked = await self._marked(segment)
+            if marked is None:
+                continue
+            with contextlib.suppress(NoSuchLedgerInMetadataError):
+                await self._context.client.delete_ledger(segment.ledger_id)
+            try:
+                forgotten.append(await remove(self._context, segment.number, forgets=forget_files))
+            except FilesUnavailableError as error:
+                stuck = stuck or error
+            if stuck is None:
+                await self._context.nodes.delete_segment(marked)
+                self._sizes.pop(segment.ledger_id, None)
+                gone.append((segment, reason))
+        if stuck is not None:
+            raise stuck
+        return gone, [location for location in forgotten if location]
+
+    async def _marked(self, segment: SegmentMetadata) -> SegmentMetadata | None:
+        """Have readers know that a segment goes; None if somebody changed it meanwhile."""
+        if segment.truncation is Truncation.TRUNCATED:
+            return segment
+        marked = segment.truncated(None)
+        return marked if await self._context.nodes.replace_segment(segment, marked) else None

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from quorumbook.client.context import Context
 from quorumbook.env import Env, logger
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import (
+    ConfigError,
     LedgerExistsError,
     LocalProtocolError,
     MetadataVersionConflict,
@@ -35,7 +37,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.protocol import v3
 from quorumbook.protocol.digest import DigestType, master_key
 from quorumbook.protocol.status import Status, error_for
-from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.errors import DataLossError, FilesUnavailableError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.tier.copying import Pace, digester_of, verify, write_parts
@@ -48,7 +50,7 @@ from quorumbook.streams.tier.manifest import (
 )
 from quorumbook.streams.tier.nodes import StoredManifest, TierNodes
 from quorumbook.streams.tier.part_file import PartFacts, PartFile
-from quorumbook.streams.tier.places import below, file_system, safe_name
+from quorumbook.streams.tier.places import above, below, check_there, file_system, safe_name
 from quorumbook.streams.tier.worker import FileWorker, in_worker
 
 _log = logger("streams.tier")
@@ -219,7 +221,7 @@ async def restore(segment: Segment) -> int:
                 manifest.ledger, fragments=current.fragments, incarnation=current.incarnation
             )
             await ledgers.write(restored, version)
-    await remove(segment)
+    await remove(segment.context, segment.number)
     return entries
 
 
@@ -330,22 +332,77 @@ async def _bodies(env: Env, manifest: Manifest) -> AsyncIterator[tuple[EntryId, 
 # Removal ---------------------------------------------------------------------------------------
 
 
-async def remove(segment: Segment) -> bool:
-    """Remove a segment's files, and then their list; False if it has none.
+async def check_reach(context: StreamContext, numbers: Sequence[int]) -> None:
+    """See that the files of segments could be removed; nothing is changed.
+
+    Raises:
+        FilesUnavailableError: some could not.
+    """
+    nodes, env = TierNodes(context.nodes), context.store.env
+    found = [each for each in await of_each(nodes.read, numbers) if each is not None]
+    # In one directory lie the files of many segments.
+    for place, was_made in {_above(each.manifest) for each in found}:
+        with _telling(place):
+            await in_worker(env, partial(check_there, place, was_made=was_made))
+
+
+async def remove(context: StreamContext, number: int, *, forgets: bool = False) -> str:
+    """Remove a segment's files, and then their list; nothing if it has none.
 
     Whoever is interrupted leaves the list, so that no file is ever without a node that names it.
+
+    Args:
+        context: The stream's.
+        number: The segment's.
+        forgets: Forget files that are out of reach, though they may be there.
+
+    Returns:
+        Where there may be files that were forgotten; empty: nowhere.
 
     Raises:
         FilesUnavailableError: the files cannot be removed now.
     """
-    stored = await segment.nodes.read(segment.number)
+    nodes, env = TierNodes(context.nodes), context.store.env
+    stored = await nodes.read(number)
     if stored is None:
-        return False
-    manifest = stored.manifest.turned(TierState.REMOVING, segment.now_ms())
-    stored = await segment.nodes.write(segment.number, manifest, stored.revision)
-    await in_worker(segment.env, lambda: _delete_directory(manifest.location))
-    await segment.nodes.delete(segment.number, stored.revision)
-    return True
+        return ""
+    manifest = stored.manifest.turned(TierState.REMOVING, env.clock.wall_ms())
+    stored = await nodes.write(number, manifest, stored.revision)
+    forgotten = ""
+    try:
+        with _telling(manifest.location):
+            await in_worker(env, partial(_delete_files, manifest))
+    except FilesUnavailableError as error:
+        if not forgets:
+            raise
+        forgotten = manifest.location
+        _log.warning("segment %d of stream %s: forgotten, though %s", number, context.name, error)
+    await nodes.delete(number, stored.revision)
+    return forgotten
+
+
+@contextlib.contextmanager
+def _telling(location: str) -> Iterator[None]:
+    """Have an error say which files it is about, and what can be done."""
+    try:
+        yield
+    except (FilesUnavailableError, ConfigError) as error:
+        raise FilesUnavailableError(
+            f"files in {location} cannot be removed: {error}; if nobody can reach them any more, "
+            "`quorumbook stream delete` and `stream retention` go on with --forget-files"
+        ) from error
+
+
+def _delete_files(manifest: Manifest) -> None:
+    place, was_made = _above(manifest)
+    check_there(place, was_made=was_made)
+    _delete_directory(manifest.location)
+
+
+def _above(manifest: Manifest) -> tuple[str, bool]:
+    """Return where the files' directory is, and whether it must be there."""
+    # A copy that was interrupted may not have made it yet.
+    return above(manifest.location), bool(manifest.parts)
 
 
 def _delete_directory(location: str) -> None:

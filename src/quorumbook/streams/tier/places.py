@@ -39,6 +39,12 @@ def below(location: str, *names: str) -> str:
     return "/".join((path.rstrip("/"), *names)) + options
 
 
+def above(location: str) -> str:
+    """Return the directory that a directory is in."""
+    path, options = _split(location)
+    return path.rpartition("/")[0] + options
+
+
 def bare(location: str) -> str:
     """Return a place without options."""
     return _split(location)[0]
@@ -136,6 +142,31 @@ def check_place(location: str) -> None:
         raise ConfigError(f"{location} cannot be looked at: {error}") from error
     if not is_there:
         raise ConfigError(f"{location}: there is no bucket {bucket}; make it first")
+
+
+def check_there(directory: str, *, was_made: bool) -> None:
+    """See that a directory is there, or the bucket that it would be in; blocks.
+
+    Args:
+        directory: Path or URI.
+        was_made: Whether it was there once.
+
+    Raises:
+        OSError: it is not, or whoever asks may not see it.
+    """
+    system, path = file_system(directory)
+    if is_object_store(system):
+        bucket = path.partition("/")[0]
+        if not _look(system, bucket, path):
+            raise FileNotFoundError(f"there is no bucket {bucket}")
+    elif was_made and not _is_directory(system, path):
+        raise FileNotFoundError(f"{directory} is not there; is its file system mounted?")
+
+
+def _is_directory(system: Any, path: str) -> bool:
+    from pyarrow import fs
+
+    return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
 
 def _look(system: Any, bucket: str, path: str) -> bool:

@@ -140,9 +140,13 @@ class Namespace(Closing):
         """Yield the streams that there are, and then what is created and deleted."""
         return self.iterate(self._aio.watch)
 
-    def delete_stream(self, name: str, *, missing_ok: bool = False) -> None:
+    def delete_stream(
+        self, name: str, *, missing_ok: bool = False, forget_files: bool = False
+    ) -> list[str]:
         """Delete a stream with its ledgers; see ``quorumbook.streams.Namespace``."""
-        self.run(lambda: self._aio.delete_stream(name, missing_ok=missing_ok))
+        return self.run(
+            lambda: self._aio.delete_stream(name, missing_ok=missing_ok, forget_files=forget_files)
+        )
 
     def rename_stream(self, old: str, new: str) -> None:
         """Give a stream another name, in one step; subscriptions go along."""

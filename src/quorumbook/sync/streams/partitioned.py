@@ -105,9 +105,9 @@ class PartitionedStream(Owned):
         """Have more partitions: empty ones, behind those that there are."""
         self.run(lambda: self._aio.grow(partitions, policy=policy))
 
-    def delete(self) -> None:
+    def delete(self, *, forget_files: bool = False) -> list[str]:
         """Delete it with all its records, and what is known of its groups."""
-        self.run(self._aio.delete)
+        return self.run(lambda: self._aio.delete(forget_files=forget_files))
 
     @property
     def name(self) -> str:

@@ -195,9 +195,13 @@ class Stream(Owned):
         """Yield the records of one split of a snapshot, in any process."""
         return self.iterate(lambda: self._aio.read_split(split))
 
-    def enforce_retention(self, *, dry_run: bool = False) -> RetentionReport:
+    def enforce_retention(
+        self, *, dry_run: bool = False, forget_files: bool = False
+    ) -> RetentionReport:
         """Let go of what the policy and the cursors do not keep, ledgers included."""
-        return self.run(lambda: self._aio.enforce_retention(dry_run=dry_run))
+        return self.run(
+            lambda: self._aio.enforce_retention(dry_run=dry_run, forget_files=forget_files)
+        )
 
     def cursor(
         self, name: str, *, start: Start = "earliest", holds_retention: bool | None = None

@@ -1,0 +1,220 @@
+"""Streams whose files are out of reach: nothing is lost silently, and there is a way out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pytest
+from spark_helpers import in_namespace
+
+from quorumbook.cli.main import main
+from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.streams import Namespace, SequenceId
+from quorumbook.streams.errors import FilesUnavailableError
+from quorumbook.streams.tier import moving
+from quorumbook.streams.tier.moving import Segment
+from quorumbook.streams.tier.nodes import TierNodes
+
+NAME = "eu/orders"
+
+
+class World:
+    """A stream of four segments of ten records; the first two are in files alone."""
+
+    def __init__(self, cluster, files):
+        self.cluster, self.files = cluster, files
+        self.path = f"/away-{uuid4().hex[:8]}"
+        asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{self.path}"))
+        self.ledgers = self.run(self._write)
+        self.before = self.run(self.tree)
+
+    def run(self, work):
+        return in_namespace(self.cluster, self.path, work)
+
+    async def _write(self, namespace):
+        await namespace.create_stream(NAME)
+        stream = namespace.stream(NAME)
+        for number in range(4):
+            async with stream.writer() as writer:
+                await writer.append_batch([b"%d" % n for n in range(10 * number, 10 * number + 10)])
+        segments = await stream.segments()
+        for each in segments[:2]:
+            segment = Segment(context=stream.context, metadata=each.metadata)
+            await moving.offload(segment, self.files.place)
+            assert await moving.delete_copy(segment, delay_s=0.0)
+        return [each.metadata.ledger_id for each in segments]
+
+    async def tree(self, namespace):
+        """Return the stream's nodes, with what is in them."""
+        nodes = namespace.stream(NAME).context.nodes
+
+        async def walk(path):
+            found = {path: (await nodes.store.get(path)).data}
+            for name in await nodes.store.children(path):
+                if not name.startswith("member_"):
+                    found |= await walk(f"{path}/{name}")
+            return found
+
+        return await walk(nodes.paths.stream)
+
+    async def locations(self, namespace):
+        tier = TierNodes(namespace.stream(NAME).context.nodes)
+        return [(await tier.read(n)).manifest.location for n in await tier.numbers()]
+
+    async def ledgers_left(self, namespace):
+        left = []
+        for ledger_id in self.ledgers:
+            try:
+                await namespace.client.ledger_metadata(ledger_id)
+                left.append(ledger_id)
+            except NoSuchLedgerInMetadataError:
+                pass
+        return left
+
+    async def read(self, namespace):
+        async with namespace.stream(NAME).reader(tail=False, on_truncated="skip") as reader:
+            return [int(record.payload) async for record in reader]
+
+    def command(self, *words):
+        where = ["--metadata", self.cluster.metadata_uri, "--namespace", self.path]
+        return main(["stream", *words, *where])
+
+
+class InBucket:
+    """Files in a bucket that can be taken away."""
+
+    def __init__(self, bucket):
+        self.bucket, self.place = bucket, bucket.uri("tier")
+        self._kept = {}
+
+    def take_away(self):
+        self._kept = self.bucket.take_away()
+
+    def bring_back(self):
+        self.bucket.bring_back(self._kept)
+
+    def left(self):
+        return self.bucket.objects()
+
+
+class InDirectory:
+    """Files in a file system that can be unmounted."""
+
+    def __init__(self, directory):
+        self._mounted, self._away = directory / "mnt", directory / "away"
+        self._mounted.mkdir()
+        self.place = str(self._mounted / "tier")
+
+    def take_away(self):
+        self._mounted.rename(self._away)
+        self._mounted.mkdir()
+
+    def bring_back(self):
+        self._mounted.rmdir()
+        self._away.rename(self._mounted)
+
+    def left(self):
+        return [path for path in self._mounted.rglob("*") if path.is_file()]
+
+
+@pytest.fixture(params=[InBucket, InDirectory])
+def world(request, cluster, tmp_path):
+    if request.param is InDirectory:
+        return World(cluster, InDirectory(tmp_path))
+    return World(cluster, InBucket(request.getfixturevalue("bucket")))
+
+
+def test_a_stream_whose_files_are_away_is_deleted_whole_or_not_at_all(world, capsys):
+    world.files.take_away()
+    before = world.run(world.tree)
+    with pytest.raises(FilesUnavailableError, match="--forget-files"):
+        world.run(lambda ns: ns.delete_stream(NAME))
+    assert world.run(world.tree) == before
+    assert world.run(world.ledgers_left) == world.ledgers[2:]
+    assert world.command("delete", NAME, "--yes") == 4
+    told = capsys.readouterr().err
+    assert world.run(world.locations)[0].rpartition("/")[0] in told
+    # What was not deleted is there when the files are.
+    world.files.bring_back()
+    assert world.run(world.read) == [*range(40)]
+    assert world.run(lambda ns: ns.delete_stream(NAME)) == []
+    assert (world.files.left(), world.run(world.ledgers_left)) == ([], [])
+
+
+def test_somebody_may_forget_the_files_of_a_stream_and_is_told_where_they_may_be(world, capsys):
+    locations = world.run(world.locations)
+    world.files.take_away()
+    assert world.command("delete", NAME, "--yes", "--forget-files") == 0
+    told = capsys.readouterr().err
+    assert all(f"files may be left in {location};" in told for location in locations)
+    assert world.run(world.ledgers_left) == []
+    assert world.run(lambda ns: ns.stream(NAME).context.nodes.exists()) is False
+    world.files.bring_back()
+    assert len(world.files.left()) == 2
+    # Of a stream whose files are there nothing is forgotten.
+    world.ledgers = world.run(world._write)
+    assert world.run(lambda ns: ns.delete_stream(NAME, forget_files=True)) == []
+    assert len(world.files.left()) == 2
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_stream_whose_files_are_away_is_truncated(world, capsys, forgets):
+    locations = world.run(world.locations)
+    world.files.take_away()
+    world.run(lambda ns: ns.stream(NAME).truncate(SequenceId(30)))
+    assert world.run(world.read) == [*range(30, 40)]
+    if not forgets:
+        # Bookies give back what they hold, and the lists of files stay.
+        assert world.command("retention", NAME) == 4
+        assert "--forget-files" in capsys.readouterr().err
+        assert world.run(world.ledgers_left) == world.ledgers[3:]
+        assert world.run(world.locations) == locations
+        assert world.run(world.read) == [*range(30, 40)]
+        world.files.bring_back()
+        assert world.command("retention", NAME) == 0
+        assert world.files.left() == []
+    else:
+        assert world.command("retention", NAME, "--forget-files", "-o", "json") == 0
+        out, told = capsys.readouterr()
+        assert [row["segment"] for row in json.loads(out)] == [1, 2, 3]
+        assert all(f"files may be left in {location};" in told for location in locations)
+        world.files.bring_back()
+        assert len(world.files.left()) == 2
+    assert world.run(world.locations) == []
+    assert world.run(world.ledgers_left) == world.ledgers[3:]
+    assert world.run(world.read) == [*range(30, 40)]
+
+
+def test_a_copy_that_was_interrupted_keeps_a_stream_only_if_its_bucket_is_away(
+    cluster, tmp_path, bucket
+):
+    world = World(cluster, InDirectory(tmp_path))
+
+    async def begin(namespace, number, place):
+        stream = namespace.stream(NAME)
+        found = (await stream.segments())[number].metadata
+        await moving.offload(Segment(context=stream.context, metadata=found), place)
+
+    def interrupted(number, place):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(moving, "_write_parts", killed)
+            with pytest.raises(asyncio.CancelledError):
+                world.run(lambda ns: begin(ns, number, place))
+
+    interrupted(2, str(tmp_path / "none" / "tier"))
+    interrupted(3, bucket.uri("tier"))
+    contents = bucket.take_away()
+    before = world.run(world.tree)
+    with pytest.raises(FilesUnavailableError, match="no bucket"):
+        world.run(lambda ns: ns.delete_stream(NAME))
+    assert world.run(world.tree) == before
+    assert world.run(world.ledgers_left) == world.ledgers[2:]
+    bucket.bring_back(contents)
+    assert world.run(lambda ns: ns.delete_stream(NAME)) == []
+    assert world.files.left() == []
+
+
+async def killed(*_):
+    raise asyncio.CancelledError
