@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,3 +76,22 @@ def test_the_readme_shows_spark_in_a_few_lines(
         streams.run(streams.namespace.create_stream("orders"))
     exec(example.replace(uri, own_cluster.metadata_uri), {})
     assert re.findall(r"order \d", capsys.readouterr().out) == ["order 0", "order 1", "order 2"]
+
+
+# A session of its own takes its time; only what a terminal shows tells what workers print.
+def test_the_readme_s_example_of_spark_prints_no_trace(
+    own_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    (example,) = [each for each in examples("README.md") if "spark" in each]
+    with Streams(own_cluster) as streams:
+        streams.run(streams.namespace.create_stream("orders", exist_ok=True))
+    script = tmp_path / "example.py"
+    shown = example.replace("sqlite:///quorumbook-data/metadata.db", own_cluster.metadata_uri)
+    # A worker that was cut off says so when it is asked for again, or idle.
+    script.write_text(f"{shown}\nfound.count()\nfound.take(2)\nspark.stop()\n")
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "order 0" in done.stdout
+    assert "Traceback" not in done.stderr, done.stderr

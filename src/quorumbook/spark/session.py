@@ -31,8 +31,6 @@ _CONFIGURATION: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
-    # Between Spark and its Python workers, on the same machine: dearer over TCP.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
