@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.executors import check_executors
@@ -52,7 +52,7 @@ def spark_session(
     master: str | None = None,
     configuration: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a session, made if there is none yet.
+    """Return a session, made if there is none yet, that this thread can write by.
 
     Args:
         app_name: What Spark's pages call it.
@@ -79,9 +79,26 @@ def spark_session(
     for key, value in values.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    activate(session)
     if not had_one and not _is_checked_otherwise(session):
         check_executors(session)
     return session
+
+
+def activate(session: SparkSession) -> None:
+    """Have a session's writes find the format ``quorumbook`` in this thread, too.
+
+    When it writes, Spark looks for sources in Python in the thread's active session alone.  A
+    thread of Python has none before it makes a session, or a frame of rows of its own.
+
+    Args:
+        session: One that another thread made.
+    """
+    from pyspark.sql.utils import is_remote as has_server  # noqa: PLC0415
+
+    if not has_server():
+        java: Any = session._jvm  # noqa: SLF001 - PySpark has no other way
+        java.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 def _is_checked_otherwise(session: SparkSession) -> bool:

@@ -65,8 +65,11 @@ class Lake:
         """Have every line of the input appended to the partition of its carrier, once."""
         from pyspark.sql import functions as F  # noqa: PLC0415, N812 - the usual name
 
+        from quorumbook.spark import activate  # noqa: PLC0415 - needs PySpark
+
         lines = self.spark.readStream.format("text").option("maxFilesPerTrigger", 1)
         carrier = F.get_json_object("value", "$.carrier")
+        activate(self.spark)  # whoever made the session may have been another thread
         rows = lines.load(self.input).select("value", carrier.alias("key"))
         return (
             rows.writeStream.format("quorumbook")
