@@ -102,8 +102,8 @@ class Stage:
             time.sleep(0.1)
 
     def _environment(self, container: Container) -> dict[str, str]:
-        own = {k: v for k, v in os.environ.items() if not k.startswith("QUORUMBOOK_")}
-        own["PATH"] = f"{_SCRIPTS}:{own['PATH']}"
+        """Return what the image has, where the package's commands are in PATH, and no more."""
+        own = {"PATH": f"{_SCRIPTS}:{os.environ['PATH']}"}
         return own | {k: self.text(v, container) for k, v in container.variables.items()}
 
     def stop(self) -> None:

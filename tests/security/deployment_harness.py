@@ -22,7 +22,8 @@ from quorumbook.protocol import v2
 from quorumbook.protocol.status import Status
 from security.security_harness import SOLO, RawConnection, add_frames, add_v3
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 #: All manifests, in the order that they are applied.
 KUBERNETES: list[dict[str, Any]] = [
     manifest
@@ -144,3 +145,9 @@ def start_zookeeper(
 def of_kind(*kinds: str) -> list[dict[str, Any]]:
     """Return the Kubernetes manifests of some kinds."""
     return [manifest for manifest in KUBERNETES if manifest["kind"] in kinds]
+
+
+def printed(section: str) -> list[str]:
+    """Return the commands that a section of ``docs/deployment.md`` prints, one each."""
+    text = (ROOT / "docs/deployment.md").read_text().split(f"\n## {section}\n")[1]
+    return [line.strip() for line in text.split("\n## ")[0].splitlines() if line.startswith("    ")]

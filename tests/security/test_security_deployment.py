@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import configparser
 import os
+import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,7 @@ from security.deployment_harness import (
     is_used_by,
     of_kind,
     options_in,
+    printed,
     registered,
     said_nothing_alarming,
     start_zookeeper,
@@ -105,9 +108,11 @@ async def test_compose_as_it_ships_serves_its_own_and_turns_strangers_away(
 ) -> None:
     composed = Composed(running, zookeeper_classpath)
     await asyncio.to_thread(composed.up)
-    tools = composed.container("tools", ["bookie", "ls", "-o", "json"])
+    (asked,) = (shlex.split(c) for c in printed("Compose") if " run " in c)
+    service, *words = asked[asked.index("--rm") + 1 :]
+    tools = composed.container(service, words)
     await asyncio.to_thread(running.run, tools)
-    assert running.logs[-1].read_text().count('"writable"') == 3
+    assert running.logs[-1].read_text().count(" writable") == 3
     uri = running.text(tools.variables["QUORUMBOOK_METADATA"], tools)
     tls = options_in(tmp_path / "client-tls", "ca.pem", "tls.pem", "tls.key")
     await is_used_by(uri, tls, 3)
@@ -127,6 +132,13 @@ async def test_compose_as_it_ships_serves_its_own_and_turns_strangers_away(
     await asyncio.to_thread(running.run, composed.container("certificates"))
     assert [path.read_bytes() for path in kept] == before
     said_nothing_alarming(running)
+
+
+def test_commands_are_in_the_path_of_the_image() -> None:
+    lines = (DEPLOY / "compose/Dockerfile").read_text().splitlines()
+    (path,) = (word for line in lines for word in line.split() if word.startswith("PATH="))
+    assert path == "PATH=/opt/quorumbook/bin:$PATH"
+    assert "COPY --from=build /opt/quorumbook /opt/quorumbook" in lines
 
 
 def test_every_volume_service_and_port_that_compose_names_is_there() -> None:
@@ -197,6 +209,53 @@ async def test_the_units_as_they_ship_serve_their_own_and_turn_strangers_away(
     config_file = ["--config", "/etc/quorumbook/quorumbook.toml"]
     operator = Container(host, ["quorumbook", *words, *config_file], {}, mounts)
     await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, host)
+    said_nothing_alarming(running)
+
+
+async def test_a_host_is_set_up_and_asked_by_the_commands_that_are_printed(
+    running: Stage, zookeeper_classpath: str, tmp_path: Path
+) -> None:
+    """In root's environment: nothing is set, and PATH has no directory of ours."""
+    host, keeper = running.host("bookie1.example.net"), running.host("zk1", "zk2", "zk3")
+    places = {
+        "/opt/quorumbook": "opt", "/usr/local/bin": "local", "/etc/quorumbook": "etc",
+        "/etc/systemd/system": "units", "/var/lib/quorumbook": "data", "/root/ca": "ca",
+    }  # fmt: skip
+    mounts = {path: tmp_path / name for path, name in places.items()}
+    for path in (*mounts.values(), tmp_path / "opt/bin", tmp_path / "stubs"):
+        path.mkdir(exist_ok=True)
+    # What changes the machine, or takes a registry of packages.
+    for name in ("stubs/python3", "stubs/useradd", "stubs/systemctl", "opt/bin/pip"):
+        (tmp_path / name).symlink_to("/bin/true")
+    (tmp_path / "opt/bin/quorumbook").symlink_to(Path(sys.executable).parent / "quorumbook")
+    (tmp_path / "deploy").symlink_to(DEPLOY)
+    root = Container(host, [], {}, mounts)
+    environment = {"PATH": f"{tmp_path}/stubs:{tmp_path}/local:/usr/sbin:/usr/bin:/sbin:/bin"}
+    done = []
+    for command in printed("systemd"):
+        if command.startswith("quorumbook cluster init"):
+            start_zookeeper(running, tmp_path, zookeeper_classpath, keeper, tmp_path / "zk1-tls")
+            config = tmp_path / "etc/quorumbook.toml"
+            config.write_text(running.text(config.read_text(), root))
+        # The groups of the machine stay as they are.
+        words = re.sub(r"(chgrp|--group) quorumbook|(?<= )root(?= )", rf"\1 {os.getgid()}", command)
+        ran = await asyncio.to_thread(
+            subprocess.run, ["sh", "-ec", running.text(words, root)], cwd=tmp_path,
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, (command, ran.stderr)
+        done.append(command.split()[:3])
+        if command.startswith("systemctl enable"):
+            for name in command.split()[3:]:
+                parser = configparser.ConfigParser(strict=False, interpolation=None)
+                parser.read_string((tmp_path / f"units/{name}.service").read_text())
+                start = shlex.split(parser["Service"]["ExecStart"])
+                own = {"QUORUMBOOK_HTTP_HOST": host}
+                running.start(Container(host, start, own, mounts))
+            uri = tomllib.loads((tmp_path / "etc/quorumbook.toml").read_text())["metadata"]["uri"]
+            await registered(uri, 1)
+    for asked in (["quorumbook", "cluster", "init"], ["quorumbook", "bookie", "can-stop"]):
+        assert asked in done
     said_nothing_alarming(running)
 
 

@@ -11,6 +11,7 @@ import base64
 import http.server
 import json
 import os
+import shlex
 import ssl
 import threading
 import tomllib
@@ -30,6 +31,7 @@ from security.deployment_harness import (
     is_used_by,
     of_kind,
     options_in,
+    printed,
     said_nothing_alarming,
     start_zookeeper,
     turns_strangers_away,
@@ -224,7 +226,8 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     running: Stage, zookeeper_classpath: str, tmp_path: Path, ca: Authority
 ) -> None:
     (bookies,), (recovery,) = of_kind("StatefulSet"), of_kind("Deployment")
-    names = [f"bookie-{i}" for i in range(bookies["spec"]["replicas"])]
+    # One more than ship, for the page says how there come to be fewer.
+    names = [f"bookie-{i}" for i in range(bookies["spec"]["replicas"] + 1)]
     hosts = [running.host(f"{name}.bookie.quorumbook.svc.cluster.local") for name in names]
     keeper = running.host("zookeeper")
     await asyncio.to_thread(issue_secrets, running, ca, [*hosts, keeper])
@@ -255,4 +258,11 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     words = ["quorumbook", "bookie", "scrub", "--now", f"http://{hosts[0]}:8080"]
     operator = Container(hosts[0], words, started[0].variables, started[0].mounts)
     await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, hosts[0])
+    (drain,) = (shlex.split(c) for c in printed("Kubernetes") if c.startswith("kubectl exec"))
+    where, words = drain[: drain.index("--")], drain[drain.index("--") + 1 :]
+    pod_of = dict(zip(names, started, strict=True))
+    container = pod_of[where[-1]]
+    inside = Container(container.host, words, container.variables, container.mounts)
+    await asyncio.to_thread(running.run, inside)
+    assert "read-only" in running.logs[-1].read_text()
     said_nothing_alarming(running)
