@@ -26,6 +26,7 @@ From lac, cum_length and digest an entry is put together again as bookies have i
 from __future__ import annotations
 
 import contextlib
+import io
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -41,6 +42,7 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import HEADER_SIZE_BYTES, Digester, DigestType
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
 from quorumbook.streams.tier.manifest import Part
+from quorumbook.streams.tier.pages import check_pages
 from quorumbook.streams.tier.places import below, file_system, is_object_store, make_directory
 
 FORMAT_VERSION = 1
@@ -313,9 +315,7 @@ class PartFile:
         """Return header with digest of each entry, as rows of a numpy array, and the values."""
         import numpy as np
 
-        table = self._tried(
-            lambda: self._file.read_row_group(group, columns=list(_COLUMNS), use_threads=False)
-        )
+        table = self._tried(lambda: self._table(group))
         if [*table.schema.types] != _schema().types or any(c.null_count for c in table.columns):
             raise CorruptRecordsError(f"{self.path} has other columns than it should")
         numbers = np.stack([table.column(name).to_numpy() for name in _DELTA], axis=1)
@@ -327,6 +327,28 @@ class PartFile:
         heads[:, :HEADER_SIZE_BYTES] = numbers.astype(">i8").view(np.uint8)
         heads[:, HEADER_SIZE_BYTES:] = np.frombuffer(digests, np.uint8).reshape(len(heads), size)
         return heads, table.column("value").combine_chunks()
+
+    def _table(self, group: int) -> Any:
+        """Read a row group's bytes in one piece, weigh their pages, and decode these very bytes."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        metadata = self._file.metadata
+        rows = metadata.row_group(group)
+        chunks = [rows.column(index) for index in range(rows.num_columns)]
+        start = min(chunk.data_page_offset for chunk in chunks)
+        end = max(chunk.data_page_offset + chunk.total_compressed_size for chunk in chunks)
+        if start < 0 or end - start > _ROW_GROUP_BYTES_MAX:
+            raise CorruptRecordsError(f"{self.path}: row group {group} is not in one piece")
+        data = memoryview(self._source.read_at(end - start, start))
+        for chunk in chunks:
+            begin = chunk.data_page_offset - start
+            pages = data[begin : begin + chunk.total_compressed_size]
+            what = f"{self.path}: row group {group}, column {chunk.path_in_schema}"
+            check_pages(pages, rows.num_rows, chunk.total_uncompressed_size, what)
+        source = pa.PythonFile(_Stretch(data, start), mode="r")
+        with pq.ParquetFile(source, metadata=metadata, pre_buffer=False) as file:
+            return file.read_row_group(group, columns=list(_COLUMNS), use_threads=False)
 
     def read_run(self, group: int, digester: Digester) -> tuple[EntryId, bytes, list[bytes]]:
         """Return a row group as bookies answer a batch read, verified.
@@ -347,6 +369,32 @@ class PartFile:
             return first, data, digester.open_run(data, self.ledger_id, first)
         except DigestMismatchError as error:
             raise CorruptRecordsError(f"{self.path}: {error}") from error
+
+
+class _Stretch(io.RawIOBase):
+    """A piece of a file, as pyarrow reads it: by offsets in the file."""
+
+    def __init__(self, data: memoryview, start: int) -> None:
+        self._data, self._start, self._at = data, start, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + (self._start + len(self._data) if whence == io.SEEK_END else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        begin = self._at - self._start
+        found = bytes(self._data[begin : begin + size]) if begin >= 0 <= size else b""
+        self._at += len(found)
+        return found
 
 
 def _check_size(rows: Any, what: str) -> None:
