@@ -13,6 +13,7 @@ from security_harness import SOLO, secure_cluster
 from quorumbook.autorecovery import pages as recovery_pages
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import master_key
+from quorumbook.spark.jobs.ingest import IngestOptions
 
 SECRET, TOKEN, PASSWORD = "canary-of-a-secret", "canary-of-a-token", "canary-of-a-password"
 PAGES = (
@@ -80,3 +81,18 @@ async def test_no_answer_over_http_and_no_log_of_it_has_a_secret(
         for form in (secret.decode("latin-1"), repr(secret)[2:-1], secret.hex(),
                      base64.b64encode(secret).decode().rstrip("=")):  # fmt: skip
             assert form not in everything
+
+
+def test_no_secret_is_in_the_file_of_an_ingest_job() -> None:
+    names = ("password", "passwd", "pwd", "fs.s3a.access.key", "sasl.credentials", "authToken")
+    options = dict.fromkeys(names, SECRET)
+    for scheme in ("jdbc:postgresql", "https"):
+        options[f"url of {scheme}"] = f"{scheme}://writer:{SECRET}@db.example/rows"
+    ingest = IngestOptions(
+        source=f"s3a://writer:{SECRET}@bucket/rows", format="csv", target="ledger",
+        reader_options={**options, "header": "true"},
+    )  # fmt: skip
+    told = ingest.arguments()
+    assert SECRET not in str(told)
+    assert told["source"] == "s3a://***@bucket/rows"
+    assert told["reader_options"]["header"] == "true"

@@ -23,7 +23,9 @@ from quorumbook.streams.partitions.partition_node import check_stream_exists
 from quorumbook.streams.transactions import Application, Identity, Place
 
 FORMATS = ("csv", "json", "parquet", "orc", "text", "jdbc")
-_SECRET = re.compile("secret|password|token", re.IGNORECASE)
+_SECRET = re.compile("secret|passw|pwd|token|credential|access.?key", re.IGNORECASE)
+#: Name and password in an address.
+_LOGIN = re.compile(r"(?<=://)[^/?#\s]+(?=@)")
 _UNIT = "batch"
 _VERSION = 0
 
@@ -61,10 +63,11 @@ class IngestOptions:
     def arguments(self) -> dict[str, Any]:
         """Return what the job depends on, without secrets: it is kept in a file."""
         told = {
-            name: "***" if _SECRET.search(f"{name}={value}") else value
+            name: "***" if _SECRET.search(f"{name}={value}") else _LOGIN.sub("***", value)
             for name, value in sorted(self.reader_options.items())
         }
-        return {**asdict(self), "reader_options": told}
+        source = _LOGIN.sub("***", self.source)
+        return {**asdict(self), "source": source, "reader_options": told}
 
 
 def frame_of(spark: Any, options: IngestOptions) -> Any:
