@@ -106,7 +106,7 @@ interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario;
 	PULSAR=full $(BIN)/python -m pytest tests/brokers
 
 limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
-	mkdir -p docs/reports && PYTHONPATH=tests/security $(BIN)/python -m limits.run \
+	mkdir -p docs/reports && PYTHONPATH=tests $(BIN)/python -m security.limits.run \
 		--seconds $(SECONDS_EACH) --report docs/reports/limits.md
 
 clean:  ## Remove .venv and everything generated.

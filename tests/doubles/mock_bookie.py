@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import quorumbook
+from doubles.decoding import decode_all
 from quorumbook.client.client import BookKeeper
 from quorumbook.env import Env
 from quorumbook.ledger.placement.labels import labels_to_properties
@@ -352,7 +353,7 @@ class _Connection(asyncio.Protocol):
         self._bookie._connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        for request in self._decoder.feed(data):
+        for request in decode_all(self._decoder, data):
             if isinstance(request, ReadRun):  # one by one: a script speaks of single requests
                 for single in request.reads():
                     self._bookie.handle(self, single)

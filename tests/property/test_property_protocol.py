@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubles.decoding import decode_all
 from quorumbook.errors import DigestMismatchError, RemoteProtocolError
 from quorumbook.protocol import answers, availability, v2, v3, varint
 from quorumbook.protocol import requests as rq
@@ -90,7 +91,7 @@ def test_v2_adds_arrive_as_sent_however_the_stream_is_cut(
 ) -> None:
     data = b"".join(v2.encode_adds(key, flags, [entry])[0] for _, _, flags, _, key, entry in stream)
     decoder = RequestDecoder()
-    requests = [request for piece in cut(data, cuts) for request in decoder.feed(piece)]
+    requests = [request for piece in cut(data, cuts) for request in decode_all(decoder, piece)]
     expected = [(ledger, i, flags, None, key, e) for ledger, i, flags, _, key, e in stream]
     assert entries_of(requests, 2) == expected
 
@@ -122,7 +123,7 @@ def test_v2_reads_arrive_as_sent_however_the_stream_is_cut(
     decoder = RequestDecoder()
     found: list[tuple[int, int, int]] = []
     for piece in cut(data, cuts):
-        for read in one_by_one(decoder.feed(piece)):
+        for read in one_by_one(decode_all(decoder, piece)):
             flags = v2.HIGH_PRIORITY * read.is_high_priority
             found.append((read.ledger_id, read.entry_id, flags))
     assert found == stream
@@ -166,7 +167,7 @@ def test_v3_adds_of_both_layouts_arrive_as_protobuf_reads_them(
         assert (message.addRequest.ledgerId, message.addRequest.entryId) == add[:2]
         assert (message.header.txnId, message.addRequest.body) == (add[3], add[5])
     decoder = RequestDecoder()
-    requests = [r for piece in cut(b"".join(frames), cuts) for r in decoder.feed(piece)]
+    requests = [r for piece in cut(b"".join(frames), cuts) for r in decode_all(decoder, piece)]
     assert entries_of(requests, 3) == stream
     expected = b""
     for ledger_id, entry_id, _, token, _, _ in stream:
@@ -192,7 +193,7 @@ def test_v3_reads_arrive_as_protobuf_reads_them(reads: list[Any], draw: st.DataO
             for i in range(300)
         ]
     data = b"".join(v3.encode_read(t, lid, e, is_high_priority=h) for t, lid, e, h in reads)
-    found = one_by_one(RequestDecoder().feed(data))
+    found = one_by_one(decode_all(RequestDecoder(), data))
     assert [
         (r.token, r.ledger_id, r.entry_id, r.is_high_priority)
         for r in found
@@ -209,7 +210,7 @@ def test_v3_reads_in_rows_arrive_as_sent_however_the_stream_is_cut(
     ]
     data = b"".join(v3.encode_read(t, a, b, is_high_priority=h) for t, a, b, h in reads)
     decoder = RequestDecoder()
-    found = one_by_one([r for piece in cut(data, cuts) for r in decoder.feed(piece)])
+    found = one_by_one([r for piece in cut(data, cuts) for r in decode_all(decoder, piece)])
     assert [(r.token, r.ledger_id, r.entry_id, r.is_high_priority) for r in found] == reads
     assert all(r.version == 3 for r in found)
 

@@ -10,16 +10,19 @@ its peer has not taken.  A read is admitted before it is begun:
                                             budget; at the expense of who has stood still longest,
                                             if somebody has for ``_STILL_NS`` while others waited
 
-So readers who never read stop nobody, and have no more than twice the budget in memory.
+So readers who never read stop nobody, and have no more than twice the budget in memory.  In a turn
+of the loop that has worked long enough nothing is admitted; those who wait have their turns next.
 ``reads.py`` asks; ``connection.py`` tells what its peer has not taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from quorumbook.bookie.turns import Turn
 from quorumbook.env import Clock
 
 if TYPE_CHECKING:
@@ -51,14 +54,20 @@ class AnswerBudget:
 
     Args:
         clock: Tells who stands still.
+        turn: Tells when reads have to wait for another turn.
         limit_bytes: The budget.
         resume: Has a connection's reads go on.
     """
 
     def __init__(
-        self, clock: Clock, limit_bytes: int, resume: Callable[[Connection], None]
+        self,
+        clock: Clock,
+        turn: Turn,
+        limit_bytes: int,
+        resume: Callable[[Connection], None],
     ) -> None:
         self._clock = clock
+        self._turn = turn
         self._limit_bytes = limit_bytes
         self._resume = resume
         #: What the reads under way are believed to return.
@@ -66,12 +75,14 @@ class AnswerBudget:
         #: What peers have not taken; connections that took it since are counted too much.
         self.unread_bytes = 0
         self._unread: dict[Connection, _Unread] = {}
-        self._waiting: dict[Connection, None] = {}
+        self._waiting: OrderedDict[Connection, None] = OrderedDict()
         #: How long it was watched, while somebody waited, what peers take, and when last: a pause
         #: of this process is not held against them.
         self._watched_ns = 0
         self._looked_ns = clock.now_ns()
-        self._is_looking = False
+        self._is_letting_in = False
+        #: Whether somebody who stands still may be cut before the next look.
+        self._may_cut = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -81,16 +92,20 @@ class AnswerBudget:
 
     def admits(self, connection: Connection, size_bytes: int) -> bool:
         """Tell whether a read of about that size may begin; if not, ``resume`` follows."""
+        if self._turn.is_over:
+            self._waiting[connection] = None
+            self._let_in_soon()
+            return False
         if self.used_bytes + connection.unflushed_bytes + size_bytes <= self._limit_bytes:
             return True
         connection.flush()
-        holds = connection.read_bytes or connection in self._unread
-        # While others wait, who has answers is measured soon; who has none is not behind them.
-        if not (self._waiting and holds):
+        if self._timer is None:
+            # While others wait they are measured by and by.
             self._measure()
-            if self._has_room(connection, size_bytes):
-                return True
-        self._wait(connection)
+        if self._has_room(connection, size_bytes):
+            return True
+        self._waiting[connection] = None
+        self._look_again_later()
         return False
 
     def room(self, size_bytes: int) -> int:
@@ -106,9 +121,8 @@ class AnswerBudget:
         """Count a read as answered."""
         connection.read_bytes -= size_bytes
         self.reserved_bytes -= size_bytes
-        if self._waiting and not self._is_looking:
-            self._is_looking = True
-            asyncio.get_running_loop().call_soon(self._look_again)
+        if self._waiting:
+            self._let_in_soon()
 
     def note(self, connection: Connection, size_bytes: int, taken_bytes: int) -> None:
         """Take in what a connection's peer has not taken, and what it has in all."""
@@ -143,34 +157,52 @@ class AnswerBudget:
         return self.used_bytes + size_bytes <= 2 * self._limit_bytes or not self.used_bytes
 
     def _cut_the_stillest(self) -> None:
-        """Give up who has stood still longest, if that is long."""
-        if not self._unread:
+        """Give up who has stood still longest, if that is long; one at a look."""
+        if not self._unread or not self._may_cut:
             return
+        self._may_cut = False
         connection = min(self._unread, key=lambda one: self._unread[one].since_ns)
         if self._watched_ns - self._unread[connection].since_ns > _STILL_NS:
             self.forget(connection)
             connection.stands_in_the_way()
 
-    def _wait(self, connection: Connection) -> None:
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_LOOK_AGAIN_S, self._look_again)
-        self._waiting[connection] = None
-
     def _measure(self) -> None:
         for connection in list(self._unread):
             connection.note_unread()
 
+    def _look_again_later(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_LOOK_AGAIN_S, self._look_again)
+
     def _look_again(self) -> None:
-        """Let in who has room now, those first who were first to wait."""
-        self._is_looking = False
+        """Measure what peers have taken, and let in who has room now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         now_ns = self._clock.now_ns()
         self._watched_ns += min(now_ns - self._looked_ns, _PAUSE_NS)
         self._looked_ns = now_ns
+        self._may_cut = True
         self._measure()
-        waiting, self._waiting = self._waiting, {}
-        for connection in waiting:
+        self._let_in()
+        if self._waiting:
+            self._look_again_later()
+
+    def _let_in_soon(self) -> None:
+        if not self._is_letting_in:
+            self._is_letting_in = True
+            asyncio.get_running_loop().call_soon(self._let_in)
+
+    def _let_in(self) -> None:
+        """Have those who wait ask again, those first who were first to wait."""
+        self._is_letting_in = False
+        self._turn.begin()
+        for _ in range(len(self._waiting)):
+            if not self._waiting:
+                return
+            if self._turn.is_over:
+                self._let_in_soon()
+                return
+            connection, _ = self._waiting.popitem(last=False)
             self._resume(connection)

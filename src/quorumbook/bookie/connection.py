@@ -12,6 +12,7 @@ A connection is not read while it is over one of its limits:
     ANSWERS   its peer does not take the answers away
     STOPPING  the bookie finishes what is under way
     BEHIND    requests of its last chunk wait for a turn of the loop
+    FRAME     it began a large frame, and there is no room for it yet
 
 A connection that must switch to TLS or authenticate first has a gate (``admission.py``), small
 frames and a time limit until then.
@@ -26,14 +27,15 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any, Protocol, TypeAlias, cast
 
 from quorumbook.bookie.admission import Admission, Gate
 from quorumbook.bookie.answer_budget import AnswerBudget
+from quorumbook.bookie.frame_budget import LARGE_BYTES, FrameBudget
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.places import Places, limits_within, place_of
+from quorumbook.bookie.turns import Outbox, Turn, TurnQueue
 from quorumbook.env import Env, logger, patience
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol.requests import (
@@ -53,9 +55,9 @@ WaitingRead: TypeAlias = tuple[
     Read | BatchRead | ReadRun | ReadLAC | ListEntries, int, bool | None, bool
 ]
 
-ADDS, READS, ANSWERS, STOPPING, BEHIND = 1, 2, 4, 8, 16
-#: Connections whose waiting requests are carried out in one turn of the loop.
-_BEHIND_A_TURN = 4
+ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
+#: Chunks up to this are carried out before larger ones.
+_SMALL_CHUNK_BYTES = 8 * 1024
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
 _REFUSALS_EVERY_NS = 10 * 1_000_000_000
@@ -85,28 +87,6 @@ class RequestHandler(Protocol):
         ...
 
 
-class Outbox:
-    """Connections with answers to send: one sweep sends them all."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Connection] = []
-
-    def add(self, connection: Connection) -> None:
-        """Have the connection flushed after the callbacks that run now."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._sweep)
-        self._waiting.append(connection)
-
-    def _sweep(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            try:
-                connection.flush()
-            except Exception:
-                _log.exception("answers could not be written to %s", connection.peer)
-                connection.give_up("a write failed")
-
-
 class Connection(asyncio.Protocol):
     """A client's connection; used on the event loop only."""
 
@@ -117,6 +97,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_decoder",
         "_frame_since_ns",
+        "_has_large_frame",
         "_is_unproven",
         "_is_unread",
         "_owner",
@@ -146,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._paused_for = 0
         self._pending_bytes = 0
         self._closing = False
+        self._has_large_frame = False
         self._is_unproven = True
         self._is_unread = False
         self._close_by_ns = 0
@@ -191,7 +173,13 @@ class Connection(asyncio.Protocol):
         """Carry out all requests of a chunk."""
         if self._closing or not self.is_open:
             return
+        owner = self._owner
         decoder = self._decoder
+        if data and owner.turn.is_over:
+            decoder.hold(data)
+            self._wait_for_turn(is_small=len(data) <= _SMALL_CHUNK_BYTES)
+            self._take_in_pending(has_requests=False)
+            return
         try:
             requests = self._carry_out(decoder.feed(data, may_rise=self.gate is not None))
         except RemoteProtocolError as error:
@@ -204,20 +192,38 @@ class Connection(asyncio.Protocol):
             _log.exception("requests of %s failed", self.peer)
             self.give_up("an internal error")
             return
-        self.flush()
+        if not owner.turn.is_over:
+            self.flush()
         if decoder.is_behind and not self._closing:
-            self.pause(BEHIND)
-            self._owner.go_on_later(self)
+            self._wait_for_turn()
+        self._take_in_pending(has_requests=bool(requests))
+
+    def _wait_for_turn(self, *, is_small: bool = False) -> None:
+        self.pause(BEHIND)
+        self._owner.behind.add(self, is_small=is_small)
+
+    def _take_in_pending(self, *, has_requests: bool) -> None:
+        owner = self._owner
+        decoder = self._decoder
         pending = decoder.pending_bytes
+        if self._has_large_frame and pending < self._pending_bytes:
+            self._has_large_frame = False
+            owner.frames.leave(self)
+            owner.let_frames_in()
         if pending != self._pending_bytes:
-            self._owner.partial_bytes += pending - self._pending_bytes
+            owner.partial_bytes += pending - self._pending_bytes
             self._pending_bytes = pending
         if not pending:
             self._frame_since_ns = 0
-        elif requests or not self._frame_since_ns:
-            self._frame_since_ns = self._owner.env.clock.now_ns()
-        if pending:
-            self._owner.bound_partial_frames()
+            return
+        if has_requests or not self._frame_since_ns:
+            self._frame_since_ns = owner.env.clock.now_ns()
+        frame_bytes = decoder.frame_bytes
+        if frame_bytes > LARGE_BYTES and not self._has_large_frame and not self._closing:
+            self._has_large_frame = True
+            if not owner.frames.admits(self, frame_bytes, owner.add_bytes):
+                self.pause(FRAME)
+        owner.bound_partial_frames()
 
     def go_on(self) -> None:
         """Carry out the next requests of the last chunk, unless a limit has to be kept first."""
@@ -254,8 +260,7 @@ class Connection(asyncio.Protocol):
         self._answers = []
         self._answers_bytes = 0
         if was_open:
-            self._owner.partial_bytes -= self._pending_bytes
-            self._pending_bytes = 0
+            self._forget_frame()
             self._owner.answer_budget.forget(self)
             self._owner.handler.forget(self)
             self._owner.lost(self)
@@ -340,11 +345,12 @@ class Connection(asyncio.Protocol):
             transport.writelines(answers)
 
     def _note(self, left_bytes: int) -> None:
-        self._is_unread = bool(left_bytes)
-        self._owner.answer_budget.note(self, left_bytes, self._sent_bytes - left_bytes)
+        unread_bytes = left_bytes + self._answers_bytes
+        self._is_unread = bool(unread_bytes)
+        self._owner.answer_budget.note(self, unread_bytes, self._sent_bytes - left_bytes)
 
     def note_unread(self) -> None:
-        """Have the budget of answers know what its peer has not taken."""
+        """Have the budget of answers know what its peer has not taken, or not been sent."""
         self._note(self._transport.get_write_buffer_size())
 
     def stands_in_the_way(self) -> None:
@@ -413,6 +419,7 @@ class Connection(asyncio.Protocol):
         )
         if self._paused_for & ADDS and may_go_on:
             self.resume(ADDS)
+        owner.let_frames_in()
 
     def pause(self, reason: int) -> None:
         """Stop reading for a reason."""
@@ -426,7 +433,7 @@ class Connection(asyncio.Protocol):
         if self._paused_for:
             self._paused_for &= ~reason
             if self._paused_for == BEHIND != reason:
-                self._owner.go_on_later(self)
+                self._owner.behind.add(self)
             if not self._paused_for and self.is_open and not self._closing:
                 # While it was not read, its peer could not finish a frame.
                 if self._frame_since_ns:
@@ -451,9 +458,15 @@ class Connection(asyncio.Protocol):
     def drop(self) -> None:
         """Cut the connection at once."""
         self._closing = True
-        self._owner.partial_bytes -= self._pending_bytes
-        self._pending_bytes = 0
+        self._forget_frame()
         self._transport.abort()
+
+    def _forget_frame(self) -> None:
+        owner = self._owner
+        owner.partial_bytes -= self._pending_bytes
+        self._pending_bytes = 0
+        owner.frames.leave(self)
+        owner.let_frames_in()
 
     def check(self, now_ns: int) -> None:
         """Give the peer up if it is over a time limit; called every now and then."""
@@ -530,16 +543,19 @@ class Connections:
         self.options = options
         self.metrics = metrics
         self.handler = handler
-        self.outbox = Outbox()
-        self.answer_budget = AnswerBudget(env.clock, options.answer_bytes_max, handler.resume)
+        self.frames = FrameBudget(options.add_bytes_max)
+        self.turn = Turn(env.clock)
+        self.outbox = Outbox(self.turn)
+        self.behind = TurnQueue(self.turn)
+        self.answer_budget = AnswerBudget(
+            env.clock, self.turn, options.answer_bytes_max, handler.resume
+        )
         #: Bytes of all adds that are not answered yet.
         self.add_bytes = 0
         #: Bytes of all frames that are not complete yet.
         self.partial_bytes = 0
         self.is_serving = False
         self._open: set[Connection] = set()
-        #: Who has requests of a chunk left, in the order of their turns.
-        self._behind: dict[Connection, None] = {}
         #: Who has a place here.
         self.places: Places[Connection] = Places(
             limits_within(
@@ -579,21 +595,11 @@ class Connections:
             self._tick()
         return True
 
-    def go_on_later(self, connection: Connection) -> None:
-        """Have a connection carry out more of its last chunk when it is its turn."""
-        if not self._behind:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        self._behind[connection] = None
-
-    def _go_on(self) -> None:
-        """Have some connections go on; so a turn is short however many have much to do."""
-        now = list(islice(self._behind, _BEHIND_A_TURN))
-        for connection in now:
-            del self._behind[connection]
-        if self._behind:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        for connection in now:
-            connection.go_on()
+    def let_frames_in(self) -> None:
+        """Go on reading large frames for which there is room now."""
+        if self.frames.is_wanted:
+            for connection in self.frames.let_in(self.add_bytes):
+                connection.resume(FRAME)
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -637,6 +643,9 @@ class Connections:
         now_ns = self.env.clock.now_ns()
         for connection in list(self._open):
             connection.check(now_ns)
+        for connection in self.frames.standing_still():
+            self.metrics.connections_slow += 1
+            connection.give_up("its frame stands still, and others have no room for theirs")
 
     def bound_partial_frames(self) -> None:
         """Give the oldest frames up that are begun, where there are too many bytes of them."""

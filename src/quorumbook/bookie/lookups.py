@@ -1,8 +1,7 @@
 """What a bookie knows of a ledger: its last add confirmed, and the list of its entries.
 
 Both answers can be large, so the questions wait in the queue of reads (``reads.py``), which admits
-them as if they were as large as can be, one of a connection at a time.  Lists are made by the
-storage's worker.
+them as if they were as large as can be.  Lists are made by the storage's worker.
 """
 
 from __future__ import annotations

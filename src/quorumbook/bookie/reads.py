@@ -209,12 +209,8 @@ class Reads:
         connection.is_pumping = True
         try:
             while queue and connection.takes_answers and connection.is_open:
-                request = queue[0][0]
-                weight = self._weight(connection, request)
-                is_alone = isinstance(request, ReadLAC | ListEntries)
-                if connection.read_bytes and (
-                    is_alone or connection.read_bytes + weight > self._window
-                ):
+                weight = self._weight(connection, queue[0][0])
+                if connection.read_bytes and connection.read_bytes + weight > self._window:
                     break
                 if not connection.answer_budget.admits(connection, weight):
                     connection.pause(READS)

@@ -164,7 +164,7 @@ def _calm_collector() -> None:
     what it looks for, garbage in circles, is rare here: all it does often is to pause.
     """
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(5_000, 10, 1_000)
 
 
 def _loop_factory() -> Any:

@@ -108,7 +108,7 @@ BOOKIE_OPTIONS = (
     ),
     Option(
         "bookie", "add_bytes_max", Kind.SIZE, 128 * _MB,
-        "Adds of all connections that are not answered yet.",
+        "Adds of all connections that are not answered yet, and large frames that are coming.",
         minimum=1,
     ),
     Option(

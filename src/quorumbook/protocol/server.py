@@ -73,6 +73,12 @@ class RequestDecoder:
         return self._buffer.pending_bytes + len(self._rest) - self._position
 
     @property
+    def frame_bytes(self) -> int:
+        """The size of the frame of which a part has come; 0 if there is none."""
+        buffer = self._buffer
+        return buffer.pending_bytes + buffer.missing_bytes if buffer.pending_bytes else 0
+
+    @property
     def is_behind(self) -> bool:
         """Tell whether to ``feed`` nothing when the requests returned last are carried out."""
         return bool(self._rest)
@@ -85,6 +91,10 @@ class RequestDecoder:
     @max_frame_size_bytes.setter
     def max_frame_size_bytes(self, size_bytes: int) -> None:
         self._buffer.max_frame_size_bytes = size_bytes
+
+    def hold(self, data: bytes) -> None:
+        """Keep a chunk for later; ``is_behind`` says whether there may be requests in it."""
+        self._rest = self._buffer.take(data)
 
     def feed(self, data: bytes, *, may_rise: bool = False) -> list[Request]:
         """Decode a chunk; an incomplete frame at its end waits for the next.

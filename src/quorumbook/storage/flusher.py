@@ -29,7 +29,7 @@ from quorumbook.storage.options import StorageOptions
 
 _ATTEMPTS = 5
 #: Ledgers whose state no checkpoint has stored yet stay in memory, fences of unknown ones too.
-_CHANGED_LEDGERS_MAX = 20_000
+_CHANGED_LEDGERS_MAX = 5_000
 #: A rest; with pieces of 256 KB it bounds how long a checkpoint takes that nothing hurries.
 _REST_S = 0.005
 #: So many times faster than the next write cache fills a checkpoint goes on.

@@ -16,6 +16,7 @@ import hmac
 import weakref
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from struct import Struct
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
@@ -24,6 +25,8 @@ from quorumbook.storage.state_file import LedgerState
 _LAC = Struct(">q")
 #: Cancelled watches that may lie among the others, beside as many as there are others.
 _CANCELLED_MAX = 16
+#: Handles looked at in one turn of the loop to find some that can be forgotten.
+_LOOKED_AT_A_TURN = 256
 
 
 def lac_of_packet(packet: bytes) -> EntryId:
@@ -249,6 +252,8 @@ class LedgerTable:
         self._limit = limit
         #: Looked through when it has grown by a tenth, not for every ledger above the limit.
         self._evict_at = limit + limit // 10
+        #: How many handles are to be looked at before it is over; 0 while nothing is evicted.
+        self._to_look_at = 0
         self._loader = loader
         self._recent: dict[LedgerId, LedgerHandle] = {}
         self._alive: weakref.WeakValueDictionary[LedgerId, LedgerHandle] = (
@@ -317,19 +322,29 @@ class LedgerTable:
         return len(self._recent) > self._evict_at
 
     def evict(self) -> int:
-        """Forget the longest unused clean, idle handles down to the limit.
+        """Forget some of the longest unused clean, idle handles, down to the limit.
 
-        Called between loop steps, never while a caller works with handles it just got.
+        Called between loop steps, never while a caller works with handles it just got; again and
+        again while ``is_over_limit``.  A handle in use counts as used now.
         """
         over = len(self._recent) - self._limit
         evicted = 0
         if over <= 0:
             return 0
-        for ledger_id, handle in list(self._recent.items()):
+        self._to_look_at = self._to_look_at or len(self._recent)
+        for ledger_id, handle in list(islice(self._recent.items(), _LOOKED_AT_A_TURN)):
+            self._to_look_at -= 1
+            del self._recent[ledger_id]
             if handle.is_idle:
-                del self._recent[ledger_id]
                 evicted += 1
                 if evicted == over:
-                    break
-        self._evict_at = max(self._limit, len(self._recent)) + self._limit // 10
+                    self._to_look_at = 0
+            else:
+                self._recent[ledger_id] = handle
+            if not self._to_look_at:
+                break
+        if self._to_look_at:
+            self._evict_at = self._limit
+        else:
+            self._evict_at = max(self._limit, len(self._recent)) + self._limit // 10
         return evicted

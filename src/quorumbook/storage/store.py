@@ -286,8 +286,11 @@ class LedgerStorage:
         return table.get(ledger_id)
 
     def _evict(self) -> None:
-        self._is_evicting = False
-        self._book.table.evict()
+        table = self._book.table
+        table.evict()
+        self._is_evicting = table.is_over_limit
+        if self._is_evicting:
+            asyncio.get_running_loop().call_soon(self._evict)
 
     def create_handle(self, ledger_id: LedgerId, master_key: bytes) -> LedgerHandle:
         """Make the handle of a ledger that ``handle`` does not know.

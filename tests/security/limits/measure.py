@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
-from limits.attacks import ATTACKS, Target, prepare
+from security.limits.attacks import ATTACKS, Target, prepare
 
 HERE = Path(__file__).parent
 _LONGEST = struct.Struct("dd")
 MB = 1024 * 1024
 #: Two write caches and the read cache of a bookie as it is by default.
 CACHES_BYTES = (2 * 64 + 32) * MB
+MEMORY_BYTES_MAX = CACHES_BYTES + 400 * MB
 QUIET_S = 3.0
 SECRET = "s" * 24
 
@@ -176,7 +177,7 @@ async def measure(name: str, seconds: float, scale: float = 1.0) -> Outcome:
                 peak = watched.memory("VmHWM")
             appended = sum(began <= moment <= ended for moment, _ in watched.latencies)
             if os.environ.get("LIMITS_LOG"):
-                print((Path(place) / "bookie.log").read_text()[-3000:], file=sys.stderr)
+                print((Path(place) / "bookie.log").read_text(), file=sys.stderr)
             return Outcome(
                 name, attack.by, target.sent_bytes, before, peak, own, wall,
                 watched.latency(quiet, began), watched.latency(began, ended), appended,

@@ -1,4 +1,4 @@
-"""``python -m limits.run``: run attacks, print what came of each, and write the page."""
+"""``python -m security.limits.run``: run attacks, print what came of each, and write the page."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import platform
 import sys
 from pathlib import Path
 
-from limits.attacks import ATTACKS
-from limits.measure import CACHES_BYTES, MB, Outcome, measure
+from security.limits.attacks import ATTACKS
+from security.limits.measure import MB, MEMORY_BYTES_MAX, Outcome, measure
 
-_MEMORY_BYTES = CACHES_BYTES + 400 * MB
 _STALL_S = 0.05
 _FACTOR = 3
 
@@ -21,7 +20,7 @@ def misses(one: Outcome) -> list[str]:
     found = []
     if one.has_ended:
         found.append("exit")
-    if one.peak_bytes > _MEMORY_BYTES:
+    if one.peak_bytes > MEMORY_BYTES_MAX:
         found.append("memory")
     if one.stall_s > _STALL_S:
         found.append("stall")
@@ -56,7 +55,7 @@ def page(outcomes: list[Outcome], seconds: float) -> str:
 each attack runs for {seconds:g} s against a bookie of its own with default options, a real process,
 beside a writer that appends 1 KB every 10 ms.
 
-The goals: at most {_MEMORY_BYTES // MB} MB (the caches and 400 MB), no stall of the event loop \
+The goals: at most {MEMORY_BYTES_MAX // MB} MB (the caches and 400 MB), no stall of the event loop \
 over {_STALL_S * 1000:.0f} ms, the writer's p99 at most {_FACTOR} times its quiet value, no exit.
 A stall is processor time of the loop's thread between two looks at the clock; the time by the wall
 includes what attacker, writer and the rest of the machine took meanwhile.

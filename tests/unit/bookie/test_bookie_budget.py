@@ -16,6 +16,7 @@ from bookie_harness import (
 
 from quorumbook.bookie.answer_budget import AnswerBudget
 from quorumbook.bookie.connection import Connection
+from quorumbook.bookie.turns import Turn
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.frames import FrameBuffer
 from quorumbook.protocol.requests import REQUESTS_MAX
@@ -163,7 +164,7 @@ class _Peer:
 
 async def test_who_has_answers_waits_and_who_has_none_is_admitted_one() -> None:
     resumed: list[object] = []
-    budget = AnswerBudget(_Clock(), 100, resumed.append)  # type: ignore[arg-type]
+    budget = AnswerBudget(_Clock(), Turn(_Clock()), 100, resumed.append)  # type: ignore[arg-type]
     silent, fresh = _Peer(budget, 90), _Peer(budget)
     assert budget.admits(fresh, 20)  # type: ignore[arg-type]
     assert not budget.admits(silent, 20)  # type: ignore[arg-type]
@@ -175,7 +176,7 @@ async def test_who_has_answers_waits_and_who_has_none_is_admitted_one() -> None:
 
 async def test_who_has_stood_still_longest_makes_room_for_who_has_nothing() -> None:
     clock = _Clock()
-    budget = AnswerBudget(clock, 100, lambda _: None)  # type: ignore[arg-type]
+    budget = AnswerBudget(clock, Turn(_Clock()), 100, lambda _: None)  # type: ignore[arg-type]
     first = _Peer(budget, 90)
 
     def watch(ms: int) -> None:
@@ -195,7 +196,7 @@ async def test_who_has_stood_still_longest_makes_room_for_who_has_nothing() -> N
 
 async def test_a_pause_of_the_bookie_is_not_held_against_readers() -> None:
     clock = _Clock()
-    budget = AnswerBudget(clock, 100, lambda _: None)  # type: ignore[arg-type]
+    budget = AnswerBudget(clock, Turn(_Clock()), 100, lambda _: None)  # type: ignore[arg-type]
     reader, other, fresh = _Peer(budget, 90), _Peer(budget, 90), _Peer(budget)
     clock.ns += 60_000_000_000
     budget._look_again()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from doubles.decoding import decode_all
 from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
 from quorumbook.protocol import requests as rq
 from quorumbook.protocol import v2, v3, v3_requests
@@ -393,7 +394,7 @@ def test_the_hand_written_decoders_read_damaged_frames_as_protobuf_does(seed: in
         frames[at] = bytes(damaged)
         expected = by_protobuf(frames)
         try:
-            found = RequestDecoder().feed(b"".join(frames))
+            found = decode_all(RequestDecoder(), b"".join(frames))
         except RemoteProtocolError:
             assert expected is None
         else:

@@ -1,0 +1,214 @@
+"""How long a turn of the loop works for connections, who is next, and who has room for a frame."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from bookie_harness import MIB, ScriptedStorage, serve, settle, until, v2_adds
+
+from quorumbook.bookie.connection import Connection
+from quorumbook.bookie.frame_budget import FrameBudget
+from quorumbook.bookie.turns import Outbox, Turn, TurnQueue
+
+MS = 1_000_000
+OK = 0
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+class _Worker:
+    """A connection whose every piece of work takes some time, and which has so many."""
+
+    def __init__(self, clock: _Clock, took: list[_Worker], pieces: int = 1) -> None:
+        self.clock = clock
+        self.took = took
+        self.pieces = pieces
+        self.queue: TurnQueue | None = None
+        self.unflushed_bytes = 1
+        self.noted = 0
+
+    def go_on(self) -> None:
+        self.clock.ns += 2 * MS
+        self.took.append(self)
+        self.pieces -= 1
+        if self.pieces and self.queue is not None:
+            self.queue.add(cast(Connection, self))
+
+    def flush(self) -> None:
+        self.clock.ns += 2 * MS
+        self.took.append(self)
+        self.unflushed_bytes = 0
+
+    def note_unread(self) -> None:
+        self.noted += 1
+
+
+async def _turns_of(took: list[Any], count: int) -> list[int]:
+    """Return how much was done in each turn of the loop, until that much is done."""
+    done: list[int] = []
+    while sum(done) < count:
+        await asyncio.sleep(0)
+        if len(took) > sum(done):
+            done.append(len(took) - sum(done))
+    return done
+
+
+async def test_a_turn_ends_when_it_has_worked_long_enough_and_small_chunks_go_first() -> None:
+    clock = _Clock()
+    took: list[_Worker] = []
+    queue = TurnQueue(Turn(clock))
+    busy = [_Worker(clock, took, pieces=50) for _ in range(20)]
+    for one in busy:
+        one.queue = queue
+        queue.add(cast(Connection, one))
+    await _turns_of(took, 3)
+    small = _Worker(clock, took)
+    before = len(took)
+    queue.add(cast(Connection, small), is_small=True)
+    turns = await _turns_of(took, 100)
+    assert took.index(small) <= before + 1
+    # One of each kind at least, and no turn more than that.
+    assert max(turns[1:]) <= 2
+    done = [one for one in took[:before] if one is not small]
+    assert len(set(done)) == len(done), "nobody has a second turn before all have had one"
+
+
+async def test_answers_left_by_a_turn_are_counted_and_leave_in_the_next() -> None:
+    clock = _Clock()
+    took: list[_Worker] = []
+    outbox = Outbox(Turn(clock))
+    many = [_Worker(clock, took) for _ in range(5)]
+    for one in many:
+        outbox.add(cast(Connection, one))
+    assert await _turns_of(took, 5) == [1] * 5
+    assert took == many
+    assert [one.noted for one in many] == [0, 1, 1, 1, 1]
+
+
+async def test_who_has_been_flushed_already_costs_no_turn() -> None:
+    clock = _Clock()
+    took: list[_Worker] = []
+    outbox = Outbox(Turn(clock))
+    many = [_Worker(clock, took) for _ in range(5)]
+    for one in many:
+        outbox.add(cast(Connection, one))
+    for one in many[1:4]:
+        one.unflushed_bytes = 0
+    assert await _turns_of(took, 2) == [1, 1]
+    assert took == [many[0], many[4]]
+
+
+async def test_requests_that_come_in_a_turn_that_is_over_wait_and_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serve() as server:
+        clients = [await server.connect() for _ in range(4)]
+        monkeypatch.setattr(Turn, "is_over", property(lambda _: True))
+        for number, client in enumerate(clients):
+            whole = v2_adds(number, range(300), b"x" * 20)
+            client.send(whole[:-7])
+            await settle()
+            client.send(whole[-7:])
+        for number, client in enumerate(clients):
+            answers = await client.add_codes(300)
+            assert answers == [(entry_id, OK) for entry_id in range(300)], number
+        assert server.connections.partial_bytes == 0
+
+
+class _Peer:
+    """A connection in the midst of a large frame."""
+
+    def __init__(self) -> None:
+        self.add_bytes = 0
+        self.pending_frame_bytes = 0
+        self.is_open = True
+
+
+def _admits(budget: FrameBudget, peer: _Peer, size_bytes: int, add_bytes: int = 0) -> bool:
+    return budget.admits(cast(Connection, peer), size_bytes, add_bytes)
+
+
+def test_large_frames_have_room_one_behind_the_other() -> None:
+    budget = FrameBudget(100)
+    first, second, extra, last = (_Peer() for _ in range(4))
+    assert _admits(budget, first, 60)
+    assert _admits(budget, second, 40)
+    # However much others hold, one at a time is let in.
+    assert _admits(budget, extra, 60)
+    assert not _admits(budget, last, 10)
+    assert budget.let_in(0) == []
+    extra.add_bytes = 60
+    budget.leave(cast(Connection, extra))
+    assert budget.let_in(60) == [], "its add is not answered yet"
+    extra.add_bytes = 0
+    assert budget.let_in(0) == [last]
+    budget.leave(cast(Connection, first))
+    assert not budget.is_wanted
+
+
+def test_who_is_gone_leaves_its_room_and_its_place() -> None:
+    budget = FrameBudget(100)
+    holder, extra, waiting, next_one = (_Peer() for _ in range(4))
+    for peer in (holder, extra):
+        assert _admits(budget, peer, 90)
+    for peer in (waiting, next_one):
+        assert not _admits(budget, peer, 90)
+    waiting.is_open = extra.is_open = False
+    extra.add_bytes = 90
+    budget.leave(cast(Connection, waiting))
+    budget.leave(cast(Connection, extra))
+    assert budget.let_in(0) == [next_one]
+
+
+def test_who_sends_next_to_nothing_while_others_wait_is_cut_and_nobody_else() -> None:
+    budget = FrameBudget(100)
+    still, moving, waiting = (_Peer() for _ in range(3))
+    assert _admits(budget, still, 90)
+    assert _admits(budget, moving, 90)
+    assert budget.standing_still() == budget.standing_still() == []
+    assert not _admits(budget, waiting, 90)
+    assert budget.standing_still() == []
+    moving.pending_frame_bytes += 64 * 1024
+    still.pending_frame_bytes += 64 * 1024 - 1
+    assert budget.standing_still() == [still]
+
+
+async def test_frames_of_many_connections_take_no_more_room_than_there_is() -> None:
+    storage = ScriptedStorage(automatic=False)
+    async with serve(storage, add_bytes_max=8 * MIB, frame_timeout_s=60) as server:
+        clients = [await server.connect() for _ in range(12)]
+        frames = [v2_adds(number, [0], bytes(2 * MIB)) for number in range(12)]
+        for client, data in zip(clients, frames, strict=True):
+            client.send(data)
+        answered = 0
+        while answered < 12:
+            there = min(12 - answered, 4)
+            await until(lambda there=there: server.connections.add_bytes >= there * 2 * MIB)
+            for _ in range(20):
+                await settle()
+            assert server.connections.add_bytes <= 8 * MIB + 3 * MIB
+            answered += len(storage.group)
+            storage.commit()
+        for client in clients:
+            assert await client.add_codes(1) == [(0, OK)]
+        assert not server.connections.frames.is_wanted
+
+
+async def test_half_frames_that_stand_still_make_room_for_whole_ones() -> None:
+    async with serve(add_bytes_max=4 * MIB, answer_timeout_s=0.2) as server:
+        for number in range(4):
+            half = await server.connect()
+            half.send(v2_adds(number, [0], bytes(3 * MIB))[:-1])
+        await until(lambda: server.connections.frames.is_wanted)
+        honest = await server.connect()
+        honest.send(v2_adds(9, [0], bytes(3 * MIB)))
+        assert await honest.add_codes(1) == [(0, OK)]
+        assert server.metrics.connections_slow >= 1
