@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import platform
 import sys
 from pathlib import Path
@@ -60,6 +61,7 @@ over {_STALL_S * 1000:.0f} ms, the writer's p99 at most {_FACTOR} times its quie
 A stall is processor time of the loop's thread between two looks at the clock; the time by the wall
 includes what attacker, writer and the rest of the machine took meanwhile.
 A stranger has no password where one is needed; a client may do everything; a reader reads nothing.
+Attacker, writer and bookie share this machine's {os.cpu_count()} processors.
 
 {HEAD}
 {rows}
