@@ -292,12 +292,12 @@ def test_a_bookie_is_drained_decommissioned_and_forgotten(tmp_path, monkeypatch,
             assert bookie not in ensemble(cluster, ledger_id)
             do(cluster, lambda client, i=ledger_id: assert_fully_replicated(client, i, PAYLOADS))
         state = run(cluster, "readonly", "status", bookie)
-        assert (state["readOnly"], state["reasons"]) == (True, ["operator: drained"])
+        assert (state["read_only"], state["reasons"]) == (True, ["operator: drained"])
         cluster.restart(bookie)
-        assert run(cluster, "readonly", "status", bookie)["readOnly"]
+        assert run(cluster, "readonly", "status", bookie)["read_only"]
         assert run(cluster, "readonly", "off", bookie, "--dry-run")["writable_bookies"] == 4
-        assert run(cluster, "readonly", "status", bookie)["readOnly"]
-        assert not run(cluster, "readonly", "off", bookie)["readOnly"]
+        assert run(cluster, "readonly", "status", bookie)["read_only"]
+        assert not run(cluster, "readonly", "off", bookie)["read_only"]
         state = run(cluster, "readonly", "on", bookie, "--reason", "new disks & more")
         assert state["reasons"] == ["operator: new disks & more"]
         listed = listed_once_read_only(lambda: run(cluster, "ls"), bookie)

@@ -300,4 +300,5 @@ class HttpServer:
                 return 503, _TEXT, b"not ready\n"
             case "/metrics":
                 return 200, _METRICS, self._metrics()
-        return 404, _TEXT, b"there are /heartbeat, /is_ready and /metrics\n"
+        paths = ["/heartbeat", "/is_ready", "/metrics", *sorted(self._pages)]
+        return 404, _TEXT, f"there are {', '.join(paths)}\n".encode()

@@ -268,6 +268,9 @@ def budget_families(budget: Budget) -> Iterable[Metric]:
     yield family
 
 
+_COUNTER_HEAD = re.compile(rb"^# (HELP|TYPE) (\w+)_total\b", re.MULTILINE)
+
+
 def _summary(name: str, operation: OperationMetrics, now_ns: int) -> Metric:
     family = Metric(name, name, "summary")
     for success, summary in (("false", operation.failed), ("true", operation.succeeded)):
@@ -327,5 +330,9 @@ def exposition(families: Callable[[], Iterable[Metric]]) -> bytes:
     """Render families in the Prometheus text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(families))
-    ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    page = generate_latest(registry)
+    # The library puts "_total" behind the names of all counters in the lines above the samples.
+    page = _COUNTER_HEAD.sub(rb"# \1 \2", page)
+    of_process = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=of_process)
+    return page + generate_latest(of_process)

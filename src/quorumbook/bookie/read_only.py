@@ -6,7 +6,7 @@ In ``current/`` of the first ledger directory:
 
 Over HTTP, under the peer's path; answers are JSON:
 
-    GET /api/v1/bookie/state/readonly                           readOnly, and why: reasons
+    GET /api/v1/bookie/state/readonly                           read_only, and why: reasons
     PUT /api/v1/bookie/state/readonly?read_only=true&reason=R   take no plain adds from now on
     PUT /api/v1/bookie/state/readonly?read_only=false           the operator has nothing against it
         {"readOnly": true}                                      or with the peer's body
@@ -89,7 +89,7 @@ class OperatorsWord:
             reasons = [f"operator: {self.note.reason}", *reasons]
         since_ms = None if self.note is None else self.note.since_ms
         is_read_only = self._disks.writability.is_read_only
-        return {"readOnly": is_read_only, "reasons": reasons, "since_ms": since_ms}
+        return {"read_only": is_read_only, "reasons": reasons, "since_ms": since_ms}
 
     async def _take(self, note: Note | None) -> None:
         self.note = note

@@ -72,16 +72,21 @@ async def init_cluster(
     if above != "/":
         with contextlib.suppress(NodeExistsError):
             await create_with_parents(store, above)
+    nodes = [
+        Create(paths.root),
+        Create(paths.available),
+        Create(paths.read_only),
+        Create(paths.instance_id, instance_id.encode()),
+        Create(paths.layout, (layout or Layout()).encode()),
+    ]
     try:
-        await store.multi(
-            [
-                Create(paths.root),
-                Create(paths.available),
-                Create(paths.read_only),
-                Create(paths.instance_id, instance_id.encode()),
-                Create(paths.layout, (layout or Layout()).encode()),
-            ]
-        )
+        try:
+            await store.multi(nodes)
+        except NodeExistsError:
+            # A root with nothing below it is no cluster; an administrator made it for its ACL.
+            if await store.children(paths.root):
+                raise
+            await store.multi(nodes[1:])
     except NodeExistsError as error:
         raise ClusterExistsError(f"{store.uri} already holds a cluster") from error
     except MetadataFateUnknownError:

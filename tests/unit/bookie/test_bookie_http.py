@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from bookie_harness import (
@@ -31,6 +32,20 @@ def expire(store: MetadataStore) -> None:
 # Health and metrics
 
 
+async def test_what_is_said_of_a_metric_names_the_samples_below_it(tmp_path: Path) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+        assert bookie.http_port is not None
+        page = (await ask_http(bookie.http_port, "GET /metrics HTTP/1.1\r\n\r\n"))[1]
+    assert "# TYPE bookie_WRITE_BYTES counter\n" in page
+    name = ""
+    for line in page.splitlines():
+        if line.startswith("# TYPE "):
+            name = line.split()[2]
+        elif not line.startswith("#"):
+            sample = re.split(r"[ {]", line)[0]
+            assert sample in {name, f"{name}_count", f"{name}_sum"}, line
+
+
 async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None:
     async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
         port = bookie.http_port
@@ -49,7 +64,10 @@ async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None
         assert "bookie_SERVER_STATUS 1.0" in lines
         assert any(line.startswith("bookie_WRITE_BYTES ") for line in lines)
         assert any(line.startswith("bookie_ledger_dir_usage{path=") for line in lines)
-        assert (await ask_http(port, "GET /nothing HTTP/1.1\r\n\r\n"))[0] == 404
+        status, text = await ask_http(port, "GET /nothing HTTP/1.1\r\n\r\n")
+        assert status == 404
+        there = text.removeprefix("there are ").strip().split(", ")
+        assert {"/heartbeat", "/metrics", *bookie.pages} <= set(there)
         assert (await ask_http(port, "DELETE /metrics HTTP/1.1\r\n\r\n"))[0] == 405
         assert (await ask_http(port, "rubbish\r\n\r\n"))[0] == 400
         assert (await ask_http(port, "G" * 9000))[0] == 400

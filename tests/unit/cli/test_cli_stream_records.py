@@ -21,7 +21,7 @@ def batch_of(payload: bytes) -> RecordBatch:
     [
         (b"{", "is no record"),
         (b'{"kye": 1}', "unknown field kye"),
-        (b'{"key": "k"}', "base64"),
+        (b'{"key": "k"}', "neither text nor base64, hex or json; its fields are .*hex"),
         (b'{"base64": "?"}', "is no record"),
         (b'{"text": "a", "txid": 1}\n{"text": "b"}', "either all"),
     ],

@@ -21,7 +21,8 @@ from quorumbook.metadata.cluster import Layout, init_cluster, read_instance_id, 
 from quorumbook.metadata.cookies import Cookie, CookieStore
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
-from quorumbook.metadata.paths import LayoutKind
+from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.paths import LayoutKind, TreePaths
 from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -156,6 +157,18 @@ def test_another_layout_is_refused(data):
 
 async def test_a_cluster_is_made_once(store):
     instance_id = await init_cluster(store)
+    with pytest.raises(ClusterExistsError, match="already holds a cluster"):
+        await init_cluster(store)
+    assert await read_instance_id(store) == instance_id
+
+
+async def test_a_root_with_nothing_below_it_is_no_cluster_and_one_with_something_is_not_touched(
+    store,
+):
+    await create_with_parents(store, store.ledgers_root)
+    instance_id = await init_cluster(store)
+    assert await read_instance_id(store) == instance_id
+    await store.delete(TreePaths(store.ledgers_root).layout)
     with pytest.raises(ClusterExistsError, match="already holds a cluster"):
         await init_cluster(store)
     assert await read_instance_id(store) == instance_id
