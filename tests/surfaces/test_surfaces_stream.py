@@ -341,3 +341,28 @@ def test_partitions_and_groups_from_the_command_line(quorumbook):
     assert "no group g" in quorumbook(*groups, "--reset", "g", "earliest", code=3).err
     quorumbook("stream", "delete", "parts", "--yes")
     assert "no such stream" in quorumbook("stream", "delete", "parts", "--yes", code=3).err
+
+
+def test_ctrl_c_at_writing_counts_what_was_typed(quorumbook):
+    import signal
+
+    quorumbook("stream", "create", "typed")
+    with (
+        quorumbook.running("stream", "tail", "typed", "--from", "earliest", "--count", 3) as tail,
+        quorumbook.running("stream", "write", "typed") as writer,
+    ):
+        writer.stdin.write(b"one\ntwo\nthree\n")
+        writer.stdin.flush()
+        assert tail.wait(60) == 0
+        writer.send_signal(signal.SIGINT)
+        _, err = writer.communicate(timeout=60)
+    assert writer.returncode == 130
+    assert b"3 records in stream typed" in err
+
+
+def test_a_record_larger_than_an_entry_is_one_record_to_who_wrote_it(quorumbook):
+    quorumbook("stream", "create", "large")
+    line = b"x" * 6_000_000
+    written = quorumbook("stream", "write", "large", "-o", "json", stdin=line + b"\ny\n")
+    assert json.loads(written.text)["records"] == 2
+    assert "2 records in stream large" in written.err

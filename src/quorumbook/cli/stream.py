@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from quorumbook.streams import (
         Namespace,
         PartitionedReader,
-        PartitionedWriter,
         StreamReader,
-        StreamWriter,
     )
     from quorumbook.streams.reading.seek import Time
 
@@ -151,30 +149,26 @@ def write(
             options: Any = {"takeover": takeover.replace("-", "_"), "wait_for_lock_s": wait_s}
             first: int | None = None
             written = 0
+
+            def count(records: int) -> None:
+                nonlocal written
+                written += records
+                advance(records)
+
             found = await whole_or_part(namespace, name, partition)
             if expect is not None and isinstance(found, PartitionedStream):
                 raise click.UsageError("--expect is about one partition: say --partition, too")
             try:
                 async with found.writer(**options) as writer:
                     first = getattr(writer, "next_sequence_id", None)
-                    before = _next_sequence_ids(writer)
                     with progress("writing", None, is_wanted=not is_typed) as advance:
-                        await append_lines(writer, files, form, expect, advance)
-                    written = _next_sequence_ids(writer) - before
+                        await append_lines(writer, files, form, expect, count)
             finally:
                 call.note(f"{written} {'record' if written == 1 else 'records'} in stream {name}")
             return {"name": name, "first_sequence": first, "records": written}
 
     row = call.run(run())
     call.output.record(row)
-
-
-def _next_sequence_ids(writer: StreamWriter | PartitionedWriter) -> int:
-    from quorumbook.streams import StreamWriter
-
-    if isinstance(writer, StreamWriter):
-        return writer.next_sequence_id
-    return sum(each.next_sequence_id for each in writer.writers.values())
 
 
 @stream.command(cls=Command, form=RAW)

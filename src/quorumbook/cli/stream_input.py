@@ -130,28 +130,43 @@ async def append_lines(
     expect: int | None,
     advance: Callable[[int], None],
 ) -> None:
-    """Append what files, or standard input, hold, as it arrives; to partitions by their keys."""
+    """Append what files, or standard input, hold, as it arrives; to partitions by their keys.
+
+    ``advance`` is told how many records were appended.  Those that were handed over when ^C or an
+    error ends this are waited for and counted.
+    """
     under_way: deque[asyncio.Future[AppendedBatch | list[PartitionAppended]]] = deque()
-    async for lines in groups_of_lines(files):
-        for start in range(0, len(lines), _PIECE_LINES):
-            piece = form(lines[start : start + _PIECE_LINES])
-            if any(map(_is_large, piece.payloads)):
-                while under_way:
-                    advance(len(await under_way.popleft()))
-                await _append_alone(writer, piece, expect)
-                advance(len(piece.payloads))
+
+    async def take_first() -> None:
+        # Waiting for it alone would cancel it with us.
+        await asyncio.wait([under_way[0]])
+        advance(len(under_way.popleft().result()))
+
+    try:
+        async for lines in groups_of_lines(files):
+            for start in range(0, len(lines), _PIECE_LINES):
+                piece = form(lines[start : start + _PIECE_LINES])
+                if any(map(_is_large, piece.payloads)):
+                    while under_way:
+                        await take_first()
+                    await _append_alone(writer, piece, expect, advance)
+                    expect = None
+                    continue
+                options: dict[str, Any] = {} if expect is None else {"expected_sequence": expect}
                 expect = None
-                continue
-            options: dict[str, Any] = {} if expect is None else {"expected_sequence": expect}
-            expect = None
-            appending: Any = writer.append_batch(
-                piece.payloads, attributes=piece.attributes, txids=piece.txids, **options
-            )
-            under_way.append(asyncio.ensure_future(appending))
-            while len(under_way) >= _PIECES_UNDER_WAY or (under_way and under_way[0].done()):
-                advance(len(await under_way.popleft()))
-    while under_way:
-        advance(len(await under_way.popleft()))
+                appending: Any = writer.append_batch(
+                    piece.payloads, attributes=piece.attributes, txids=piece.txids, **options
+                )
+                under_way.append(asyncio.ensure_future(appending))
+                while len(under_way) >= _PIECES_UNDER_WAY or (under_way and under_way[0].done()):
+                    await take_first()
+        while under_way:
+            await take_first()
+    except BaseException:
+        for appended in await asyncio.gather(*under_way, return_exceptions=True):
+            if not isinstance(appended, BaseException):
+                advance(len(appended))
+        raise
 
 
 def _is_large(payload: bytes) -> bool:
@@ -160,7 +175,10 @@ def _is_large(payload: bytes) -> bool:
 
 
 async def _append_alone(
-    writer: StreamWriter | PartitionedWriter, piece: Piece, expect: int | None
+    writer: StreamWriter | PartitionedWriter,
+    piece: Piece,
+    expect: int | None,
+    advance: Callable[[int], None],
 ) -> None:
     for number, payload in enumerate(piece.payloads):
         options: dict[str, Any] = {}
@@ -175,3 +193,4 @@ async def _append_alone(
             txid=None if piece.txids is None else piece.txids[number],
             **options,
         )
+        advance(1)

@@ -28,11 +28,11 @@ async def test_s81_an_operators_read_only_outlives_restarts_until_it_is_taken_ba
         registered = BookieRegistration(store).bookies
         async with real_bookie(tmp_path, store, **options) as bookie:
             assert await ask(bookie, "GET") == (
-                200, {"readOnly": False, "reasons": [], "since_ms": None},
+                200, {"read_only": False, "reasons": [], "since_ms": None},
             )  # fmt: skip
             status, state = await ask(bookie, "PUT", "?read_only=true&reason=new%20disks")
             assert status == 200
-            assert state["readOnly"] is True
+            assert state["read_only"] is True
             assert state["reasons"] == ["operator: new disks"]
             await until(lambda: bookie.metrics.server_status == 0)
             assert await registered() == (frozenset(), {"one"})
@@ -44,7 +44,7 @@ async def test_s81_an_operators_read_only_outlives_restarts_until_it_is_taken_ba
             assert (await ask(bookie, "GET"))[1]["reasons"] == ["operator: new disks"]
             bookie.disks.storage_has_space()
             assert bookie.is_read_only
-            assert not (await ask(bookie, "PUT", "?read_only=false"))[1]["readOnly"]
+            assert not (await ask(bookie, "PUT", "?read_only=false"))[1]["read_only"]
             await until(lambda: bookie.metrics.server_status == 1)
         async with real_bookie(tmp_path, store, **options) as bookie:
             assert not bookie.is_read_only
@@ -56,7 +56,7 @@ async def test_s81_an_operators_writable_does_not_overrule_a_full_disk(tmp_path:
         bookie.disks._is_above = True
         bookie.disks.storage_full(StorageError("no space left"))
         state = (await ask(bookie, "PUT", "?read_only=false"))[1]
-        assert state["readOnly"] is True
+        assert state["read_only"] is True
 
 
 async def test_s83_whatever_is_asked_of_the_switch_the_bookie_lives(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_s83_whatever_is_asked_of_the_switch_the_bookie_lives(tmp_path: Pa
         for _ in range(3):
             for choice in ("true", "true", "false", "false"):
                 status, state = await ask(bookie, "PUT", f"?read_only={choice}")
-                assert (status, state["readOnly"]) == (200, choice == "true")
+                assert (status, state["read_only"]) == (200, choice == "true")
         both = [ask(bookie, "PUT", f"?read_only={choice}") for choice in ("true", "false")]
         assert [status for status, _ in await asyncio.gather(*both)] == [200, 200]
         client = await RawClient.connect(bookie.address[1])
@@ -118,4 +118,4 @@ async def test_the_peers_body_says_whether_a_bookie_is_read_only(tmp_path: Path)
             body = f'{{"readOnly": {word}}}'
             head = f"PUT {PAGE} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
             status, text = await ask_http(bookie.http_port, head + body)
-            assert (status, json.loads(text)["readOnly"]) == (200, word == "true")
+            assert (status, json.loads(text)["read_only"]) == (200, word == "true")
