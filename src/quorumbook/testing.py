@@ -271,7 +271,7 @@ class _Process:
     def _start(self) -> None:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         words = [sys.executable, "-m", "quorumbook", "bookie", "run", "-o", "jsonl"]
-        words += ["--metadata", self._uri, "--port", str(self._port)]
+        words += ["--port", str(self._port)]
         words += ["--data-dir", self._directory, "--stop-with-parent", "--set", "http.port=0"]
         for name, value in self._storage.items():
             words += ["--set", f"storage.{name}={value}"]
@@ -279,7 +279,12 @@ class _Process:
             words += ["--label", f"{key}={value}"]
         with self._open_log() as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # Anybody can read a command line.
+                env={**os.environ, "QUORUMBOOK_METADATA_URI": self._uri},
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

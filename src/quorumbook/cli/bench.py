@@ -238,7 +238,7 @@ async def _tail(
     **shape: int | None,
 ) -> dict[str, object]:
     words = ["--entry-size", entry_size, "--count", count, "--in-flight", in_flight]
-    words += ["--rate", rate, "--stamp", "--metadata", call.metadata_uri, "-o", "jsonl"]
+    words += ["--rate", rate, "--stamp", "-o", "jsonl"]
     words += call.forwarded()
     for name, value in shape.items():
         words += [] if value is None else [f"--{name.replace('_', '-')}", value]
@@ -246,7 +246,7 @@ async def _tail(
     pipe = asyncio.subprocess.PIPE
     # A Ctrl-C is answered by this process alone.
     writer = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, start_new_session=True
+        *command, stdin=pipe, stdout=pipe, env=call.environment(), start_new_session=True
     )
     assert writer.stdin is not None
     assert writer.stdout is not None

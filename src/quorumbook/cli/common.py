@@ -134,11 +134,17 @@ class Call:
         self.settings = self.settings.replaced("metadata.uri", uri, "the command")
 
     def forwarded(self) -> list[str]:
-        """Return the options by which a child process finds the same configuration."""
+        """Return the words of a child that finds the same configuration; see ``environment``."""
         words = ["--config", self._config_file] if self._config_file else []
-        for override in self._overrides:
-            words += ["--set", override]
         return [*words, "-v"] if self.is_verbose else words
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of such a child.
+
+        What may be secret is there: whoever has a login here can read a command line.
+        """
+        set_here = self.settings.variables("--set", "--metadata", "the command")
+        return {**os.environ, **set_here}
 
     def show_warnings(self) -> None:
         """Tell people what of the peer's file has no effect."""

@@ -101,14 +101,14 @@ async def _run(call: Call, source: str, directory: str, *, is_kept: bool) -> Non
     await init_cluster(call, is_existing_fine=False)
     bookies = [
         BookieProcess(
-            f"bookie-{number}", call.metadata_uri,
+            f"bookie-{number}", call.environment(),
             os.path.join(directory, f"bookie-{number}"), call.forwarded(),
             is_detached=is_kept, port=port,
         )
         for number, port in enumerate(free_ports(_BOOKIES), 1)
     ]  # fmt: skip
     recovery = RecoveryProcess(
-        "recovery", call.metadata_uri, os.path.join(directory, "recovery"),
+        "recovery", call.environment(), os.path.join(directory, "recovery"),
         # The port that is configured for HTTP, if one is, is a bookie's.
         [*call.forwarded(), "--set", "http.port=0"], is_detached=is_kept,
     )  # fmt: skip
@@ -241,8 +241,8 @@ async def _read_elsewhere(call: Call, story: Story) -> None:
     began = time.perf_counter()
     reader = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "quorumbook", "ledger", "read", str(story.ledger_id),
-        "--recover", "--metadata", call.metadata_uri, "-o", "raw", *call.forwarded(),
-        stdout=asyncio.subprocess.PIPE,
+        "--recover", "-o", "raw", *call.forwarded(),
+        stdout=asyncio.subprocess.PIPE, env=call.environment(),
         # A Ctrl-C is answered by this process alone.
         start_new_session=True,
     )  # fmt: skip

@@ -85,13 +85,13 @@ async def _run(call: Call, source: str, events: int, directory: str, target: str
     words = ["--set", "http.enabled=false"]
     bookies = [
         BookieProcess(
-            f"bookie-{number}", call.metadata_uri, os.path.join(directory, f"bookie-{number}"),
+            f"bookie-{number}", call.environment(), os.path.join(directory, f"bookie-{number}"),
             words, port=port,
         )
         for number, port in enumerate(free_ports(_BOOKIES), 1)
     ]  # fmt: skip
     recovery = RecoveryProcess(
-        "recovery", call.metadata_uri, os.path.join(directory, "recovery"), words
+        "recovery", call.environment(), os.path.join(directory, "recovery"), words
     )
     children: list[ChildProcess] = [*bookies, recovery]
     say = call.note if call.output.form == "json" else partial(print, flush=True)
@@ -320,10 +320,10 @@ async def _audit(call: Call, lake: Lake, say: Say) -> None:
 async def _job(call: Call, lake: Lake, *words: str) -> dict[str, Any]:
     """Run a job as anybody would, and return its report."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "quorumbook", "spark", *words, "--metadata", call.metadata_uri,
-        "--master", "local[2]", "--json-report", "-", "--state-dir",
-        os.path.join(lake.directory, "jobs"),
+        sys.executable, "-m", "quorumbook", "spark", *words, "--master", "local[2]",
+        "--json-report", "-", "--state-dir", os.path.join(lake.directory, "jobs"),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
+        env=call.environment(),
     )  # fmt: skip
     out, err = await process.communicate()
     if process.returncode:

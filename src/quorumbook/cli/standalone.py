@@ -77,16 +77,17 @@ async def _run(call: Call, directory: str, ports: list[int]) -> None:
     uri = _uri(directory)
     call.use_metadata(uri)
     await init_cluster(call, is_existing_fine=True)
+    environment = call.environment()
     bookies = [
         BookieProcess(
-            f"bookie-{number}", uri, os.path.join(directory, f"bookie-{number}"),
+            f"bookie-{number}", environment, os.path.join(directory, f"bookie-{number}"),
             call.forwarded(), port=port,
         )
         for number, port in enumerate(ports, 1)
     ]  # fmt: skip
     # The port that is configured for HTTP, if one is, is a bookie's.
     words = [*call.forwarded(), "--set", "http.port=0"]
-    recovery = RecoveryProcess("recovery", uri, os.path.join(directory, "recovery"), words)
+    recovery = RecoveryProcess("recovery", environment, os.path.join(directory, "recovery"), words)
     supervisor = Supervisor([*bookies, recovery], call.note)
     try:
         await supervisor.start()

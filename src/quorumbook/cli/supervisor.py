@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, ClassVar
 
@@ -41,7 +41,8 @@ class ChildProcess:
     """One child, which reports in one line of JSON that it is ready."""
 
     name: str
-    metadata_uri: str
+    #: Says where the metadata is, and what else anybody must not read in a command line.
+    environment: Mapping[str, str]
     #: Where its log goes.
     directory: str
     #: Further words of its command.
@@ -72,7 +73,7 @@ class ChildProcess:
     def command(self) -> list[str]:
         """Return the command line of the child."""
         words = [sys.executable, "-m", "quorumbook", *self._command, *self.own_words()]
-        words += ["--metadata", self.metadata_uri, "-o", "jsonl", *self.words]
+        words += ["-o", "jsonl", *self.words]
         return words if self.is_detached else [*words, "--stop-with-parent"]
 
     async def start(self) -> None:
@@ -88,6 +89,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL if self.is_detached else asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                env=self.environment,
                 # A Ctrl-C goes to the supervisor alone, which stops the children in order.
                 start_new_session=True,
             )

@@ -106,6 +106,14 @@ class Settings:
         assert isinstance(value, int | float), key
         return float(value)
 
+    def variables(self, *sources: str) -> dict[str, str]:
+        """Return what some sources have set as the environment variables that set the same."""
+        return {
+            setting.option.variable: setting.option.as_text(setting.value)
+            for setting in self
+            if setting.source in sources
+        }
+
     def replaced(self, key: str, raw: object, source: str) -> Settings:
         """Return a copy in which one option has another value, as a command's own option asks."""
         option = _BY_KEY[key]

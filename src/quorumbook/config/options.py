@@ -76,6 +76,12 @@ class Option:
             return ":" in str(value)
         return self.kind is Kind.PROGRAM and bool(value)
 
+    def as_text(self, value: Value) -> str:
+        """Return the text that ``parse`` makes a value of."""
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
     def bounds(self) -> str:
         """Say in words what values are allowed; "" if all are."""
         if self.choices:
