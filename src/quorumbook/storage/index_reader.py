@@ -17,7 +17,7 @@ from quorumbook.storage.index_rows import (
     row_to_state,
 )
 from quorumbook.storage.state_file import Deletion, LedgerState
-from quorumbook.storage.stored_run import DAMAGED, StoredRun
+from quorumbook.storage.stored_run import DAMAGED, Extent, StoredRun
 
 #: Ledgers that are asked for in one statement.
 _SLICE_LEDGERS = 1000
@@ -120,14 +120,14 @@ class IndexReader:
             found.update(self._rows(f"SELECT id, born FROM ledger WHERE id IN ({wanted})"))  # noqa: S608
         return found
 
-    def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, object]:
-        """Return for those of these ledgers that have runs what any new run would change."""
+    def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, Extent]:
+        """Return the extents of those of these ledgers that have runs."""
         wanted = ",".join(map(str, ledger_ids))
         rows = self._rows(
-            "SELECT ledger, count(*), sum(last - first + 1), max(entry_log), sum(position) "  # noqa: S608
+            "SELECT ledger, count(*), sum(last - first + 1), sum(entry_log), sum(position) "  # noqa: S608
             f"FROM run WHERE ledger IN ({wanted}) GROUP BY ledger"
         )
-        return {row[0]: row[1:] for row in rows}
+        return {row[0]: Extent(*row[1:]) for row in rows}
 
     def highest_ledger_id(self) -> LedgerId:
         """Return the highest ledger with a state or a remembered deletion, -1 if none has."""

@@ -19,6 +19,22 @@ from quorumbook.ids import EntryId, LedgerId
 DAMAGED = -1
 
 
+class Extent(NamedTuple):
+    """What is stored of one ledger; it differs if anything comes, and if runs move."""
+
+    run_count: int
+    entry_count: int
+    #: Sums over the ledger's runs: a new run in the place of an old one lies behind it.
+    entry_logs: int
+    positions: int
+
+    def moved(self, entry_logs: int, positions: int) -> Extent:
+        """Return it after runs of the ledger moved so far in sum."""
+        return self._replace(
+            entry_logs=self.entry_logs + entry_logs, positions=self.positions + positions
+        )
+
+
 class StoredRun(NamedTuple):
     """Entries ``first_entry_id`` to ``last_entry_id``, both of them here, side by side on disk."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ async def surplus(world: World, *ledger_ids: int) -> Garbage:
     await filled(world, *ledger_ids)
     await world.append(run_of(1, [19], lac=18))
     await world.storage.flush()
+    await world.restart()  # its entry log is complete
     garbage = Garbage(world, *ledger_ids, options=OPTIONS)
     garbage.cluster.kept_elsewhere = {1}
     await garbage.collect(minutes=DAY)
@@ -163,4 +166,111 @@ async def test_r28_nothing_is_dropped_before_a_limbo_start_is_over_or_if_it_is_o
         await garbage.collect(minutes=DAY)
     assert await ids(world) == list(range(20))
     assert isinstance(garbage.cluster, FakeCluster)
+    await world.storage.stop()
+
+
+async def moved(garbage: Garbage, *dead: int) -> None:
+    """Have compaction move what lives beside ledgers that are deleted now."""
+    before = garbage.collector.statistics.compacted_bytes
+    await garbage.world.storage.delete_ledgers(dead)
+    garbage.collector.trigger(major=True)
+    await garbage.collect(minutes=0)
+    assert garbage.collector.statistics.compacted_bytes > before
+
+
+@pytest.mark.parametrize("moves", [1, 2])
+async def test_r28_a_copy_that_compaction_moved_goes_after_its_grace(
+    tmp_path: Path, moves: int
+) -> None:
+    world = World(tmp_path)
+    garbage = await surplus(world, 1, 2, 3, 4, 5)
+    await moved(garbage, 2, 3)
+    if moves == 2:
+        await moved(garbage, 4, 5)
+    await garbage.collect(minutes=GRACE - 1)
+    assert await ids(world) == list(range(20))
+    await garbage.collect(minutes=1)
+    assert await ids(world) == []
+    assert garbage.collector.statistics.dropped_copies == 1
+    await world.storage.stop()
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_r28_s60_a_copy_made_again_before_or_after_a_move_begins_its_grace_again(
+    tmp_path: Path, is_before: bool
+) -> None:
+    world = World(tmp_path)
+    garbage = await surplus(world, 1, 2, 3, 4)
+    for is_copy in (is_before, not is_before):
+        if is_copy:
+            # The very run that is here already, as a worker sends it.
+            await world.append(run_of(1, [19], lac=18))
+            await world.storage.flush()
+        else:
+            await moved(garbage, 2, 3, 4)
+    await garbage.collect(minutes=GRACE)
+    assert await ids(world) == list(range(20))
+    assert garbage.collector.statistics.surplus_copies == 0
+    await world.storage.stop()
+
+
+async def held_by_a_worker(garbage: Garbage) -> None:
+    garbage.cluster.busy = {1}
+    await garbage.collect(minutes=GRACE)
+    garbage.cluster.busy = set()
+
+
+async def under_a_failing_store(garbage: Garbage) -> None:
+    garbage.cluster.error = MetadataUnavailableError("away")
+    await garbage.collect(minutes=GRACE)
+    garbage.cluster.error = None
+
+
+async def with_a_lost_lock(garbage: Garbage) -> None:
+    garbage.cluster.on_surplus = garbage.cluster.locked.clear
+    await garbage.collect(minutes=GRACE)
+    garbage.cluster.on_surplus = lambda: None
+
+
+async def beside_a_checkpoint(garbage: Garbage) -> None:
+    book = garbage.world.storage.care._book
+
+    def checkpoint() -> None:
+        book.checkpoints += 1
+
+    garbage.cluster.on_surplus = checkpoint
+    await garbage.collect(minutes=GRACE)
+    garbage.cluster.on_surplus = lambda: None
+
+
+@pytest.mark.parametrize(
+    "hindered", [held_by_a_worker, under_a_failing_store, with_a_lost_lock, beside_a_checkpoint]
+)
+async def test_r28_a_copy_that_could_not_go_now_goes_in_the_next_pass(
+    tmp_path: Path, hindered: Callable[[Garbage], object]
+) -> None:
+    world = World(tmp_path)
+    garbage = await surplus(world, 1)
+    await hindered(garbage)  # type: ignore[misc]
+    assert await ids(world) == list(range(20))
+    await garbage.collect(minutes=1)
+    assert await ids(world) == []
+    await world.storage.stop()
+
+
+async def test_r28_s60_a_search_that_finds_more_of_a_copy_begins_its_grace_again(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    await filled(world, 1)
+    garbage = Garbage(world, 1, options=replace(OPTIONS, surplus_interval_s=20 * 60))
+    garbage.cluster.kept_elsewhere = {1}
+    await garbage.collect(minutes=20)
+    await world.append(run_of(1, range(20), b"x" * 400))
+    await world.storage.flush()
+    await garbage.collect(minutes=20)
+    await garbage.collect(minutes=GRACE - 1)
+    assert await ids(world) == list(range(20))
+    await garbage.collect(minutes=1)
+    assert await ids(world) == []
     await world.storage.stop()

@@ -411,6 +411,7 @@ class Collector:
                     continue
                 raise
             self.statistics.compacted_bytes += step.moved_bytes
+            self._surplus.note_moves(step.shifts)
             for damage in step.damages:
                 self._on_damage(damage)
             if step.is_done:

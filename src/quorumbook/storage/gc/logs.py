@@ -51,6 +51,8 @@ class CompactionStep:
     is_done: bool = False
     moved_bytes: int = 0
     moved_runs: int = 0
+    #: By how much the logs and positions of a ledger's runs, each summed up, grew by the move.
+    shifts: dict[LedgerId, tuple[int, int]] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
 
 
@@ -75,6 +77,16 @@ def log_usages(
         is_open = entry_log_id in open_ids
         usages.append(LogUsage(entry_log_id, size, bytes_alive, runs, ledgers, is_open))
     return usages
+
+
+def _shifts(moves: Sequence[tuple[StoredRun, int, int]]) -> dict[LedgerId, tuple[int, int]]:
+    shifts: dict[LedgerId, tuple[int, int]] = {}
+    for run, entry_log_id, position in moves:
+        logs, positions = shifts.get(run.ledger_id, (0, 0))
+        shifts[run.ledger_id] = (
+            logs + entry_log_id - run.entry_log_id, positions + position - run.position
+        )  # fmt: skip
+    return shifts
 
 
 class EntryLogKeeper:
@@ -177,6 +189,8 @@ class EntryLogKeeper:
                 step.moved_runs = self._index.move_runs(
                     moves, [(log_id, self._copies.directory_of(log_id)) for log_id in logs]
                 )
+                if step.moved_runs == len(moves):
+                    step.shifts = _shifts(moves)
         except BaseException:
             self._current = None
             raise

@@ -6,6 +6,7 @@ A copy goes only when all of this holds (R28):
     - its ledger is closed, no fragment names this bookie, and it is not marked as lacking copies
     - all of that twice, ``surplus_grace_s`` apart, and nothing of the ledger arrived meanwhile:
       whoever copies a ledger to this bookie publishes that only when it is done (S60)
+      compaction, which moves a copy into another entry log, brings nothing
     - the ledger's replication lock is held, and the first point was seen again under it
 
 The entries go, the ledger's state stays, fenced: a writer that slept through the recovery of its
@@ -14,11 +15,13 @@ ledger is refused here as before.  The state goes when the ledger is deleted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from quorumbook.env import Clock, logger
 from quorumbook.ids import LedgerId
 from quorumbook.storage.store import LedgerStorage
+from quorumbook.storage.stored_run import Extent
 
 _SECOND = 1_000_000_000
 _BATCH = 200
@@ -73,7 +76,7 @@ class SurplusCopies:
         self._grace_ns = int(grace_s * _SECOND)
         self._searched_ns = clock.now_ns()
         #: Since when a ledger was found to be surplus, and what was here of it then.
-        self._found: dict[LedgerId, tuple[int, object]] = {}
+        self._found: dict[LedgerId, tuple[int, Extent]] = {}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -94,25 +97,39 @@ class SurplusCopies:
             await self._search(now)
         return dropped
 
+    def note_moves(self, shifts: Mapping[LedgerId, tuple[int, int]]) -> None:
+        """Follow the copies that compaction moved; nothing came of their ledgers."""
+        for ledger_id in shifts.keys() & self._found.keys():
+            since, extent = self._found[ledger_id]
+            self._found[ledger_id] = since, extent.moved(*shifts[ledger_id])
+
     async def _search(self, now: int) -> None:
-        found: dict[LedgerId, tuple[int, object]] = {}
+        found: dict[LedgerId, tuple[int, Extent]] = {}
         for batch in _batches(await self._care.ledger_ids()):
             extents = await self._care.extents(batch)
             for ledger_id in await self._owners.surplus(sorted(extents)):
-                found[ledger_id] = self._found.get(ledger_id, (now, extents[ledger_id]))
+                extent = extents[ledger_id]
+                since, before = self._found.get(ledger_id, (now, extent))
+                found[ledger_id] = (since if extent == before else now, extent)
         self._found = found
 
     async def _drop(self, batch: list[LedgerId]) -> int:
         checkpoints = self._care.checkpoints
         extents = await self._care.extents(batch)
-        unchanged = []
+        locked = []
         for ledger_id in batch:
-            _, before = self._found.pop(ledger_id)
-            if extents.get(ledger_id) == before and await self._owners.take_lock(ledger_id):
-                unchanged.append(ledger_id)
-        surplus = await self._owners.surplus(unchanged)
+            if extents.get(ledger_id) != self._found[ledger_id][1]:
+                del self._found[ledger_id]
+            elif await self._owners.take_lock(ledger_id):
+                locked.append(ledger_id)
+        surplus = await self._owners.surplus(locked)
+        for ledger_id in set(locked).difference(surplus):
+            del self._found[ledger_id]
+        # One that somebody is at, or of which more may be under way, is looked at in the next pass.
         still = [ledger_id for ledger_id in surplus if self._owners.is_locked(ledger_id)]
         emptied = self._care.empty_ledgers(still, checkpoints)
+        for ledger_id in emptied:
+            del self._found[ledger_id]
         if emptied:
             _log.info("%d ledgers are kept elsewhere, their copies here are dropped", len(emptied))
             await self._storage.flush()
