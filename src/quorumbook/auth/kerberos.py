@@ -49,12 +49,12 @@ class KerberosIdentity:
         try:
             pairs = [each.partition("=") for each in shlex.split(text)]
         except ValueError as error:
-            raise ConfigError(f"auth_settings {text!r}: {error}") from None
+            raise ConfigError(f"auth_settings: {error}") from None
         given = {name: value for name, _, value in pairs}
         assert set(names) <= {field.name for field in fields(cls)}
         if len(given) < len(pairs) or not all(given.values()) or not given.keys() <= set(names):
             raise ConfigError(
-                f"auth_settings {text!r} is not of the form "
+                "auth_settings is not of the form "
                 + " ".join(f"{name}={name.upper()}" for name in names)
             )
         return cls(**given)

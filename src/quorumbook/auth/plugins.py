@@ -136,6 +136,11 @@ class BookiePlugin(Protocol):
         ...
 
 
+def is_built_in(name: str) -> bool:
+    """Tell whether a plug-in is one of ours; their settings name files, and hold no secret."""
+    return name in _BUILT_IN
+
+
 def load_client_plugin(name: str, settings: str) -> ClientPlugin | None:
     """Return the client's plug-in of this name, None for an empty one.
 

@@ -63,7 +63,7 @@ class BookieOptions:
     #: An authentication plug-in's name, or ``module:Class``; empty: everybody may come in.
     auth_plugin: str = ""
     #: What the plug-in is made with.
-    auth_settings: str = ""
+    auth_settings: str = field(default="", repr=False)
     #: Roles of which a principal must have one; empty: any will do.
     authorized_roles: tuple[str, ...] = ()
     #: A connection must have switched to TLS and authenticated after this time.

@@ -82,10 +82,11 @@ class Call:
         """Where the cluster's metadata is."""
         uri = self.settings.text("metadata.uri")
         if uri.startswith("memory://"):
+            from quorumbook.env.shown import shown
             from quorumbook.errors import ConfigError
 
             raise ConfigError(
-                f"metadata URI {uri} is for one process and would end with this command;"
+                f"metadata URI {shown(uri)} is for one process and would end with this command;"
                 " use sqlite:///FILE"
             )
         return uri

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 
 from quorumbook.cli.common import Call, Command
+
+if TYPE_CHECKING:
+    from quorumbook.config import Settings
+    from quorumbook.config.load import Setting
+    from quorumbook.config.options import Value
 
 
 @click.group()
@@ -26,7 +34,7 @@ def show(call: Call, changed: bool, explain: bool, pattern: str) -> None:
     rows = [
         {
             "option": setting.option.key,
-            "value": setting.value,
+            "value": _shown(call.settings, setting),
             "source": setting.source,
             "peer_key": setting.option.peer_key,
             "help": setting.option.help,
@@ -39,3 +47,17 @@ def show(call: Call, changed: bool, explain: bool, pattern: str) -> None:
         columns,
         empty="no option matches; `quorumbook config show` lists all",
     )
+
+
+def _shown(settings: Settings, setting: Setting) -> Value:
+    """Return a value without what only its owner may know: people send what they see here."""
+    from quorumbook.auth.plugins import is_built_in
+    from quorumbook.env.shown import HIDDEN, shown
+
+    option, value = setting.option, setting.value
+    if option.key == "metadata.uri":
+        return shown(str(value))
+    if option.name != "auth_settings" or not value:
+        return value
+    name = settings.text(f"{option.section}.auth_plugin")
+    return value if is_built_in(name) and os.sep in str(value) else HIDDEN

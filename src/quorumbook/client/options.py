@@ -92,7 +92,7 @@ class ClientOptions:
     max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES
     tls: TlsOptions | None = None
     auth_plugin: str = ""
-    auth_settings: str = ""
+    auth_settings: str = field(default="", repr=False)
     bookie_labels: Mapping[str, str] = field(default_factory=dict)
     placement: PlacementOptions = field(default_factory=PlacementOptions)
 

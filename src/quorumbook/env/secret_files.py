@@ -29,7 +29,9 @@ def read_secret_file(path: str, option: str) -> bytes:
         # Without O_NONBLOCK a named pipe would hold us up for as long as nobody writes.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise ConfigError(f"{option} {path} cannot be read: {error.strerror}") from None
+        # Some write the secret itself where the name of its file belongs.
+        name = f" {path}" if path.startswith(("/", "./", "../")) else ""
+        raise ConfigError(f"{option}: the file{name} cannot be read: {error.strerror}") from None
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

@@ -14,6 +14,7 @@ Files are PEM; what they must hold, and how a failure reads, is ``env.tls``'s.
 
 from __future__ import annotations
 
+from quorumbook.env.shown import shown
 from quorumbook.env.tls import TlsOptions
 from quorumbook.errors import ConfigError
 
@@ -33,11 +34,14 @@ def parse_tls(uri: str, options: dict[str, str]) -> TlsOptions | None:
     verify_host = _switch(uri, options, "tls.verify_host", default=True)
     if not _switch(uri, options, "tls", default=has_files or not verify_host):
         if has_files:
-            raise ConfigError(f"metadata URI {uri!r}: tls=false goes with no other option of TLS")
+            raise ConfigError(
+                f"metadata URI {shown(uri)!r}: tls=false goes with no other option of TLS"
+            )
         return None
     if bool(files["certificate_file"]) is not bool(files["key_file"]):
         raise ConfigError(
-            f"metadata URI {uri!r}: name tls.certificate_file and tls.key_file, both or neither"
+            f"metadata URI {shown(uri)!r}: name tls.certificate_file and tls.key_file, both or "
+            "neither"
         )
     return TlsOptions(
         certificate_file=files["certificate_file"],
@@ -53,5 +57,5 @@ def parse_tls(uri: str, options: dict[str, str]) -> TlsOptions | None:
 def _switch(uri: str, options: dict[str, str], name: str, *, default: bool) -> bool:
     text = options.get(name)
     if text not in (None, "true", "false"):
-        raise ConfigError(f"metadata URI {uri!r}: {name} is true or false, not {text!r}")
+        raise ConfigError(f"metadata URI {shown(uri)!r}: {name} is true or false, not {text!r}")
     return default if text is None else text == "true"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorumbook.env import Env
+from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.cluster import check_layout
 from quorumbook.metadata.etcd.address import parse_address as parse_etcd_address
@@ -46,26 +47,26 @@ def parse_uri(uri: str) -> MetadataUri:
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        raise ConfigError(f"metadata URI {uri!r} names no store; known are {_KNOWN}")
+        raise ConfigError(f"metadata URI {shown(uri)!r} names no store; known are {_KNOWN}")
     if scheme.partition("+")[0] == "zk":
         return MetadataUri(uri, "zk", uri)
     if scheme == "memory":
         if not rest or "/" in rest:
-            raise ConfigError(f"metadata URI {uri!r} is not of the form memory://NAME")
+            raise ConfigError(f"metadata URI {shown(uri)!r} is not of the form memory://NAME")
         return MetadataUri(uri, scheme, rest)
     if scheme == "sqlite":
         if not rest.startswith("/"):
             raise ConfigError(
-                f"metadata URI {uri!r}: write sqlite:///{rest} for a relative and "
-                f"sqlite:////{rest} for an absolute file"
+                f"metadata URI {shown(uri)!r}: write sqlite:///{shown(rest)} for a "
+                f"relative and sqlite:////{shown(rest)} for an absolute file"
             )
         if rest.strip("/") == "" or rest.endswith("/"):
-            raise ConfigError(f"metadata URI {uri!r} names no file")
+            raise ConfigError(f"metadata URI {shown(uri)!r} names no file")
         return MetadataUri(uri, scheme, rest[1:])
     if scheme == "etcd":
         parse_etcd_address(uri)
         return MetadataUri(uri, scheme, uri)
-    raise ConfigError(f"metadata URI {uri!r}: {scheme}:// is unknown; known are {_KNOWN}")
+    raise ConfigError(f"metadata URI {shown(uri)!r}: {scheme}:// is unknown; known are {_KNOWN}")
 
 
 def named_layout(uri: str) -> LayoutKind | None:
@@ -123,6 +124,6 @@ async def _open_etcd(uri: str, env: Env, session_timeout_s: float) -> MetadataSt
         from quorumbook.metadata.etcd.store import EtcdStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"metadata URI {uri!r} needs grpcio: pip install 'quorumbook[etcd]'"
+            f"metadata URI {shown(uri)!r} needs grpcio: pip install 'quorumbook[etcd]'"
         ) from error
     return await EtcdStore.open(address, env, uri=uri, session_timeout_s=session_timeout_s)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from quorumbook.config import Kind, load
 from quorumbook.config.clients import client_options
+from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError
 from quorumbook.spark.options import Options, option
 from quorumbook.streams.metadata.address import DEFAULT_PATH, parse_address
@@ -50,7 +51,7 @@ class Connection:
     metadata_uri: str
     namespace_path: str
     config_file: str = ""
-    passed_on: tuple[str, ...] = ()
+    passed_on: tuple[str, ...] = field(default=(), repr=False)
     password_file: str = ""
     password_env: str = ""
     digest_type: str = ""
@@ -83,7 +84,7 @@ class Connection:
         else:
             path, metadata_uri = options.text("namespace") or address.path, address.metadata_uri
         if metadata_uri.startswith("memory:"):
-            raise ConfigError(f"metadataServiceUri {uri}: executors are other processes")
+            raise ConfigError(f"metadataServiceUri {shown(uri)}: executors are other processes")
         if options.text("passwordFile") and options.text("passwordEnv"):
             raise ConfigError("passwordFile and passwordEnv are both given; one is enough")
         return cls(

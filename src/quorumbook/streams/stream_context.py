@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quorumbook.client import BookKeeper
 from quorumbook.errors import LocalProtocolError, MetadataVersionConflict, NoSuchNodeError
@@ -33,7 +33,7 @@ class StreamContext:
     #: What the namespace's ledgers carry.
     namespace_id: Callable[[], Awaitable[bytes]]
     #: The peer's ledgers have no password unless it is configured.
-    password: bytes = b""
+    password: bytes = field(default=b"", repr=False)
 
     @property
     def name(self) -> str:

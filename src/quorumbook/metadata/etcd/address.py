@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from quorumbook.auth.accounts import Account
+from quorumbook.env.shown import shown
 from quorumbook.env.tls import TlsOptions
 from quorumbook.errors import ConfigError, LocalProtocolError
 from quorumbook.metadata.login import read_login
@@ -47,16 +48,18 @@ def parse_address(uri: str) -> EtcdAddress:
         check_path(path)
     except LocalProtocolError as error:
         raise ConfigError(
-            f"metadata URI {uri!r} names no place in the tree; it ends like /ledgers"
+            f"metadata URI {shown(uri)!r} names no place in the tree; it ends like /ledgers"
         ) from error
     if path == "/" or "#" in path:
-        raise ConfigError(f"metadata URI {uri!r} names no place in the tree; it ends like /ledgers")
+        raise ConfigError(
+            f"metadata URI {shown(uri)!r} names no place in the tree; it ends like /ledgers"
+        )
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name not in _OPTIONS:
             known = ", ".join(_OPTIONS)
             raise ConfigError(
-                f"metadata URI {uri!r}: {name!r} is not known here; known are {known}"
+                f"metadata URI {shown(uri)!r}: {name!r} is not known here; known are {known}"
             )
     login = read_login(options["auth_file"]) if "auth_file" in options else None
     return EtcdAddress(endpoints, path, parse_tls(uri, options), login)
@@ -68,5 +71,5 @@ def _with_port(uri: str, host: str) -> str:
         name, port = host, str(_DEFAULT_PORT)
     is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
     if not name or not is_port or set(name) & set("@?#% "):
-        raise ConfigError(f"metadata URI {uri!r}: {host!r} is not HOST or HOST:PORT")
+        raise ConfigError(f"metadata URI {shown(uri)!r}: {shown(host)!r} is not HOST or HOST:PORT")
     return f"{name}:{port}"

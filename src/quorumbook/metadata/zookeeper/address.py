@@ -23,6 +23,7 @@ import re
 from urllib.parse import parse_qsl
 
 from quorumbook.auth.kerberos import KerberosIdentity
+from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError, LocalProtocolError
 from quorumbook.metadata.login import read_login
 from quorumbook.metadata.paths import LayoutKind
@@ -55,7 +56,7 @@ def parse_layout(uri: str) -> LayoutKind | None:
     except ValueError:
         known = ", ".join(kind.value for kind in LayoutKind)
         raise ConfigError(
-            f"metadata URI {uri!r}: layout {name!r} is unknown; known are {known} and null"
+            f"metadata URI {shown(uri)!r}: layout {name!r} is unknown; known are {known} and null"
         ) from None
 
 
@@ -76,15 +77,16 @@ def parse_address(uri: str) -> ZooKeeperOptions:
     for name in options:
         if name not in _OPTIONS:
             raise ConfigError(
-                f"metadata URI {uri!r}: option {name!r} is unknown; known are {', '.join(_OPTIONS)}"
+                f"metadata URI {shown(uri)!r}: option {name!r} is unknown; known are "
+                + ", ".join(_OPTIONS)
             )
     acl = options.get("acl", "open")
     if acl not in _ACLS:
-        raise ConfigError(f"metadata URI {uri!r}: acl is open or creator, not {acl!r}")
+        raise ConfigError(f"metadata URI {shown(uri)!r}: acl is open or creator, not {acl!r}")
     credential = _credential(uri, options)
     if acl == "creator" and credential is None:
         raise ConfigError(
-            f"metadata URI {uri!r}: acl=creator needs credentials: auth_file=FILE, "
+            f"metadata URI {shown(uri)!r}: acl=creator needs credentials: auth_file=FILE, "
             "sasl_file=FILE or kerberos=true"
         )
     return ZooKeeperOptions(
@@ -101,7 +103,7 @@ def _server(uri: str, text: str) -> tuple[str, int]:
     match = _SERVER.fullmatch(text)
     port = int(match[3] or _DEFAULT_PORT) if match else 0
     if match is None or not 0 < port < 65536:
-        raise ConfigError(f"metadata URI {uri!r}: {text!r} is not of the form HOST:PORT")
+        raise ConfigError(f"metadata URI {shown(uri)!r}: {text!r} is not of the form HOST:PORT")
     return match[1] or match[2], port
 
 
@@ -109,9 +111,9 @@ def _path(uri: str, path: str) -> str:
     try:
         check_path(path or "/")
     except LocalProtocolError as error:
-        raise ConfigError(f"metadata URI {uri!r}: {error}") from None
+        raise ConfigError(f"metadata URI {shown(uri)!r}: {error}") from None
     if path in ("", "/"):
-        raise ConfigError(f"metadata URI {uri!r} names no path; the usual one is /ledgers")
+        raise ConfigError(f"metadata URI {shown(uri)!r} names no path; the usual one is /ledgers")
     return path
 
 
@@ -121,10 +123,10 @@ def _credential(uri: str, options: dict[str, str]) -> Credential | None:
     if options.get("kerberos", "false") not in ("true", "false") or (
         kerberos and options.get("kerberos") != "true"
     ):
-        raise ConfigError(f"metadata URI {uri!r}: kerberos.* go with kerberos=true")
+        raise ConfigError(f"metadata URI {shown(uri)!r}: kerberos.* go with kerberos=true")
     if len(given) + (options.get("kerberos") == "true") > 1:
         raise ConfigError(
-            f"metadata URI {uri!r}: name one of auth_file, sasl_file and kerberos=true"
+            f"metadata URI {shown(uri)!r}: name one of auth_file, sasl_file and kerberos=true"
         )
     if given:
         login = read_login(options[given[0]])

@@ -109,6 +109,9 @@ class Connected(NamedTuple):
     session_id: int
     password: bytes
 
+    def __repr__(self) -> str:
+        return f"Connected(timeout_ms={self.timeout_ms}, session_id={self.session_id:#x})"
+
 
 class Header(NamedTuple):
     """What every answer and event begins with."""

@@ -6,11 +6,11 @@ a job that is resumed, or given again with the same name, finds it written and d
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quorumbook.env.shown import HIDDEN, names_secret, shown
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits
@@ -23,9 +23,6 @@ from quorumbook.streams.partitions.partition_node import check_stream_exists
 from quorumbook.streams.transactions import Application, Identity, Place
 
 FORMATS = ("csv", "json", "parquet", "orc", "text", "jdbc")
-_SECRET = re.compile("secret|passw|pwd|token|credential|access.?key", re.IGNORECASE)
-#: Name and password in an address.
-_LOGIN = re.compile(r"(?<=://)[^/?#\s]+(?=@)")
 _UNIT = "batch"
 _VERSION = 0
 
@@ -63,11 +60,15 @@ class IngestOptions:
     def arguments(self) -> dict[str, Any]:
         """Return what the job depends on, without secrets: it is kept in a file."""
         told = {
-            name: "***" if _SECRET.search(f"{name}={value}") else _LOGIN.sub("***", value)
+            name: HIDDEN if names_secret(f"{name}={value}") else _shown(value)
             for name, value in sorted(self.reader_options.items())
         }
-        source = _LOGIN.sub("***", self.source)
+        source = _shown(self.source)
         return {**asdict(self), "source": source, "reader_options": told}
+
+
+def _shown(text: str) -> str:
+    return shown(text) if "://" in text else text
 
 
 def frame_of(spark: Any, options: IngestOptions) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError
 
 DEFAULT_PATH = "/streams"
@@ -40,7 +41,9 @@ def parse_address(text: str) -> NamespaceAddress:
         servers = match[2].replace(";", ",")
         return NamespaceAddress(f"zk://{servers}/ledgers", _checked(match[3]), is_peer_form=True)
     if text.startswith("distributedlog"):
-        raise ConfigError(f"namespace {text!r} is not of the form distributedlog://HOST:PORT/PATH")
+        raise ConfigError(
+            f"namespace {shown(text)!r} is not of the form distributedlog://HOST:PORT/PATH"
+        )
     metadata_uri, _, path = text.partition("#")
     return NamespaceAddress(metadata_uri, _checked(path or DEFAULT_PATH))
 
@@ -57,5 +60,7 @@ def servers_of(metadata_uri: str) -> str | None:
 def _checked(path: str) -> str:
     path = path.rstrip("/")
     if not re.fullmatch(r"(/[^/#]+)+", path):
-        raise ConfigError(f"{path!r} is no path of a namespace; the usual one is {DEFAULT_PATH}")
+        raise ConfigError(
+            f"{shown(path)!r} is no path of a namespace; the usual one is {DEFAULT_PATH}"
+        )
     return path
