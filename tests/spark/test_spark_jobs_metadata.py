@@ -20,6 +20,7 @@ from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.spark.jobs import fsck_meta, usage
 from quorumbook.streams import Namespace
+from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.testing import LocalCluster
 
 
@@ -137,12 +138,18 @@ def test_fsck_finds_each_contradiction_and_mends_what_is_safe(own_cluster):
     assert found == {
         ("missing_ledger", "spoilt", False),
         ("stale_files", "spoilt", False),
+        ("foreign_files", "spoilt", False),
+        ("unreadable_files", "spoilt", False),
         ("unreferenced", str(unreferenced), False),
         ("stale_mark", str(marked), True),
         ("unknown_bookie", str(broken), False),
         ("bad_fragments", str(broken), False),
     }
-    assert report.findings == 6  # two things are wrong with the fragments
+    details = {row["detail"] for row in report.summary["rows"] if row["kind"] == "foreign_files"}
+    assert details == {
+        f"segment 2 has ledger {ids[1]}; its files are those of ledger {unreferenced}"
+    }
+    assert report.findings == 8  # two things are wrong with the fragments
     assert ("stale_mark", str(marked), False) not in {
         (row["kind"], row["subject"], row["fixed"]) for row in check().summary["rows"]
     }
@@ -160,6 +167,10 @@ async def spoil(namespace: Namespace, ids: list[int]) -> tuple[int, int, int]:
     }  # fmt: skip
     async with await client.create_ledger(custom_metadata=custom) as writer:
         pass
+    second = (await namespace.stream("spoilt").segments())[1].metadata
+    other = await client.ledger_metadata(writer.id)
+    files = Manifest(state=TierState.LIVE, token="t", location="/files", ledger=other)
+    await create_with_parents(store, nodes.paths.segment_tier(second.number), files.encode())
     queue = UnderreplicationQueue(store, "test")
     await queue.mark(987654, ["b:1"], 0)
     queue.close()

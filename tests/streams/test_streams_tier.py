@@ -336,3 +336,66 @@ async def test_missing_files_are_told_and_kept_in_mind(ns: Namespace, tmp_path) 
     for path in files_in(tmp_path):
         os.rename(path, path.removesuffix(".away"))
     assert await payloads(stream) == PAYLOADS
+
+
+async def with_files_of_another(ns: Namespace, stream: Stream, directory: object) -> Segment:
+    """The second segment, at which the list of the first one's files stands, and is live."""
+    first, second, _ = await segments_of(stream)
+    await moving.offload(first, str(directory), part_bytes=500)
+    node = await ns.store.get(stream.context.nodes.paths.segment_tier(first.number))
+    path = stream.context.nodes.paths.segment_tier(second.number)
+    await ns.store.create(path, node.data)
+    return second
+
+
+@pytest.mark.parametrize("step", ["offload", "delete_copy", "restore"])
+async def test_files_of_another_ledger_move_and_delete_nothing(
+    ns: Namespace, tmp_path, step
+) -> None:
+    stream = await written(ns)
+    segment = await with_files_of_another(ns, stream, tmp_path)
+    before, metadata = files_in(tmp_path), await ns.client.ledger_metadata(0)
+    work = {
+        "offload": lambda: moving.offload(segment, str(tmp_path)),
+        "delete_copy": lambda: moving.delete_copy(segment, delay_s=0),
+        "restore": lambda: moving.restore(segment),
+    }
+    with pytest.raises(CorruptRecordsError, match="files listed for it are those of ledger"):
+        await work[step]()
+    assert files_in(tmp_path) == before
+    assert await ns.client.ledger_metadata(0) == metadata
+    assert await payloads(stream) == PAYLOADS
+
+
+async def test_files_of_another_ledger_are_not_read_for_a_ledger_that_is_gone(
+    ns: Namespace, tmp_path
+) -> None:
+    stream = await written(ns)
+    segment = await with_files_of_another(ns, stream, tmp_path)
+    await ns.client.delete_ledger(segment.metadata.ledger_id)
+    assert await open_segment(stream.context, segment.metadata, -1) is None
+    with pytest.raises(DataLossError):
+        await payloads(stream)
+
+
+@pytest.mark.parametrize("how", ["truncated", "stream deleted"])
+async def test_files_of_another_segment_stay_when_their_stranger_goes(
+    ns: Namespace, tmp_path, how
+) -> None:
+    stream = await written(ns)
+    segment = await with_files_of_another(ns, stream, tmp_path)
+    # The first one's list is lost; whoever mends that needs the files.
+    await ns.store.delete(stream.context.nodes.paths.segment_tier(segment.number - 1))
+    before = files_in(tmp_path)
+
+    async def go(*, forget_files: bool) -> None:
+        if how == "stream deleted":
+            await ns.delete_stream("a/s", forget_files=forget_files)
+            return
+        await stream.truncate(Position(segment.number + 1, 0, 0))
+        await stream.enforce_retention(forget_files=forget_files)
+
+    with pytest.raises(FilesUnavailableError, match="never had files there"):
+        await go(forget_files=False)
+    await go(forget_files=True)
+    assert files_in(tmp_path) == before

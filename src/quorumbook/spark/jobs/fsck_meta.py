@@ -8,6 +8,8 @@
     unreferenced        a ledger of a stream that no segment and no allocation names
     missing_ledger      a segment whose ledger is gone, and that has no files
     stale_files         files are listed for a segment that is not there
+    foreign_files       the files listed for a segment are those of another ledger
+    unreadable_files    a list of files cannot be understood
     stale_mark          a ledger that is gone stands among those that lack copies    yes
     no_cookie           a registered bookie without a cookie
 
@@ -19,7 +21,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from quorumbook.errors import NoSuchLedgerInMetadataError, NoSuchNodeError
+from quorumbook.errors import (
+    MetadataFormatError,
+    NoSuchLedgerInMetadataError,
+    NoSuchNodeError,
+)
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cookies import CookieStore
 from quorumbook.metadata.underreplication import UnderreplicationQueue
@@ -29,7 +35,10 @@ from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import kept_ledgers
+from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
 from quorumbook.streams.format.segment_text import Truncation
+from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.tier.manifest import Manifest
 from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.transactions import Place
 
@@ -101,24 +110,61 @@ async def _stream(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
     name = arguments["stream"]
     context = namespace.stream(name).context
     tier = TierNodes(context.nodes)
-    found = []
     try:
         segments = await context.nodes.segments()
     except NoSuchNodeError:
         return []  # deleted since it was listed
+    numbers = await tier.numbers()
+    found, lists = await _lists(name, tier, numbers)
     for segment in segments:
         if segment.truncation is Truncation.TRUNCATED:
             continue
         try:
             await cluster.client.ledger_metadata(segment.ledger_id)
         except NoSuchLedgerInMetadataError:
-            stored = await tier.read(segment.number)
-            if stored is None or not stored.manifest.is_readable:
+            manifest = lists.get(segment.number)
+            if (
+                manifest is None
+                or not manifest.is_readable
+                or manifest.ledger_id != segment.ledger_id
+            ):
                 detail = f"segment {segment.number}: ledger {segment.ledger_id} is gone"
                 found.append(_row("missing_ledger", name, detail))
-    numbers = {segment.number for segment in segments}
-    stale = [number for number in await tier.numbers() if number not in numbers]
-    return found + [_row("stale_files", name, f"there is no segment {n}") for n in stale]
+    ledgers = {segment.number: segment.ledger_id for segment in segments}
+    for number in numbers:
+        if number not in ledgers:
+            found.append(_row("stale_files", name, f"there is no segment {number}"))
+        elif number in lists and lists[number].ledger_id != ledgers[number]:
+            found += await _foreign_files(context, number)
+    return found
+
+
+async def _lists(
+    stream: str, tier: TierNodes, numbers: list[int]
+) -> tuple[list[dict[str, Any]], dict[int, Manifest]]:
+    found, lists = [], {}
+    for number in numbers:
+        try:
+            stored = await tier.read(number)
+        except (CorruptRecordsError, UnsupportedFormatError, MetadataFormatError) as error:
+            found.append(_row("unreadable_files", stream, f"segment {number}: {error}"))
+            continue
+        if stored is not None:
+            lists[number] = stored.manifest
+    return found, lists
+
+
+async def _foreign_files(context: StreamContext, number: int) -> list[dict[str, Any]]:
+    """Look again: the segment may have got its number, or its list, since they were read."""
+    segments = {each.number: each for each in await context.nodes.segments(first=number)}
+    stored = await TierNodes(context.nodes).read(number)
+    if stored is None or number not in segments:
+        return []
+    own, listed = segments[number].ledger_id, stored.manifest.ledger_id
+    if own == listed:
+        return []
+    detail = f"segment {number} has ledger {own}; its files are those of ledger {listed}"
+    return [_row("foreign_files", context.name, detail)]
 
 
 async def _ledgers(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.protocol import v3
 from quorumbook.protocol.digest import DigestType, master_key
 from quorumbook.protocol.status import Status, error_for
-from quorumbook.streams.errors import DataLossError, FilesUnavailableError
+from quorumbook.streams.errors import CorruptRecordsError, DataLossError, FilesUnavailableError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.tier.copying import Pace, digester_of, verify, write_parts
@@ -50,7 +50,7 @@ from quorumbook.streams.tier.manifest import (
 )
 from quorumbook.streams.tier.nodes import StoredManifest, TierNodes
 from quorumbook.streams.tier.part_file import PartFacts, PartFile
-from quorumbook.streams.tier.places import above, below, check_there, file_system, safe_name
+from quorumbook.streams.tier.places import above, bare, below, check_there, file_system, safe_name
 from quorumbook.streams.tier.worker import FileWorker, in_worker
 
 _log = logger("streams.tier")
@@ -90,6 +90,21 @@ class Segment:
         """The segment's."""
         return self.metadata.number
 
+    async def stored(self) -> StoredManifest | None:
+        """Return the list of its files; None if it has none.
+
+        Raises:
+            CorruptRecordsError: they are the files of another ledger.
+        """
+        stored, own = await self.nodes.read(self.number), self.metadata.ledger_id
+        if stored is not None and stored.manifest.ledger_id != own:
+            raise CorruptRecordsError(
+                f"segment {self.number} of stream {self.context.name} has ledger {own}, and the "
+                f"files listed for it are those of ledger {stored.manifest.ledger_id}; "
+                "`quorumbook spark fsck-meta` finds such segments"
+            )
+        return stored
+
     def now_ms(self) -> int:
         """The time."""
         return self.env.clock.wall_ms()
@@ -112,7 +127,7 @@ async def offload(segment: Segment, directory: str, *, part_bytes: int = PART_BY
     found = segment.metadata
     if found.is_in_progress or found.truncation is Truncation.TRUNCATED:
         raise LocalProtocolError(f"segment {found.number} is not complete, or truncated away")
-    stored = await segment.nodes.read(segment.number)
+    stored = await segment.stored()
     if stored is None or stored.manifest.state is TierState.COPYING:
         stored = await _copy(segment, stored, directory, part_bytes)
     if stored.manifest.state is TierState.VERIFIED:
@@ -129,7 +144,7 @@ async def _copy(
         raise LocalProtocolError(f"ledger {ledger.ledger_id} is not closed")
     token = f"{segment.env.random.getrandbits(64):016x}"
     name = safe_name(segment.context.name)
-    location = below(directory, name, f"{segment.number:018d}-{token}")
+    location = below(directory, name, _directory_name(segment.number, token))
     begun = Manifest(
         state=TierState.COPYING, token=token, location=location, ledger=ledger,
         since_ms=segment.now_ms(),
@@ -171,7 +186,7 @@ async def delete_copy(segment: Segment, *, delay_s: float) -> bool:
 
     The files are verified once more before.
     """
-    stored = await segment.nodes.read(segment.number)
+    stored = await segment.stored()
     if stored is None:
         return False
     manifest = stored.manifest
@@ -203,7 +218,7 @@ async def restore(segment: Segment) -> int:
         NotEnoughBookiesError: too few bookies take writes.
         CorruptRecordsError: a file is damaged.
     """
-    stored = await segment.nodes.read(segment.number)
+    stored = await segment.stored()
     if stored is None or not stored.manifest.is_readable:
         raise LocalProtocolError(f"segment {segment.number} has no files to be restored from")
     manifest = stored.manifest.turned(TierState.RESTORING, segment.now_ms())
@@ -339,9 +354,13 @@ async def check_reach(context: StreamContext, numbers: Sequence[int]) -> None:
         FilesUnavailableError: some could not.
     """
     nodes, env = TierNodes(context.nodes), context.store.env
-    found = [each for each in await of_each(nodes.read, numbers) if each is not None]
+    lists = zip(numbers, await of_each(nodes.read, numbers), strict=True)
+    found = [(number, each.manifest) for number, each in lists if each is not None]
+    for number, manifest in found:
+        with _telling(manifest.location):
+            _check_own(manifest, number)
     # In one directory lie the files of many segments.
-    for place, was_made in {_above(each.manifest) for each in found}:
+    for place, was_made in {_above(manifest) for _, manifest in found}:
         with _telling(place):
             await in_worker(env, partial(check_there, place, was_made=was_made))
 
@@ -371,6 +390,7 @@ async def remove(context: StreamContext, number: int, *, forgets: bool = False) 
     forgotten = ""
     try:
         with _telling(manifest.location):
+            _check_own(manifest, number)
             await in_worker(env, partial(_delete_files, manifest))
     except FilesUnavailableError as error:
         if not forgets:
@@ -391,6 +411,15 @@ def _telling(location: str) -> Iterator[None]:
             f"files in {location} cannot be removed: {error}; if nobody can reach them any more, "
             "`quorumbook stream delete` and `stream retention` go on with --forget-files"
         ) from error
+
+
+def _check_own(manifest: Manifest, number: int) -> None:
+    if not bare(manifest.location).endswith(f"/{_directory_name(number, manifest.token)}"):
+        raise FilesUnavailableError(f"segment {number} never had files there")
+
+
+def _directory_name(number: int, token: str) -> str:
+    return f"{number:018d}-{token}"
 
 
 def _delete_files(manifest: Manifest) -> None:
