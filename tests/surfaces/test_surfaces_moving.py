@@ -43,6 +43,19 @@ def run(capsys):
     return run
 
 
+@pytest.fixture
+def say(capsys):
+    """Return what a command says beside its result."""
+
+    def say(cluster, *words, code):
+        capsys.readouterr()
+        words = ["bookie", *words, "--metadata", cluster.metadata_uri, "-o", "json"]
+        assert main([*words, "--set", "recovery.open_ledger_grace_s=0"]) == code
+        return capsys.readouterr().err
+
+    return say
+
+
 def do(cluster, work):
     """Run a coroutine function with a client of the cluster."""
 
@@ -309,3 +322,28 @@ def test_a_bookie_is_drained_decommissioned_and_forgotten(tmp_path, monkeypatch,
         cluster.stop(bookie)
         assert run(cluster, "decommission", bookie)["forgotten"] == [bookie]
         assert bookie not in cookies(cluster)
+
+
+@pytest.mark.faults
+def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, run, say):
+    monkeypatch.chdir(tmp_path)
+    with LocalCluster(bookies=3, processes=True) as cluster:
+        ledger_id = write(cluster, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+        bookie = ensemble(cluster, ledger_id)[0]
+        # Nobody is left to move it to.
+        err = say(cluster, "drain", bookie, code=4)
+        assert f"ledger {ledger_id} is in the way" in err
+        assert f"{bookie} takes new ledgers again, as it did before" in err
+        assert not run(cluster, "readonly", "status", bookie)["read_only"]
+
+        async def ended(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Mover, "run", ended)
+            assert "as it did before" in say(cluster, "drain", bookie, code=130)
+        assert not run(cluster, "readonly", "status", bookie)["read_only"]
+
+        run(cluster, "readonly", "on", bookie, "--reason", "new disks")
+        assert "as it did before" not in say(cluster, "drain", bookie, code=4)
+        assert run(cluster, "readonly", "status", bookie)["read_only"]

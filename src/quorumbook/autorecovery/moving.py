@@ -98,6 +98,8 @@ class Moved:
     copied_bytes: int = 0
     #: Why a ledger is still on the bookies.
     blocked: dict[LedgerId, str] = field(default_factory=dict)
+    #: Those of them that are only being written: moving again moves them.
+    for_later: set[LedgerId] = field(default_factory=set)
 
 
 class Mover:
@@ -144,6 +146,7 @@ class Mover:
                 waiting = await self._all(waiting, may_close=True)
             for share in waiting:
                 self.moved.blocked[share.ledger_id] = "it is being written"
+                self.moved.for_later.add(share.ledger_id)
                 self._on_done(share)
         finally:
             self._queue.close()

@@ -104,7 +104,7 @@ async def _leave(
     from quorumbook.cli.bookie_state import check_is_known
     from quorumbook.errors import LocalProtocolError
 
-    async with _connected(call) as client:
+    async with _connected(call) as client, contextlib.AsyncExitStack() as undo:
         alive = sorted(set(bookies) & await registered(client))
         if is_lost and alive:
             raise LocalProtocolError(
@@ -117,7 +117,7 @@ async def _leave(
                 " copies what it held from the other replicas"
             )
         if not is_lost and not dry_run:
-            await make_read_only(call, client, bookies[0])
+            undo.callback(await make_read_only(call, client, bookies[0]))
         chosen = [share async for share in shares(client, bookies)]
         for bookie in set(bookies).difference(*(share.bookies for share in chosen)):
             await check_is_known(client, bookie)
@@ -134,8 +134,11 @@ async def _leave(
             moved = await mover.run(chosen)
         # What came to the bookies, or was written, meanwhile.
         left = [share.ledger_id async for share in shares(client, bookies)]
-        for ledger_id in left:
-            moved.blocked.setdefault(ledger_id, "a bookie got a place in it meanwhile")
+        for ledger_id in set(left) - moved.blocked.keys():
+            moved.blocked[ledger_id] = "a bookie got a place in it meanwhile"
+            moved.for_later.add(ledger_id)
+        if moved.blocked.keys() <= moved.for_later:
+            undo.pop_all()
         removed = await forget(client, bookies) if delete_cookie and not left else []
     return _conclude(call, moved, removed)
 
@@ -165,14 +168,28 @@ async def forget(client: BookKeeper, bookies: Sequence[BookieId]) -> list[Bookie
     return removed
 
 
-async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> None:
-    """Have a running bookie take no new ledgers, and say so."""
+async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> Callable[[], None]:
+    """Have a running bookie take no new ledgers, and say so; return what takes that back."""
     from quorumbook.cli.bookie_state import set_read_only
     from quorumbook.cli.http_client import http_of
+    from quorumbook.errors import QuorumbookError
 
+    writable, _ = await client.bookies()
     address = await http_of(client.store, bookie)
+    off = f"quorumbook bookie readonly off {bookie}"
+
+    def take_back() -> None:
+        if bookie not in writable:
+            return
+        try:
+            set_read_only(call, address, is_read_only=False, reason="")
+            call.note(f"{bookie} takes new ledgers again, as it did before")
+        except QuorumbookError as error:
+            call.note(f"{bookie} is still read-only: {error}; `{off}` takes that back")
+
     set_read_only(call, address, is_read_only=True, reason="drained")
-    call.note(f"{bookie} is read-only; `quorumbook bookie readonly off {bookie}` takes that back")
+    call.note(f"{bookie} is read-only; `{off}` takes that back")
+    return take_back
 
 
 async def registered(client: BookKeeper) -> frozenset[BookieId]:

@@ -6,6 +6,7 @@ clusters of which one process would have to copy for days.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,11 @@ def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
     """Move everything off a bookie for good, and forget it once it is stopped."""
     from quorumbook.cli.moving import forget, make_read_only, registered
 
-    async def prepare() -> bool:
+    async def prepare(undo: contextlib.ExitStack) -> bool:
         async with call.connect() as client:
             is_alive = bookie in await registered(client)
             if is_alive and not run.is_dry_run:
-                await make_read_only(call, client, bookie)
+                undo.callback(await make_read_only(call, client, bookie))
             return is_alive
 
     async def leave_nothing() -> bool:
@@ -60,8 +61,10 @@ def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
             await forget(client, [bookie])
         return True
 
-    is_alive = call.run(prepare())
-    code = _leave(call, run, "decommission", [bookie], skip_open)
+    with contextlib.ExitStack() as undo:
+        is_alive = call.run(prepare(undo))
+        code = _leave(call, run, "decommission", [bookie], skip_open)
+        undo.pop_all()
     if code or run.is_dry_run:
         return code
     if is_alive:
