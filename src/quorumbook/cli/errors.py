@@ -61,8 +61,8 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (
         e.NotEnoughBookiesError,
         NOT_NOW,
-        f"{_BOOKIES}; start more, or ask for fewer with --ensemble-size, --write-quorum"
-        " and --ack-quorum",
+        f"{_BOOKIES}; start more, or ask for fewer: a ledger by --ensemble-size, --write-quorum"
+        " and --ack-quorum, a stream by its policy",
     ),
     (
         e.MetadataUnavailableError,

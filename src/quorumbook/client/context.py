@@ -11,7 +11,7 @@ from quorumbook.client.bookies import Bookies
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.ticker import Ticker
 from quorumbook.client.turns import LoopTurns, Turns
-from quorumbook.env import Env, logger, patience
+from quorumbook.env import Complaint, Env, logger, patience
 from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -140,6 +140,7 @@ async def _change_metadata(
     in_session: bool,
 ) -> tuple[LedgerMetadata, int]:
     must_read = False
+    complaint = Complaint(_log)
     while True:
         try:
             if must_read:
@@ -156,5 +157,6 @@ async def _change_metadata(
                 raise  # ``change`` itself found the ledger in another state
             _log.debug("ledger %d: %s", metadata.ledger_id, conflict)
         except MetadataUnavailableError as error:
-            _log.warning("ledger %d: %s; trying again", metadata.ledger_id, error)
+            now_ns = context.env.clock.now_ns()
+            complaint.say(f"ledger {metadata.ledger_id}: {error}; trying again", now_ns)
             await asyncio.sleep(_METADATA_RETRY_S)

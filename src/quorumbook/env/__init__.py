@@ -29,7 +29,7 @@ from quorumbook.env.interfaces import (
     Threads,
     Worker,
 )
-from quorumbook.env.log import logger
+from quorumbook.env.log import Complaint, logger
 from quorumbook.env.machine import (
     RealClock,
     RealNetwork,
@@ -42,6 +42,7 @@ from quorumbook.env.tls import TlsContexts, TlsOptions, explain
 __all__ = [
     "Budget",
     "Clock",
+    "Complaint",
     "Disk",
     "DiskUsage",
     "Env",

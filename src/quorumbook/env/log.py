@@ -11,6 +11,7 @@ import logging
 import re
 
 _INDENT = "    "
+_AGAIN_AFTER_NS = 10 * 1_000_000_000
 #: Control characters, what ends a line for somebody, and what turns the direction of writing.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -25,6 +26,24 @@ def logger(name: str) -> logging.Logger:
 def escaped(text: str) -> str:
     """Return a text without control characters; they look as in a Python string."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+class Complaint:
+    """A warning about something that is tried again and again: said once, and every 10 s.
+
+    Another text is another warning.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said = ""
+        self._said_ns = 0
+
+    def say(self, text: str, now_ns: int) -> None:
+        """Say it, unless it has just been said."""
+        if text != self._said or now_ns - self._said_ns >= _AGAIN_AFTER_NS:
+            self._said, self._said_ns = text, now_ns
+            self._log.warning("%s", text)
 
 
 def _harmless(record: logging.LogRecord) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
-from quorumbook.env import logger
+from quorumbook.env import Complaint, logger
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.cursors.acks import Refused
 from quorumbook.streams.cursors.cursor import Cursor
@@ -103,12 +103,14 @@ class Redeliveries:
 
     async def batches(self) -> AsyncGenerator[RecordBatch, None]:
         """Yield refused records, one at a time, when they are due."""
+        complaint = Complaint(_log)
+        clock = self._context.store.env.clock
         while True:
             self._news.clear()
             following = self._following()
             wait_s = None
             if following is not None:
-                now_ms = self._context.store.env.clock.wall_ms()
+                now_ms = clock.wall_ms()
                 wait_s = min((following.due_ms - now_ms) / 1000, _LOOK_S)
             if following is None or (wait_s is not None and wait_s > 0):
                 with contextlib.suppress(TimeoutError):
@@ -122,7 +124,7 @@ class Redeliveries:
             except QuorumbookError as error:
                 if not error.retriable:
                     raise
-                _log.warning("%r: %s; trying again", self._cursor, error)
+                complaint.say(f"{self._cursor!r}: {error}; trying again", clock.now_ns())
                 await asyncio.sleep(_RETRY_S)
                 continue
             if found is not None:

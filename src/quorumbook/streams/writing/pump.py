@@ -13,7 +13,7 @@ from collections import deque
 from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
 from quorumbook.client.waiting import again
 from quorumbook.client.window import Window
-from quorumbook.env import logger
+from quorumbook.env import Complaint, logger
 from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
@@ -262,6 +262,7 @@ class Pump:
     async def _conduct(self) -> None:
         clock = self._context.store.env.clock
         failing_since_ns: int | None = None
+        complaint = Complaint(_log)
         try:
             while self.error is None:
                 try:
@@ -274,7 +275,7 @@ class Pump:
                         failing_since_ns = now_ns
                     if not error.retriable or now_ns - failing_since_ns > _PATIENCE_NS:
                         raise
-                    _log.warning("stream %s: %s; trying again", self._context.name, error)
+                    complaint.say(f"stream {self._context.name}: {error}; trying again", now_ns)
                     await asyncio.sleep(_RETRY_S)
         except asyncio.CancelledError:
             raise

@@ -11,7 +11,7 @@ from typing import Any
 
 from quorumbook.client import LedgerWriter
 from quorumbook.client.pending import Group, Watcher
-from quorumbook.env import logger
+from quorumbook.env import Complaint, logger
 from quorumbook.errors import (
     LedgerError,
     LedgerFencedError,
@@ -215,6 +215,8 @@ class SegmentWriter:
         assert ledger is not None
         assert segment is not None
         self._is_ending = True
+        complaint = Complaint(_log)
+        clock = self._context.store.env.clock
         while True:
             with contextlib.suppress(QuorumbookError):
                 await ledger.close()
@@ -228,7 +230,7 @@ class SegmentWriter:
             except QuorumbookError as error:
                 if not error.retriable:
                     raise
-                _log.warning("stream %s: %s; trying again", self._context.name, error)
+                complaint.say(f"stream {self._context.name}: {error}; trying again", clock.now_ns())
                 await asyncio.sleep(_RETRY_S)
         async with reader:
             return reader.last_add_confirmed
