@@ -8,7 +8,7 @@
     │       └── FrameTooLargeError
     ├── BookieError                    a bookie refused: one class for each wire status
     │   ├── BadRequestError  NoSuchLedgerError  NoSuchEntryError  BookieIOError
-    │   ├── UnauthorizedError  UnsupportedVersionError  LedgerFencedError
+    │   ├── UnauthorizedError (NotAdmittedError)  UnsupportedVersionError  LedgerFencedError
     │   └── ReadOnlyBookieError  TooManyRequestsError  UnknownLedgerStateError
     ├── BookieUnavailableError         no answer at all
     │   ├── ConnectFailedError  ConnectionLostError
@@ -130,6 +130,13 @@ class UnauthorizedError(BookieError):
     """EUA: wrong password, or not authenticated."""
 
     code = -102
+
+
+class NotAdmittedError(UnauthorizedError):
+    """A bookie's EUA: it wants TLS or authentication, or has another key of the ledger.
+
+    The client compares passwords with the metadata before it asks, so a wrong one seldom is it.
+    """
 
 
 class UnsupportedVersionError(BookieError):

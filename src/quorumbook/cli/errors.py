@@ -71,6 +71,12 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     ),
     (e.SessionExpiredError, NOT_NOW, "this process was paused for too long; run it again"),
     (e.NoAuditorError, NOT_NOW, "`quorumbook recovery status` says how it stands"),
+    (
+        e.NotAdmittedError,
+        REFUSED,
+        "say how to come in by tls.enabled and tls.ca_file, or client.auth_plugin and"
+        " client.auth_settings",
+    ),
     (e.UnauthorizedError, REFUSED, "give the ledger's password with --password"),
     (e.LedgerFencedError, REFUSED, "somebody opened the ledger with recovery; write a new one"),
     (e.LedgerClosedError, REFUSED, "`quorumbook ledger write` without an id makes a new one"),

@@ -16,10 +16,10 @@ from quorumbook.errors import (
     LedgerFencedError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    NotAdmittedError,
     QuorumbookError,
     ReadOnlyBookieError,
     TooManyRequestsError,
-    UnauthorizedError,
     UnknownLedgerStateError,
     UnsupportedVersionError,
 )
@@ -68,8 +68,8 @@ _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
     Status.BAD_REQUEST: (BadRequestError, "the bookie does not understand the request"),
     Status.IO_ERROR: (BookieIOError, "the bookie could not read or write"),
     Status.UNAUTHORIZED: (
-        UnauthorizedError,
-        "wrong password, or the bookie wants TLS or authentication",
+        NotAdmittedError,
+        "the bookie wants TLS or authentication, or it has another key of the ledger",
     ),
     Status.BAD_VERSION: (UnsupportedVersionError, "the bookie does not speak this version"),
     Status.FENCED: (LedgerFencedError, "another client has taken the ledger over"),
