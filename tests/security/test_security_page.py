@@ -112,6 +112,8 @@ def test_the_page_about_security_can_be_typed_from_top_to_bottom(
     said = shell(uri + plain)
     assert "turned away" in said
     assert "wants TLS or authentication" in said
+    assert "tls.enabled" in said
+    assert "--password" not in said
     assert "Traceback" not in said
     standalone.stop()
 

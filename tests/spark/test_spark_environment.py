@@ -128,7 +128,7 @@ def test_a_session_with_executors_unlike_the_driver_is_refused_before_any_task(
          "--state-dir", str(tmp_path / "jobs")]
     )  # fmt: skip
     told = [line for line in capsys.readouterr().err.splitlines() if "--resume" not in line]
-    assert (code, len(told), report.exists()) == (1, 1, False), told
+    assert (code, len(told), report.exists()) == (2, 1, False), told
     assert "quorumbook not usable: no such luck: install the same everywhere" in told[0]
     (journal,) = (tmp_path / "jobs").iterdir()
     assert len(journal.read_text().splitlines()) == 1

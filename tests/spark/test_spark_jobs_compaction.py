@@ -120,7 +120,7 @@ def test_segments_are_merged_by_command_and_rows_stay(spark, cluster, path, tmp_
     assert main(
         ["spark", "compact-segments", "--metadata", cluster.metadata_uri, "--namespace", path,
          "--stream", "missing"]
-    ) == 1  # fmt: skip
+    ) == 3  # fmt: skip
 
 
 def test_what_is_young_is_left_and_merged_ledgers_stay_for_those_who_read_them(cluster, path):

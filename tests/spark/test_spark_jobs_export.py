@@ -149,5 +149,5 @@ def test_a_ledger_that_is_being_written_stays_its_writers(cluster, tmp_path, mon
     ],
 )
 def test_bad_input_is_one_line(cluster, words, capsys):
-    assert main(["spark", "export", "--metadata", cluster.metadata_uri, *words]) == 1
+    assert main(["spark", "export", "--metadata", cluster.metadata_uri, *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -13,6 +13,7 @@ pytest.importorskip("pyarrow", reason="pip install 'quorumbook[spark]'")
 
 import pyarrow as pa
 
+from quorumbook.cli import errors as cli_errors
 from quorumbook.cli.main import main
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.spark.connection import Connection
@@ -127,14 +128,14 @@ def test_the_exit_code_says_clean_failed_or_found():
     report = Report("audit", "audit-00000000")
     assert report.exit_code == 0
     report.findings = 1
-    assert report.exit_code == 2
+    assert report.exit_code == 6 == cli_errors.FOUND
     report.errors["a"] = "no bookie answers"
     assert report.exit_code == 1
 
 
 def test_a_missing_java_is_one_line_that_says_what_to_do(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert main(["spark", "audit", "--metadata", "sqlite:///nowhere.db"]) == 1
+    assert main(["spark", "audit", "--metadata", "sqlite:///nowhere.db"]) == 2
     error = capsys.readouterr().err
     assert "Spark needs Java 17" in error
     assert len(error.splitlines()) == 1

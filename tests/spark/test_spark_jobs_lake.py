@@ -232,5 +232,5 @@ def test_the_command_copies_and_goes_on(spark, cluster, tmp_path, capsys):
         (["--format", "iceberg"], "NAMESPACE.TABLE"),
     ):
         capsys.readouterr()
-        assert run(*words)[0] == 1
+        assert run(*words)[0] == 2
         assert what in capsys.readouterr().err.splitlines()[-1]

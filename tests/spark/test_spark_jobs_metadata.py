@@ -133,7 +133,7 @@ def test_fsck_finds_each_contradiction_and_mends_what_is_safe(own_cluster):
     assert check().summary["rows"] == []
     marked, unreferenced, broken = with_namespace(cluster, lambda ns: spoil(ns, ids))
     report = check(fix=True)
-    assert report.exit_code == 2
+    assert report.exit_code == 6
     found = {(row["kind"], row["subject"], row["fixed"]) for row in report.summary["rows"]}
     assert found == {
         ("missing_ledger", "spoilt", False),

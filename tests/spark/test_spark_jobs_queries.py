@@ -149,7 +149,7 @@ def test_bad_input_is_one_line_before_anything_runs(world, job, words, what, cap
     world.write(source, [b"record"])
     capsys.readouterr()
     code, _ = world.run(job, "--from", f"stream:{source}", *words, "--dry-run")
-    assert code == 1
+    assert code == 2
     # Spark may have warned before.
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("quorumbook: ")

@@ -92,7 +92,7 @@ def test_offloaded_segments_are_read_verified_and_restored(spark, cluster, tmp_p
         whole = file.read()
         file.truncate(len(whole) // 2)
     code, report = run("tier-verify")
-    assert (code, report["findings"]) == (2, 1)
+    assert (code, report["findings"]) == (6, 1)
     assert report["rows"][0]["segment"] == "s#1"
     # The damaged one stays as it is, the others come back; then it does as well.
     code, report = run("restore")
@@ -134,7 +134,7 @@ def test_a_flipped_bit_in_what_says_a_files_version_is_a_finding(cluster, tmp_pa
         damaged[at] ^= 1 << bit
         file.write_bytes(damaged)
         report = run(job.plan_verify)
-        assert (report.exit_code, report.errors, report.findings) == (2, {}, 1), (at, bit)
+        assert (report.exit_code, report.errors, report.findings) == (6, {}, 1), (at, bit)
         (row,) = report.summary["rows"]
         assert (row["segment"], str(file) in row["problem"]) == ("s#1", True)
     file.write_bytes(whole)

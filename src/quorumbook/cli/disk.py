@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.errors import FOUND
 from quorumbook.cli.output import FORMATS, TABLE, Row
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def _command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Co
 @_repair
 @click.pass_obj
 def fsck(call: Call, data_dir: str | None, is_repair: bool) -> int:
-    """Check every file of a bookie; exit code 1 if something is wrong."""
+    """Check every file of a bookie; exit code 6 if something is wrong."""
     from quorumbook.bookie.offline import inspect_bookie, repair, sets
     from quorumbook.env import Env
     from quorumbook.storage.inspection import HARMLESS
@@ -55,7 +56,7 @@ def fsck(call: Call, data_dir: str | None, is_repair: bool) -> int:
         call.output.rows([asdict(finding) for finding in found], list(_FINDING))
     counts = sets(found)
     call.note(", ".join(f"{count} {severity}" for severity, count in counts.items()))
-    return 1 if len(found) > counts[HARMLESS] else 0
+    return FOUND if len(found) > counts[HARMLESS] else 0
 
 
 _FINDING = ("severity", "kind", "path", "offset", "ledger_id", "problem", "meaning", "remedy")

@@ -2,10 +2,12 @@
 
 0    done
 1    the operation failed
-2    wrong use: an unknown option, a bad value, a contradiction in the configuration
+2    wrong use: an unknown option, a bad value, a contradiction in the configuration, or a part
+     of the package that is not installed
 3    not there: the ledger, the entry, the cluster
 4    not possible for now: the same command may succeed later
 5    refused: wrong password, fenced, closed, in use by somebody else
+6    done, and what was looked for was found: a difference, damage, a gap
 70   a bug of ours
 130  interrupted with Ctrl-C
 141  whoever read the output went away
@@ -18,8 +20,8 @@ from typing import NamedTuple
 
 from quorumbook import errors as e
 
-FAILED, WRONG_USE, NOT_THERE, NOT_NOW, REFUSED, BUG, INTERRUPTED, OUTPUT_GONE = (
-    1, 2, 3, 4, 5, 70, 130, 141,
+FAILED, WRONG_USE, NOT_THERE, NOT_NOW, REFUSED, FOUND, BUG, INTERRUPTED, OUTPUT_GONE = (
+    1, 2, 3, 4, 5, 6, 70, 130, 141,
 )  # fmt: skip
 
 

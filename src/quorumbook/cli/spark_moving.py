@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call
+from quorumbook.cli.errors import NOT_NOW
 from quorumbook.cli.spark_run import JobCommand, JobRun, job_options, run_job, show
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
     if is_alive:
         call.note(f"{bookie} holds nothing any more, but it still runs; stop it, and give the same "
                   "command again to have it forgotten")  # fmt: skip
-        return 1
-    return 0 if call.run(leave_nothing()) else 1
+        return NOT_NOW
+    return 0 if call.run(leave_nothing()) else NOT_NOW
 
 
 def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_open: bool) -> int:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-FAILED = 1
 #: Where there is no terminal, somebody reads a line so often.
 _LINE_EVERY_S = 10.0
 #: So many units a dry run names.
@@ -130,13 +129,12 @@ def of_namespace(
 
 
 class JobCommand(Command):
-    """A command whose errors all end with 1: 2 means that something was found."""
+    """A command whose errors may be Spark's."""
 
     def _failed(self, error: BaseException, whole: BaseException, *, is_verbose: bool) -> int:
         if type(error).__module__.startswith(("pyspark.", "py4j.")):
             error = _reason(error)
-        code = super()._failed(error, whole, is_verbose=is_verbose)
-        return FAILED if isinstance(error, QuorumbookError | OSError) else code
+        return super()._failed(error, whole, is_verbose=is_verbose)
 
 
 def _reason(error: BaseException) -> QuorumbookError:

@@ -21,6 +21,7 @@ import click
 
 from quorumbook.cli.cluster import init_cluster
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.output import TABLE
 from quorumbook.cli.ports import free_ports, refuse_used
 from quorumbook.cli.supervisor import BookieProcess, RecoveryProcess, Supervisor
 from quorumbook.errors import ConfigError, DirectoryLockedError
@@ -100,10 +101,10 @@ async def _run(call: Call, directory: str, ports: list[int]) -> None:
 
 def _greet(call: Call, uri: str, directory: str, bookies: Sequence[BookieProcess]) -> None:
     ids = [bookie.bookie_id for bookie in bookies]
-    if call.output.form == "json":
+    if call.output.form != TABLE:
         call.output.record({"metadata": uri, "directory": directory, "bookies": ids})
         return
-    print(
+    call.note(
         f"{len(ids)} bookies are ready: {', '.join(ids)}\n"
         f"data and logs: {directory}\n"
         f"metadata: {uri}\n\n"
@@ -111,8 +112,7 @@ def _greet(call: Call, uri: str, directory: str, bookies: Sequence[BookieProcess
         f"  export QUORUMBOOK_METADATA={uri}\n"
         "  echo hello | quorumbook ledger write\n"
         "  quorumbook ledger ls\n"
-        "  quorumbook ledger read 0\n",
-        flush=True,
+        "  quorumbook ledger read 0\n"
     )
 
 

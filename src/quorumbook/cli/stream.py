@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.errors import FAILED
+from quorumbook.cli.errors import FAILED, FOUND
 from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW
 from quorumbook.cli.progress import progress
@@ -243,7 +243,7 @@ async def _print(
             async with found.reader(begin, end=stop, **options) as reader:
                 gaps = await _print_batches(call, reader, count, printer, flushes=options["tail"])
     printer.finish()
-    return FAILED if gaps else 0
+    return FOUND if gaps else 0
 
 
 async def _print_batches(

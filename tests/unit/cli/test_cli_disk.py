@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from faults import damage as catalogue
 from quorumbook.bookie.server import Bookie
+from quorumbook.cli import errors as cli_errors
 from quorumbook.cli.main import root
 from quorumbook.env import Env
 from quorumbook.errors import CookieError
@@ -125,7 +126,7 @@ def test_damage_is_named_with_its_place_its_meaning_and_what_to_do(
     assert found, result.output
     assert found[0]["severity"] != "harmless"
     assert all(found[0][name] for name in ("path", "problem", "meaning", "remedy"))
-    assert result.return_value == 1
+    assert result.return_value == cli_errors.FOUND
     text = run("fsck", place=place)
     assert "it means: " in text.stdout
     assert "do: " in text.stdout
@@ -137,7 +138,7 @@ def test_an_index_that_is_lost_is_rebuilt(images: Path, tmp_path: Path) -> None:
     shutil.copytree(images / "stopped", place)
     path = file_of(place, "index.sqlite")
     path.write_bytes(b"garbage" * 1000)
-    assert run("fsck", place=place).return_value == 1
+    assert run("fsck", place=place).return_value == cli_errors.FOUND
     result = run("rebuild-index", "--repair", "-o", "json", place=place)
     assert rows(result)["is_index_rebuilt"]
     ledgers = rows(run("index", "-o", "json", place=place))

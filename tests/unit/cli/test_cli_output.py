@@ -69,7 +69,7 @@ def test_raw_is_bare_values_for_scripts(capsys):
 
 
 def test_every_error_of_ours_ends_with_a_documented_exit_code():
-    documented = {0, 1, 2, 3, 4, 5, 70, 130, 141}
+    documented = {0, 1, 2, 3, 4, 5, 6, 70, 130, 141}
     for name in dir(e):
         kind = getattr(e, name)
         if isinstance(kind, type) and issubclass(kind, e.QuorumbookError):
@@ -88,6 +88,7 @@ def test_every_error_of_ours_ends_with_a_documented_exit_code():
         (e.NotEnoughBookiesError("x"), 4, "--ensemble-size"),
         (e.MetadataUnavailableError("x"), 4, "--metadata"),
         (e.UnauthorizedError("x"), 5, "--password"),
+        (e.NotAdmittedError("x"), 5, "client.auth_plugin"),
         (e.DirectoryLockedError("x"), 5, "--data-dir"),
         (e.LedgerFencedError("x"), 5, "new one"),
         (e.InternalError("x"), 70, "-v"),

@@ -13,7 +13,8 @@ from typing import Any
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import Cluster
 
-CLEAN, FAILED, FOUND = 0, 1, 2
+#: As a command's exit codes are.
+CLEAN, FAILED, FOUND = 0, 1, 6
 
 #: Of JSON's kinds only.
 Values = Mapping[str, Any]
@@ -69,7 +70,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: clean; 1: something could not be done; 2: all was done, and something was found."""
+        """0: clean; 1: something could not be done; 6: all was done, and something was found."""
         if self.errors:
             return FAILED
         return FOUND if self.findings else CLEAN

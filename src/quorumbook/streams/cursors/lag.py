@@ -22,6 +22,7 @@ from quorumbook.streams.stream_context import StreamContext
 class Lag(NamedTuple):
     """What was appended and not passed yet, as far as it is still there."""
 
+    #: As segments count them: a record larger than an entry is as many as it has chunks.
     records: int
     #: Of the entries that the records are in, as stored.
     size_bytes: int
