@@ -30,8 +30,8 @@ def read_secret_file(path: str, option: str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         # Some write the secret itself where the name of its file belongs.
-        name = f" {path}" if path.startswith(("/", "./", "../")) else ""
-        raise ConfigError(f"{option}: the file{name} cannot be read: {error.strerror}") from None
+        name = path if path.startswith(("/", "./", "../")) else "(the name of a file)"
+        raise ConfigError(f"{option} {name} cannot be read: {error.strerror}") from None
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

@@ -29,6 +29,9 @@ _CHECK = (
 #: What holds unless the caller says otherwise.
 _CONFIGURATION: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
+    # Spark's own default, and what plug-ins are made with, which may be a secret: plans of views
+    # and tables show the options.
+    "spark.sql.redaction.options.regex": "(?i)url|auth_settings",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": (
