@@ -223,3 +223,31 @@ async def test_s69_why_a_ledger_is_not_healed_is_known_to_everybody(store, other
     path = f"{TreePaths('/ledgers').underreplication}/failures/urL0000000007"
     await store.create(path, b"\x00damaged")
     assert await two.read(7) is None  # a hint less
+
+
+@pytest.mark.parametrize("data", [b"damaged", b"\xff\x00", b"replica: 7"])
+async def test_a_damaged_mark_or_lock_costs_itself_alone_and_is_named(store, data) -> None:
+    await init_cluster(store)
+    queue, paths = UnderreplicationQueue(store, "w"), TreePaths("/ledgers")
+    for ledger_id in (5, 6, 7):
+        await queue.mark(ledger_id, ["b1:3181"])
+    await store.set(paths.underreplicated(5), data)
+    damaged = []
+    assert [mark.ledger_id async for mark in queue.list(damaged)] == [6, 7]
+    assert [error.ledger_id for error in damaged] == [5]
+    assert "urL0000000005" in str(damaged[0])
+    rung = asyncio.Event()
+    damaged.clear()
+    taken = {(await queue.take(damaged=damaged)).ledger_id for _ in range(2)}
+    assert taken == {6, 7}
+    damaged.clear()
+    assert await queue.take(rung.set, damaged=damaged) is None
+    assert [error.ledger_id for error in damaged] == [5]
+    assert await queue.worker_of(5) is None
+    await queue.mark(8, [])
+    async with asyncio.timeout(30):
+        await rung.wait()  # whoever waits beside a damaged mark hears of others
+    await store.create(paths.underreplicated_lock(8), data, ephemeral=True)
+    assert await queue.worker_of(8) == "?"
+    assert await queue.worker_of(6) == "w"
+    queue.close()

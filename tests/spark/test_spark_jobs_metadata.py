@@ -17,6 +17,7 @@ from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.metadata.cookies import CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.spark.jobs import fsck_meta, usage
 from quorumbook.streams import Namespace
@@ -140,6 +141,7 @@ def test_fsck_finds_each_contradiction_and_mends_what_is_safe(own_cluster):
         ("stale_files", "spoilt", False),
         ("foreign_files", "spoilt", False),
         ("unreadable_files", "spoilt", False),
+        ("unreadable_mark", "987653", False),
         ("unreferenced", str(unreferenced), False),
         ("stale_mark", str(marked), True),
         ("unknown_bookie", str(broken), False),
@@ -149,7 +151,7 @@ def test_fsck_finds_each_contradiction_and_mends_what_is_safe(own_cluster):
     assert details == {
         f"segment 2 has ledger {ids[1]}; its files are those of ledger {unreferenced}"
     }
-    assert report.findings == 8  # two things are wrong with the fragments
+    assert report.findings == 9  # two things are wrong with the fragments
     assert ("stale_mark", str(marked), False) not in {
         (row["kind"], row["subject"], row["fixed"]) for row in check().summary["rows"]
     }
@@ -173,6 +175,8 @@ async def spoil(namespace: Namespace, ids: list[int]) -> tuple[int, int, int]:
     await create_with_parents(store, nodes.paths.segment_tier(second.number), files.encode())
     queue = UnderreplicationQueue(store, "test")
     await queue.mark(987654, ["b:1"], 0)
+    await queue.mark(987653, ["b:1"], 0)
+    await store.set(TreePaths(store.ledgers_root).underreplicated(987653), b"damaged")
     queue.close()
     ledgers = LedgerManager(store)
     async with await client.create_ledger() as broken:

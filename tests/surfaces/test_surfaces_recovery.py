@@ -7,9 +7,11 @@ import json
 
 import pytest
 
+from quorumbook.autorecovery.pages import ROOT, RecoveryPages
 from quorumbook.cli.main import main
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.election import Election
+from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.quarantine import Failure, Quarantine
 from quorumbook.metadata.recovery_switches import Check
@@ -116,6 +118,31 @@ def test_a_damaged_mark_is_said_behind_the_others(cluster, uri, capsys, form):
     assert "b6:3181" in said.out
     assert "b7:3181" in said.out
     assert "urL0000000005" in said.err
+
+
+def test_a_damaged_mark_or_lock_ends_neither_list_nor_count(cluster, uri, capsys):
+    async def mark(store):
+        queue, paths = UnderreplicationQueue(store), TreePaths("/ledgers")
+        for ledger_id in (5, 6, 7):
+            await queue.mark(ledger_id, [f"b{ledger_id}:3181"])
+        await store.set(paths.underreplicated(5), b"damaged")
+        await create_with_parents(store, paths.underreplicated_lock(6), b"damaged")
+        pages = RecoveryPages(store)
+        status, rows = await pages.answer("GET", f"{ROOT}/list_under_replicated_ledger", {})
+        pages.close()
+        assert status == 200
+        assert [row["ledger_id"] for row in rows] == [6, 7, 5]
+        assert "urL0000000005" in rows[2]["error"]
+
+    cluster(mark)
+    words = ["recovery", "underreplicated", "--metadata", uri, "-o", "jsonl"]
+    assert main([*words, "--count"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"underreplicated_ledgers": 2}
+    assert "urL0000000005" in said.err
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert [json.loads(line)["worker"] for line in said.out.splitlines()] == ["?", None]
 
 
 def test_s69_a_ledger_that_could_not_be_healed_is_listed_with_the_reason(cluster, run):

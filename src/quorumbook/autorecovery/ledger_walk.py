@@ -47,7 +47,7 @@ class LedgerWalk:
     ) -> None:
         self._ledgers = ledgers
         self._look = look
-        #: Ledgers whose metadata cannot be understood; nothing can be said of them.
+        #: Ledgers of which metadata, or the mark that they have, cannot be understood.
         self.unreadable = 0
         self.seen = 0
 
@@ -80,4 +80,10 @@ class LedgerWalk:
             _log.error("nothing can be said of ledger %d: %s", ledger_id, error)
             return
         self.seen += 1
-        await self._look(metadata, version)
+        try:
+            await self._look(metadata, version)
+        except MetadataFormatError as error:
+            if error.ledger_id != ledger_id:
+                raise
+            self.unreadable += 1
+            _log.error("ledger %d cannot be marked: %s", ledger_id, error)

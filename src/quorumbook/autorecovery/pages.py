@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
-from quorumbook.errors import LocalProtocolError, MetadataError
+from quorumbook.errors import LocalProtocolError, MetadataError, MetadataFormatError
 from quorumbook.metadata.election import current_leader
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import MetadataStore
@@ -87,7 +87,8 @@ class RecoveryPages:
 
     async def _marks(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
-        async for mark in self._queue.list():
+        damaged: list[MetadataFormatError] = []
+        async for mark in self._queue.list(damaged):
             found.append(
                 {
                     "ledger_id": mark.ledger_id,
@@ -97,6 +98,10 @@ class RecoveryPages:
             )
             if len(found) == _LISTED:
                 break
+        found += [
+            {"ledger_id": error.ledger_id, "missing_on": [], "error": str(error)}
+            for error in damaged
+        ]
         return found
 
     def close(self) -> None:

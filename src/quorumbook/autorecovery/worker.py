@@ -28,6 +28,7 @@ from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     MetadataError,
+    MetadataFormatError,
     NoSuchLedgerInMetadataError,
     QuorumbookError,
     SessionExpiredError,
@@ -105,6 +106,8 @@ class ReplicationWorker:
         self._bell = asyncio.Event()
         #: Ledgers that are left alone, and until when.
         self._resting: dict[LedgerId, int] = {}
+        #: Damaged marks that the log has.
+        self._told: set[str] = set()
         self._known: frozenset[BookieId] | None = None
         #: What failed before this is tried again: a bookie appeared then.
         self._news_ms = 0
@@ -161,7 +164,9 @@ class ReplicationWorker:
         try:
             if await self._switches.is_enabled(self._bell.set):
                 await self._note_registrations()
-                work = await self.queue.take(self._bell.set, skip=self._skipped())
+                damaged: list[MetadataFormatError] = []
+                work = await self.queue.take(self._bell.set, self._skipped(), damaged)
+                self._tell_damaged(damaged)
             if work is not None:
                 job = asyncio.get_running_loop().create_task(self._job(work))
                 self._jobs[job] = work
@@ -175,11 +180,24 @@ class ReplicationWorker:
             async with asyncio.timeout(self._next_retry_s()):
                 await self._bell.wait()
 
+    def _tell_damaged(self, damaged: Collection[MetadataFormatError]) -> None:
+        """Say each damaged mark once; nobody tells when one is written anew in its place."""
+        for error in damaged:
+            if str(error) not in self._told:
+                _log.error("a ledger cannot be taken up: %s", error)
+            if error.ledger_id is not None:
+                self._rest(error.ledger_id, _LONGEST_PAUSE_S)
+        self._told |= set(map(str, damaged))
+
     async def _forget_healed(self) -> None:
         """Drop the records of ledgers that others took off the queue; count who is left."""
         quarantined = 0
         async for failure in self.quarantine.list():
-            if await self.queue.read(failure.ledger_id) is None:
+            try:
+                mark = await self.queue.read(failure.ledger_id)
+            except MetadataFormatError:
+                continue  # said already
+            if mark is None:
                 await self.quarantine.remove(failure.ledger_id)
             else:
                 quarantined += failure.is_quarantined

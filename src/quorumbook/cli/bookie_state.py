@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,6 +13,7 @@ import click
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.errors import REFUSED
 from quorumbook.cli.http_client import address_of, change, look
+from quorumbook.errors import MetadataFormatError
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
@@ -131,7 +133,10 @@ async def _endangered(client: BookKeeper, bookie: BookieId, copies: int) -> Asyn
     from quorumbook.metadata.underreplication import UnderreplicationQueue
 
     queue = UnderreplicationQueue(client.store)
-    marks = {mark.ledger_id: mark.replicas async for mark in queue.list()}
+    damaged: list[MetadataFormatError] = []
+    marks = {mark.ledger_id: mark.replicas async for mark in queue.list(damaged)}
+    for error in damaged:
+        print(f"not considered: {error}", file=sys.stderr)
     queue.close()
     writable, read_only = await client.bookies()
     there = (writable | read_only) - {bookie}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.recovery_process import run
-from quorumbook.errors import NoAuditorError
+from quorumbook.errors import MetadataFormatError, NoAuditorError
 from quorumbook.metadata.cluster import read_instance_id
 
 if TYPE_CHECKING:
@@ -101,8 +102,11 @@ def trigger(call: Call, checks: tuple[str, ...]) -> None:
 async def _count(call: Call, is_wanted: Callable[[Mark], bool]) -> int:
     count = 0
     async with _opened(call) as (_store, queue):
-        async for mark in queue.list():
+        damaged: list[MetadataFormatError] = []
+        async for mark in queue.list(damaged):
             count += is_wanted(mark)
+    for error in damaged:
+        print(f"not counted: {error}", file=sys.stderr)
     return count
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, MutableSequence
 from dataclasses import dataclass
 
 from quorumbook.errors import (
@@ -73,7 +73,10 @@ class Mark:
         Raises:
             MetadataFormatError: it is damaged.
         """
-        message = parse_text_record("UnderreplicatedLedgerFormat", data, path)
+        try:
+            message = parse_text_record("UnderreplicatedLedgerFormat", data, path)
+        except MetadataFormatError as error:
+            raise MetadataFormatError(str(error), ledger_id=ledger_id) from error
         ctime_ms = message.ctime if message.HasField("ctime") else None
         return cls(ledger_id, tuple(message.replica), ctime_ms)
 
@@ -166,10 +169,15 @@ class UnderreplicationQueue(RecoverySwitches):
         found = await self._read(ledger_id)
         return None if found is None else found[0]
 
-    async def list(self) -> AsyncIterator[Mark]:
+    async def list(
+        self, damaged: MutableSequence[MetadataFormatError] | None = None
+    ) -> AsyncIterator[Mark]:
         """Yield all marks, ascending by id.
 
         Ledgers marked or finished meanwhile may or may not be among them.
+
+        Args:
+            damaged: Takes one error for each damaged mark, which are not raised then.
 
         Raises:
             MetadataFormatError: marks are damaged, said behind all others; or it is no such queue.
@@ -177,29 +185,39 @@ class UnderreplicationQueue(RecoverySwitches):
         """
         if not await self._check_layout():
             return
-        damaged = []
+        errors = [] if damaged is None else damaged
         async for ledger_id in self._walk(self._root, 0):
             try:
                 found = await self._read(ledger_id)
             except MetadataFormatError as error:
-                damaged.append(error)
+                errors.append(error)
                 continue
             if found is not None:
                 yield found[0]
-        raise_damaged(damaged)
+        if damaged is None:
+            raise_damaged(errors)
 
     async def worker_of(self, ledger_id: LedgerId) -> str | None:
-        """Return who is at a ledger now, as its lock says for people to read; None: nobody."""
+        """Return who is at a ledger now, as its lock says for people to read; None: nobody.
+
+        A lock that cannot be understood is ``?``: somebody is at it.
+        """
         path = self._paths.underreplicated_lock(ledger_id)
         node = await self._store.exists(path)
         if node is None:
             return None
-        return str(parse_text_record("LockDataFormat", node.data, path).bookieId)
+        try:
+            return str(parse_text_record("LockDataFormat", node.data, path).bookieId)
+        except MetadataFormatError:
+            return "?"
 
     # Work
 
     async def take(
-        self, watch: Watch | None = None, skip: Collection[LedgerId] = ()
+        self,
+        watch: Watch | None = None,
+        skip: Collection[LedgerId] = (),
+        damaged: MutableSequence[MetadataFormatError] | None = None,
     ) -> Work | None:
         """Lock a ledger that nobody works on, chosen by lot; None if there is none.
 
@@ -208,13 +226,15 @@ class UnderreplicationQueue(RecoverySwitches):
         Args:
             watch: runs once, when there may be one; only left if there is none now.
             skip: ledgers that are not wanted now.
+            damaged: takes one error for each damaged mark, which are not raised then.
 
         Raises:
             SessionExpiredError: renew the session first.
             MetadataFormatError: there is none but with damaged marks; their locks were released.
         """
         once = None if watch is None else OnceWatch(self._store, watch)
-        taken, damaged = None, []
+        taken = None
+        errors = [] if damaged is None else damaged
         try:
             if await self._check_layout(once):
                 locked = await self._locked(once)
@@ -226,10 +246,11 @@ class UnderreplicationQueue(RecoverySwitches):
                     try:
                         taken = await self._lock(ledger_id)
                     except MetadataFormatError as error:
-                        damaged.append(error)
+                        errors.append(error)
                     if taken is not None:
                         return taken
-                raise_damaged(damaged)
+                if damaged is None:
+                    raise_damaged(errors)
         except BaseException:
             if once is not None:
                 self._store.unwatch(once)

@@ -23,7 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.env import logger
+from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.cluster import read_layout
 from quorumbook.metadata.cookies import CookieStore
@@ -48,6 +49,8 @@ from quorumbook.streams.errors import NamespaceNotBoundError
 from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.transactions.application import Place
 from quorumbook.streams.transactions.nodes import TransactionNodes, list_applications
+
+_log = logger("spark")
 
 _L, _I, _S, _B, _T, _F = (
     LongType(), IntegerType(), StringType(), BinaryType(), TimestampType(), BooleanType(),
@@ -183,13 +186,16 @@ async def _space(cluster: Cluster, bookie_id: str) -> Row:
 async def _under_replicated_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
     queue = UnderreplicationQueue(cluster.client.store)
     try:
-        async for mark in queue.list():
+        damaged: list[MetadataFormatError] = []
+        async for mark in queue.list(damaged):
             yield {
                 "ledger_id": mark.ledger_id,
                 "missing": list(mark.replicas),
                 "ctime": None if mark.ctime_ms is None else mark.ctime_ms * 1000,
                 "locked_by": await queue.worker_of(mark.ledger_id),
             }
+        for error in damaged:
+            _log.error("left out of the under-replicated ledgers: %s", error)
     finally:
         queue.close()
 

@@ -184,6 +184,20 @@ async def test_a_ledger_whose_metadata_is_damaged_stops_nobody(world):
     assert world.auditor.numbers.counters["NUM_LEDGERS_UNREADABLE"] == 1
 
 
+async def test_a_damaged_mark_stops_no_audit_and_is_named(world, caplog):
+    await world.book.init("abcd", {1: "abc", 2: "ace", 3: "ace"})
+    await world.queue.mark(2, ["a"])
+    path = TreePaths("/ledgers").underreplicated(2)
+    await world.other.set(path, b"damaged")
+    world.start()
+    await until(lambda: world.audits() == 1)
+    damaged = []
+    marked = {mark.ledger_id async for mark in world.queue.list(damaged)}
+    assert marked == {3}
+    assert [error.ledger_id for error in damaged] == [2]
+    assert "urL0000000002" in caplog.text
+
+
 async def test_a_damaged_delay_leaves_the_configured_one(world):
     await world.book.init("abcde", LEDGERS)
     await world.queue.set_lost_bookie_delay_s(5)

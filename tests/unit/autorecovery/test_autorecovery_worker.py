@@ -14,6 +14,7 @@ from quorumbook.autorecovery.healing import Healer
 from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.errors import LedgerClosedError, LedgerFencedError
 from quorumbook.metadata.memory import memory_tree
+from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.quarantine import Failure, Quarantine
 from quorumbook.metadata.recovery_switches import RecoverySwitches
 from quorumbook.metadata.underreplication import UnderreplicationQueue
@@ -70,6 +71,28 @@ async def test_a_marked_ledger_is_healed_and_taken_off_the_queue(cluster, client
         assert worker.statistics.entries_copied == len(PAYLOADS)
     assert worker.statistics.ledgers_healed == 1
     await assert_fully_replicated(client, ledger_id, PAYLOADS)
+
+
+async def test_a_damaged_mark_keeps_no_worker_from_what_comes(cluster, client, caplog) -> None:
+    store = client.store
+    queue, quarantine = UnderreplicationQueue(store), Quarantine(store)
+    await queue.mark(987, ["b"])
+    await store.set(TreePaths(store.ledgers_root).underreplicated(987), b"damaged")
+    await quarantine.write(Failure(987, "damaged since", 1, 0, 0))
+    await quarantine.write(Failure(988, "healed by others", 1, 0, 0))
+    queue.close()
+    async with working(client) as worker:
+        for number in range(3):
+            ledger_id = await write(client)
+            await worker.queue.mark(ledger_id, [])
+            await healed(worker, ledger_id)
+
+            async def is_idle() -> bool:
+                return await worker.quarantine.read(988) is None
+
+            await eventually(is_idle)
+            assert caplog.text.count("urL0000000987") == 1, number
+    assert "no work can be taken" not in caplog.text
 
 
 async def test_a_mark_that_names_nobody_has_all_copies_looked_at(cluster, client) -> None:

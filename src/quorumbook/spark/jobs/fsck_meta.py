@@ -11,6 +11,7 @@
     foreign_files       the files listed for a segment are those of another ledger
     unreadable_files    a list of files cannot be understood
     stale_mark          a ledger that is gone stands among those that lack copies    yes
+    unreadable_mark     what marks a ledger as lacking copies cannot be understood
     no_cookie           a registered bookie without a cookie
 
 A unit is some ledgers, or one stream; what concerns the cluster as a whole is one more.
@@ -88,10 +89,14 @@ async def _cluster(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
     ]
     queue = UnderreplicationQueue(client.store, "fsck-meta")
     try:
-        marked = [mark.ledger_id async for mark in queue.list()]
+        damaged: list[MetadataFormatError] = []
+        marked = [mark.ledger_id async for mark in queue.list(damaged)]
+        found += [_row("unreadable_mark", str(e.ledger_id), str(e)) for e in damaged]
         for ledger_id in marked:
             try:
                 await client.ledger_metadata(ledger_id)
+            except MetadataFormatError:
+                continue  # a finding of the ledger's unit
             except NoSuchLedgerInMetadataError:
                 is_fixed = arguments["fix"] and await _unmark(queue, ledger_id)
                 found.append(_row("stale_mark", ledger_id, "the ledger is gone", fixed=is_fixed))
