@@ -20,7 +20,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background limits torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -65,6 +65,9 @@ bench: setup  ## Measure beside the peer and the floor (about an hour; ROUNDS=, 
 bench-streams: ROUNDS = 3
 bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (eight minutes; ROUNDS=).
 	$(BIN)/python bench/streams.py --rounds $(ROUNDS)
+
+bench-revisions: setup  ## Measure revision BEFORE= and this one in turn (20 s a round; ROUNDS=).
+	$(BIN)/python bench/revisions.py '$(BEFORE)' --rounds $(ROUNDS)
 
 bench-background: setup  ## Measure garbage collection, and compaction beside a writer (three minutes).
 	$(BIN)/python bench/background.py
