@@ -33,7 +33,7 @@ SETTINGS = {
     "QUORUMBOOK_HTTP_PORT": "0",
     "QUORUMBOOK_GC_INTERVAL_S": "3600",
     "QUORUMBOOK_GC_CONFIRM_INTERVAL_S": "0",
-    "QUORUMBOOK_GC_LEDGERS_SHARE_MAX": "1",
+    "QUORUMBOOK_GC_MAX_LEDGERS_SHARE": "1",
     "QUORUMBOOK_STORAGE_ENTRY_LOG_SIZE_BYTES": str(64 << 20),
 }
 E3 = ["--ensemble-size", "3", "--write-quorum", "3", "--ack-quorum", "2"]

@@ -35,7 +35,7 @@ PEER_CACHES = {
 }
 #: Nothing collects the ledgers of a run, and the peer's bookies are told the same.
 FULL_DISKS = {
-    "QUORUMBOOK_BOOKIE_DISK_USAGE_MAX": "0.99",
+    "QUORUMBOOK_BOOKIE_MAX_DISK_USAGE": "0.99",
     "QUORUMBOOK_BOOKIE_DISK_USAGE_WRITABLE": "0.98",
 }
 

@@ -230,7 +230,7 @@ class PulsarCluster:
         bookie = OurBookie(
             self.uri.replace("zk", scheme, 1),
             self._directory / f"bookie-{next(self._numbers)}",
-            f"bookie.frame_size_bytes_max={FRAME_SIZE_BYTES}",
+            f"bookie.max_frame_bytes={FRAME_SIZE_BYTES}",
             *options,
         )
         bookie.start()
@@ -277,9 +277,9 @@ class PulsarCluster:
         """Run our auditor and worker."""
         words = [sys.executable, "-m", "quorumbook", "recovery", "run", "--stop-with-parent"]
         words += ["--metadata", self.uri, "--set", "recovery.lost_bookie_delay_s=0"]
-        words += ["--set", f"client.max_frame_size_bytes={FRAME_SIZE_BYTES}"]
+        words += ["--set", f"client.max_frame_bytes={FRAME_SIZE_BYTES}"]
         words += ["--set", "recovery.open_ledger_grace_s=1", "--set", "http.port=0"]
-        words += ["--set", "recovery.retry_s_max=2"]
+        words += ["--set", "recovery.max_retry_s=2"]
         with (self._directory / "recovery.log").open("ab") as log:
             process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log

@@ -121,9 +121,9 @@ def options_in(root: Path, **changes: Any) -> BookieOptions:
         storage=STORAGE,
         gc=GcOptions(interval_s=3600, reserve_size_bytes=0),
         scrub=ScrubOptions(interval_s=0, heal_interval_s=3600, rate_bytes=0),
-        disk_usage_max=1.0,
+        max_disk_usage=1.0,
         disk_usage_writable=1.0,
-        high_priority_free_bytes_min=1,
+        min_high_priority_free_bytes=1,
     )
     return replace(options, **changes)
 

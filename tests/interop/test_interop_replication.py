@@ -258,7 +258,7 @@ async def own_part(side, part: str):
     if part == "auditor":
         running = Auditor(client.store, "our auditor", AuditorOptions(), settle_s=0)
     else:
-        options = WorkerOptions(open_ledger_grace_s=0.5, retry_s_max=1)
+        options = WorkerOptions(open_ledger_grace_s=0.5, max_retry_s=1)
         running = ReplicationWorker(client, "our worker", options)
     running.start()
     try:

@@ -90,9 +90,9 @@ async def own_bookies(cluster: Cluster, root: Path, count: int, **changes: Any) 
                 ledger_directories=(f"{root}/own-{index}/ledgers",),
                 port=0,
                 storage=StorageOptions(write_cache_size_bytes=16 << 20),
-                disk_usage_max=1.0,
+                max_disk_usage=1.0,
                 disk_usage_writable=1.0,
-                high_priority_free_bytes_min=1,
+                min_high_priority_free_bytes=1,
                 **changes,
             )
             bookie = Bookie(Env(), options, store)

@@ -100,8 +100,8 @@ async def secure_cluster(
                     write_cache_size_bytes=64 << 20,
                     journal_file_size_bytes=64 << 20,
                 ),
-                high_priority_free_bytes_min=1,
-                disk_usage_max=1.0,
+                min_high_priority_free_bytes=1,
+                max_disk_usage=1.0,
                 disk_usage_writable=1.0,
                 **changes,
             )

@@ -220,7 +220,7 @@ async def test_s84_a_reader_that_never_reads_is_cut_under_tls_too(
 ) -> None:
     served = {
         "tls": bookie_tls(ca, good),
-        "connection_answer_bytes_high": 64 * 1024,
+        "high_connection_answer_bytes": 64 * 1024,
         "answer_timeout_s": 0.3,
     }
     async with secure_cluster(tmp_path, **served) as cluster:

@@ -55,12 +55,12 @@ class WorkerOptions:
 
     Attributes:
         open_ledger_grace_s: How long a writer has to replace a lost bookie itself.
-        retry_s_max: Longest wait before a ledger that could not be healed is tried again.
+        max_retry_s: Longest wait before a ledger that could not be healed is tried again.
         ledgers_at_a_time: How many ledgers are healed at once.
     """
 
     open_ledger_grace_s: float = 30.0
-    retry_s_max: float = 300.0
+    max_retry_s: float = 300.0
     ledgers_at_a_time: int = 2
 
 
@@ -349,7 +349,7 @@ class ReplicationWorker:
     async def _record(self, work: Work, reason: str) -> None:
         earlier = await self.quarantine.read(work.ledger_id)
         attempts = 1 if earlier is None else earlier.attempts + 1
-        longest_s = self._options.retry_s_max
+        longest_s = self._options.max_retry_s
         wait_s = min(longest_s, longest_s / _FIRST_RETRY_PART * 2 ** min(attempts - 1, 20))
         if attempts >= QUARANTINE_ATTEMPTS:
             wait_s = longest_s * _QUARANTINE_FACTOR

@@ -56,7 +56,7 @@ class Adds:
         writability: Writability,
     ) -> None:
         self._clock = env.clock
-        self._delay_ns_max = int(options.add_delay_s_max * 1e9)
+        self._delay_ns_max = int(options.max_add_delay_s * 1e9)
         self._storage = storage
         self._metrics = metrics
         self._writability = writability

@@ -97,7 +97,7 @@ class Gate:
         self._identify(Peer(connection.address))
         if self.is_shut:
             self._limit_time()
-            connection.limit_frames(admission.options.login_frame_size_bytes_max)
+            connection.limit_frames(admission.options.max_login_frame_bytes)
 
     @property
     def is_shut(self) -> bool:
@@ -250,7 +250,7 @@ class Gate:
         """Once everything is proven: no small frames and no time limit any more."""
         if not self.is_shut:
             self._by_ns = 0
-            self._connection.limit_frames(self._admission.options.frame_size_bytes_max)
+            self._connection.limit_frames(self._admission.options.max_frame_bytes)
 
     def _peer(self) -> Peer:
         if not self._is_encrypted:

@@ -136,7 +136,7 @@ async def adopt(
                 index_path=f"{scratch}/index.sqlite" if scratch is not None
                 else f"{directories.index_path}{BUILDING_SUFFIX}",
                 kind=await run_job(worker, lambda: _kind(env, places, storage, without_index)),
-                entry_size_max=options.frame_size_bytes_max,
+                entry_size_max=options.max_frame_bytes,
                 accept_damage=accept_damage or scratch is not None,
             )  # fmt: skip
         elif scratch is not None:

@@ -3,7 +3,7 @@
 An entry can be read when its group is durable, so between the arrival of an add and its answer
 this bookie neither has the entry nor lacks it.  A read that finds nothing, and a list of entries,
 wait for the records of their ledger that are in the journal's hands at that moment, then look once
-more, and that look counts.  They wait ``read_delay_s_max`` at most, however slow the disk is, and
+more, and that look counts.  They wait ``max_read_delay_s`` at most, however slow the disk is, and
 no more than ``_WAITING_MAX`` at a time; the others are told what is known without waiting.
 """
 
@@ -23,7 +23,7 @@ class Arrivals:
     """Those who wait."""
 
     def __init__(self, options: BookieOptions, storage: LedgerStorage) -> None:
-        self._delay_s_max = options.read_delay_s_max
+        self._delay_s_max = options.max_read_delay_s
         self._storage = storage
         self._waiting = 0
 

@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, owner: Connections) -> None:
         self._owner = owner
-        self._decoder = RequestDecoder(owner.options.frame_size_bytes_max)
+        self._decoder = RequestDecoder(owner.options.max_frame_bytes)
         self._answers: list[bytes] = []
         self._answers_bytes = 0
         self._paused_for = 0
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         options = self._owner.options
         self._transport.set_write_buffer_limits(
-            high=options.connection_answer_bytes_high, low=options.connection_answer_bytes_high // 4
+            high=options.high_connection_answer_bytes, low=options.high_connection_answer_bytes // 4
         )
         name = transport.get_extra_info("peername")
         host = name[0] if isinstance(name, tuple) else str(name)
@@ -291,7 +291,7 @@ class Connection(asyncio.Protocol):
 
     def limit_frames(self, size_bytes: int) -> None:
         """Refuse larger frames from now on."""
-        self._decoder.max_frame_size_bytes = size_bytes
+        self._decoder.max_frame_bytes = size_bytes
 
     # Called by those who carry out requests
 
@@ -330,7 +330,7 @@ class Connection(asyncio.Protocol):
         left = transport.get_write_buffer_size()
         if left or self._is_unread:
             self._note(left)
-        limit = self._owner.options.connection_answer_bytes_max
+        limit = self._owner.options.max_connection_answer_bytes
         if size > limit or left > limit:
             self._owner.metrics.connections_slow += 1
             self.give_up("it does not read its answers, and too many have piled up")
@@ -385,7 +385,7 @@ class Connection(asyncio.Protocol):
         """Tell whether more answers may be produced for this peer."""
         return (
             not self._paused_for & ANSWERS
-            and self._answers_bytes < self._owner.options.connection_answer_bytes_high
+            and self._answers_bytes < self._owner.options.high_connection_answer_bytes
         )
 
     @property
@@ -400,8 +400,8 @@ class Connection(asyncio.Protocol):
         owner.add_bytes += size_bytes
         options = owner.options
         if (
-            self.add_bytes > options.connection_add_bytes_max
-            or owner.add_bytes > options.add_bytes_max
+            self.add_bytes > options.max_connection_add_bytes
+            or owner.add_bytes > options.max_add_bytes
         ):
             self.pause(ADDS)
 
@@ -414,8 +414,8 @@ class Connection(asyncio.Protocol):
         # With nothing of it under way a connection is always read again: a frame of maximal
         # size must get in however small the budgets are.
         may_go_on = not self.add_bytes or (
-            self.add_bytes <= options.connection_add_bytes_max // 2
-            and owner.add_bytes <= options.add_bytes_max
+            self.add_bytes <= options.max_connection_add_bytes // 2
+            and owner.add_bytes <= options.max_add_bytes
         )
         if self._paused_for & ADDS and may_go_on:
             self.resume(ADDS)
@@ -543,12 +543,12 @@ class Connections:
         self.options = options
         self.metrics = metrics
         self.handler = handler
-        self.frames = FrameBudget(options.add_bytes_max)
+        self.frames = FrameBudget(options.max_add_bytes)
         self.turn = Turn(env.clock)
         self.outbox = Outbox(self.turn)
         self.behind = TurnQueue(self.turn)
         self.answer_budget = AnswerBudget(
-            env.clock, self.turn, options.answer_bytes_max, handler.resume
+            env.clock, self.turn, options.max_answer_bytes, handler.resume
         )
         #: Bytes of all adds that are not answered yet.
         self.add_bytes = 0
@@ -560,9 +560,9 @@ class Connections:
         self.places: Places[Connection] = Places(
             limits_within(
                 env.descriptor_limit(),
-                options.connections_max,
-                options.connections_by_address_max,
-                options.connections_unproven_max,
+                options.max_connections,
+                options.max_connections_by_address,
+                options.max_unproven_connections,
             )
         )
         self._refusals = Refusals()
@@ -650,12 +650,12 @@ class Connections:
     def bound_partial_frames(self) -> None:
         """Give the oldest frames up that are begun, where there are too many bytes of them."""
         total = self.partial_bytes
-        if total <= self.options.partial_frame_bytes_max:
+        if total <= self.options.max_partial_frame_bytes:
             return
         begun = [connection for connection in self._open if connection.pending_frame_bytes]
         begun.sort(key=lambda connection: connection.frame_since_ns)
         for connection in begun:
-            if total <= self.options.partial_frame_bytes_max:
+            if total <= self.options.max_partial_frame_bytes:
                 return
             total -= connection.pending_frame_bytes
             self.metrics.connections_slow += 1

@@ -104,7 +104,7 @@ class DiskMonitor:
         options = self._options
         found = ["configured: bookie.force_read_only"] if options.force_read_only else []
         usages = self._metrics.directory_usage.items()
-        limit = options.disk_usage_writable if self._is_above else options.disk_usage_max
+        limit = options.disk_usage_writable if self._is_above else options.max_disk_usage
         found += [f"disk: {path} is {used:.0%} full" for path, used in usages if used > limit]
         if self._storage_is_full():
             found.append("disk: a write met a full one")
@@ -165,7 +165,7 @@ class DiskMonitor:
             used = 1 - usage.free_bytes / usage.total_bytes
             worst = max(worst, used)
             self._metrics.directory_usage[path] = used
-            writable += used <= options.disk_usage_max
+            writable += used <= options.max_disk_usage
             frees.append(usage.free_bytes)
             same = (usage.total_bytes, usage.free_bytes)
             if path in self._ledger_paths and same not in seen:
@@ -177,8 +177,8 @@ class DiskMonitor:
         self._metrics.writable_directories = writable
         # Of no disk at all nothing is known, so it takes nothing.
         least_free = min(frees, default=0)
-        self.writability.takes_high_priority = least_free >= options.high_priority_free_bytes_min
-        limit = options.disk_usage_writable if self._is_above else options.disk_usage_max
+        self.writability.takes_high_priority = least_free >= options.min_high_priority_free_bytes
+        limit = options.disk_usage_writable if self._is_above else options.max_disk_usage
         self._is_above = worst > limit
         self._decide(full=self._is_above or self._storage_is_full())
 

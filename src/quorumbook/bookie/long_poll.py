@@ -80,7 +80,7 @@ class LongPolls:
         if timeout_ms <= 0 or handle.last_add_confirmed > previous_lac:
             self._finish(connection, request, now_ns, woken=False)
             return
-        timeout_s = min(timeout_ms / 1000, self._options.long_poll_timeout_s_max)
+        timeout_s = min(timeout_ms / 1000, self._options.max_long_poll_timeout_s)
         poll = _Poll(
             self, connection, request, arrived_ns=now_ns, handle=handle, timeout_s=timeout_s
         )
@@ -120,8 +120,8 @@ class LongPolls:
             # What it knows of the last add confirmed may be less than it once knew.
             return Status.UNKNOWN_LEDGER_STATE
         if (
-            len(connection.long_polls) >= self._options.connection_long_polls_max
-            or self._metrics.long_polls_waiting >= self._options.long_polls_max
+            len(connection.long_polls) >= self._options.max_connection_long_polls
+            or self._metrics.long_polls_waiting >= self._options.max_long_polls
         ):
             self._metrics.reads_rejected += 1
             return Status.TOO_MANY_REQUESTS

@@ -69,56 +69,56 @@ class BookieOptions:
     #: A connection must have switched to TLS and authenticated after this time.
     login_timeout_s: float = 10.0
     #: The largest frame before that.
-    login_frame_size_bytes_max: int = 64 * 1024
+    max_login_frame_bytes: int = 64 * 1024
 
     # Limits of one connection.
-    frame_size_bytes_max: int = MAX_FRAME_SIZE_BYTES
+    max_frame_bytes: int = MAX_FRAME_SIZE_BYTES
     #: Adds of one connection that are not answered yet; above it the connection is not read.
-    connection_add_bytes_max: int = 32 * _MB
+    max_connection_add_bytes: int = 32 * _MB
     #: Answers of one connection that may wait for its peer; above it no request is begun.
-    connection_answer_bytes_high: int = 4 * _MB
+    high_connection_answer_bytes: int = 4 * _MB
     #: Above it the peer is given up.
-    connection_answer_bytes_max: int = 64 * _MB
+    max_connection_answer_bytes: int = 64 * _MB
     #: Without any progress in reading its answers for this long, the peer is given up.
     answer_timeout_s: float = 30.0
     #: A frame that was begun must be complete after this time.
     frame_timeout_s: float = 120.0
     #: Long polls of one connection that may wait at a time.
-    connection_long_polls_max: int = 10_000
+    max_connection_long_polls: int = 10_000
     #: Longest time a long poll waits, whatever it asks for.
-    long_poll_timeout_s_max: float = 300.0
+    max_long_poll_timeout_s: float = 300.0
 
     # Limits of the bookie.
     #: Connections in all, from one address, and without a request so far; 0: by the descriptors
     #: that the operating system allows (``places.py``).
-    connections_max: int = 0
-    connections_by_address_max: int = 0
-    connections_unproven_max: int = 0
+    max_connections: int = 0
+    max_connections_by_address: int = 0
+    max_unproven_connections: int = 0
     #: Long polls of all connections that may wait at a time.
-    long_polls_max: int = 50_000
+    max_long_polls: int = 50_000
     #: Adds of all connections that are not answered yet.
-    add_bytes_max: int = 128 * _MB
+    max_add_bytes: int = 128 * _MB
     #: Answers of all connections that are being made or that their peers have not taken.
-    answer_bytes_max: int = 64 * _MB
+    max_answer_bytes: int = 64 * _MB
     #: Bytes of begun frames of all connections; above it the oldest begun frame is given up.
-    partial_frame_bytes_max: int = 128 * _MB
+    max_partial_frame_bytes: int = 128 * _MB
     #: How long an add may wait for room in the write cache before "too many requests".
-    add_delay_s_max: float = 10.0
+    max_add_delay_s: float = 10.0
     #: Bytes of one batch read's answer.
-    batch_read_bytes_max: int = MAX_FRAME_SIZE_BYTES
+    max_batch_read_bytes: int = MAX_FRAME_SIZE_BYTES
     #: Bytes of entries that the reads of one connection may have under way.
-    read_bytes_max: int = 16 * _MB
+    max_read_bytes: int = 16 * _MB
     #: How long a read that finds nothing may wait for adds on their way before it is denied.
-    read_delay_s_max: float = 2.0
+    max_read_delay_s: float = 2.0
 
     # Disks.
     disk_check_interval_s: float = 10.0
     #: A disk that is fuller than this makes the bookie read-only.
-    disk_usage_max: float = 0.95
+    max_disk_usage: float = 0.95
     #: It is writable again when all disks are at most this full.
     disk_usage_writable: float = 0.90
     #: Free space below which even recovery and high-priority adds are refused.
-    high_priority_free_bytes_min: int = 64 * _MB
+    min_high_priority_free_bytes: int = 64 * _MB
     #: Never take plain adds.
     force_read_only: bool = False
 
@@ -131,19 +131,19 @@ class BookieOptions:
             raise ConfigError("a bookie needs at least one journal and one ledger directory")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port {self.port} is not between 0 and 65535")
-        if not 0 < self.disk_usage_writable <= self.disk_usage_max <= 1:
+        if not 0 < self.disk_usage_writable <= self.max_disk_usage <= 1:
             raise ConfigError(
-                "disk_usage_writable must be above 0 and at most disk_usage_max, which is at most 1"
+                "disk_usage_writable must be above 0 and at most max_disk_usage, which is at most 1"
             )
         for name in (
-            "connection_add_bytes_max",
-            "add_bytes_max",
-            "answer_bytes_max",
-            "batch_read_bytes_max",
+            "max_connection_add_bytes",
+            "max_add_bytes",
+            "max_answer_bytes",
+            "max_batch_read_bytes",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
-        if self.connection_answer_bytes_high > self.connection_answer_bytes_max:
+        if self.high_connection_answer_bytes > self.max_connection_answer_bytes:
             raise ConfigError(
-                "connection_answer_bytes_high must be at most connection_answer_bytes_max"
+                "high_connection_answer_bytes must be at most max_connection_answer_bytes"
             )

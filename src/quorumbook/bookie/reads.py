@@ -165,8 +165,8 @@ class Reads:
         self._storage = storage
         self._metrics = metrics
         self._on_fenced = on_fenced
-        self._window = options.read_bytes_max
-        self._batch_bytes_max = min(options.batch_read_bytes_max, options.frame_size_bytes_max)
+        self._window = options.max_read_bytes
+        self._batch_bytes_max = min(options.max_batch_read_bytes, options.max_frame_bytes)
 
     def enqueue(self, connection: Connection, waiting: WaitingRead) -> None:
         """Put a read into its connection's queue; ``pump`` follows."""

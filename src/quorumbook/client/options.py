@@ -36,7 +36,7 @@ class ClientOptions:
         read_ahead_bytes: Bytes a reader asks for ahead of what was consumed.
         read_batch_bytes: Bytes of one batch read.
         speculative_read_s: After this silence a read goes to the next bookie as well; 0: never.
-        speculative_read_s_max: Longest wait before yet another bookie is asked …
+        max_speculative_read_s: Longest wait before yet another bookie is asked …
         speculative_read_factor: … each of which is so many times the one before.
         reorder_reads: Ask bookies that failed, were silent or gave damaged entries lately last.
         reorder_pending_reads: Ask a bookie later that has so many more reads under way than the
@@ -55,7 +55,7 @@ class ClientOptions:
             to its write quorum size, where no more are there.
         quarantine_s: How long a bookie that failed is not chosen for new ensembles.
         session_timeout_s: The metadata session's lease.
-        max_frame_size_bytes: Largest frame to accept.
+        max_frame_bytes: Largest frame to accept.
         tls: Certificates and rules; None connects in the clear.
         auth_plugin: An authentication plug-in's name, or ``module:Class``; empty uses none.
         auth_settings: What the plug-in is made with.
@@ -76,7 +76,7 @@ class ClientOptions:
     read_ahead_bytes: int = 8 * 1024 * 1024
     read_batch_bytes: int = 1024 * 1024
     speculative_read_s: float = 2.0
-    speculative_read_s_max: float = 2.0
+    max_speculative_read_s: float = 2.0
     speculative_read_factor: float = 2.0
     reorder_reads: bool = True
     reorder_pending_reads: int = 0
@@ -89,7 +89,7 @@ class ClientOptions:
     opportunistic_striping: bool = False
     quarantine_s: float = 30.0
     session_timeout_s: float = 10.0
-    max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES
+    max_frame_bytes: int = MAX_FRAME_SIZE_BYTES
     tls: TlsOptions | None = None
     auth_plugin: str = ""
     auth_settings: str = field(default="", repr=False)

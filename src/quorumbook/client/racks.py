@@ -182,7 +182,7 @@ class AskedRacks:
 def _script(env: Env, options: PlacementOptions) -> Callable[[Sequence[str]], Sequence[str | None]]:
     def resolve(addresses: Sequence[str]) -> Sequence[str | None]:
         told: list[str | None] = []
-        step = options.rack_script_arguments_max
+        step = options.max_rack_script_arguments
         for start in range(0, len(addresses), step):
             words = [options.rack_script, *addresses[start : start + step]]
             told += env.programs.run(words, timeout_s=_SCRIPT_TIMEOUT_S).split()

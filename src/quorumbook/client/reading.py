@@ -267,7 +267,7 @@ class ChunkRead:
             return False
         if now_ns - self._asked_ns >= int(self._silence_s * _NS):
             options = self._context.options
-            longest_s = max(options.speculative_read_s_max, options.speculative_read_s)
+            longest_s = max(options.max_speculative_read_s, options.speculative_read_s)
             self._silence_s = min(self._silence_s * options.speculative_read_factor, longest_s)
             self._asked_ns = now_ns
             for effect in list(self._asked.values()):

@@ -79,7 +79,7 @@ class LedgerWriter(ClosingQuietly):
             self._chosen = ChosenAppends(self._id, self._window, most, self._append_row)
             self._front = Window(0, 0)
             self._front.is_over = True
-        self._max_payload_bytes = options.max_frame_size_bytes - FRAME_OVERHEAD_BYTES
+        self._max_payload_bytes = options.max_frame_bytes - FRAME_OVERHEAD_BYTES
         # What was appended in this turn of the loop and is not packed yet.
         self._payloads: list[bytes] = []
         self._futures: list[asyncio.Future[EntryId]] = []

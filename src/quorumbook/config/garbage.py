@@ -16,12 +16,12 @@ GC_OPTIONS = (
         minimum=0,
     ),
     Option(
-        "gc", "ledgers_share_max", Kind.NUMBER, 0.2,
+        "gc", "max_ledgers_share", Kind.NUMBER, 0.2,
         "Largest share of a bookie's ledgers that one pass deletes by itself; 1000 always.",
         minimum=0, maximum=1,
     ),
     Option(
-        "gc", "unapproved_share_max", Kind.NUMBER, 0.5,
+        "gc", "max_unapproved_share", Kind.NUMBER, 0.5,
         "Deletions of more than this share of a bookie's ledgers at once wait for an operator; "
         "10 never do.",
         minimum=0, maximum=1,

@@ -89,7 +89,7 @@ PLACEMENT_OPTIONS = (
         peer_key="networkTopologyScriptFileName",
     ),
     Option(
-        "placement", "rack_script_arguments_max", Kind.INTEGER, 100,
+        "placement", "max_rack_script_arguments", Kind.INTEGER, 100,
         "How many addresses it is asked for at a time.",
         peer_key="networkTopologyScriptNumberArgs", minimum=1,
     ),

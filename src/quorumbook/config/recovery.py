@@ -63,7 +63,7 @@ RECOVERY_OPTIONS = (
         peer_key="openLedgerRereplicationGracePeriod", peer_unit=0.001, minimum=0,
     ),
     Option(
-        "recovery", "retry_s_max", Kind.DURATION, 300.0,
+        "recovery", "max_retry_s", Kind.DURATION, 300.0,
         "Longest wait before a ledger that could not be repaired is tried again; twelve times as"
         " long after five attempts.",
         peer_key="lockReleaseOfFailedLedgerGracePeriod", peer_unit=0.001, minimum=0.001,

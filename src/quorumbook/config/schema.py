@@ -84,7 +84,7 @@ _STORAGE = (
         minimum=0,
     ),
     Option(
-        "storage", "handle_limit", Kind.INTEGER, 20_000,
+        "storage", "max_idle_handles", Kind.INTEGER, 20_000,
         "Idle ledgers remembered in memory.",
         minimum=1,
     ),
@@ -196,7 +196,7 @@ _CLIENT = (
         peer_key="speculativeReadTimeout", peer_unit=_MS, minimum=0,
     ),
     Option(
-        "client", "speculative_read_s_max", Kind.DURATION, 2.0,
+        "client", "max_speculative_read_s", Kind.DURATION, 2.0,
         "Longest silence before yet another bookie is asked.",
         peer_key="maxSpeculativeReadTimeout", peer_unit=_MS, minimum=0.001,
     ),
@@ -255,7 +255,7 @@ _CLIENT = (
         peer_key="bookieQuarantineTimeSeconds", minimum=0,
     ),
     Option(
-        "client", "max_frame_size_bytes", Kind.SIZE, MAX_FRAME_SIZE_BYTES,
+        "client", "max_frame_bytes", Kind.SIZE, MAX_FRAME_SIZE_BYTES,
         "Largest frame to accept.",
         minimum=4 * _KB, maximum=_GB,
     ),

@@ -28,10 +28,10 @@ def frame(body: bytes) -> bytes:
 class FrameBuffer:
     """The incomplete frame between two chunks of a connection."""
 
-    __slots__ = ("_parts", "max_frame_size_bytes", "missing_bytes", "pending_bytes")
+    __slots__ = ("_parts", "max_frame_bytes", "missing_bytes", "pending_bytes")
 
-    def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
-        self.max_frame_size_bytes = max_frame_size_bytes
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
         self.pending_bytes = 0
         #: What is missing of it; of its length, while that is not known.
         self.missing_bytes = 0
@@ -100,9 +100,9 @@ class FrameBuffer:
         length: int = LENGTH.unpack_from(data, position)[0]
         if length <= 0:
             raise RemoteProtocolError(f"frame length {length} is not positive")
-        if length > self.max_frame_size_bytes - LENGTH_SIZE_BYTES:
+        if length > self.max_frame_bytes - LENGTH_SIZE_BYTES:
             raise FrameTooLargeError(
                 f"frame of {length + LENGTH_SIZE_BYTES} bytes announced, "
-                f"the limit is {self.max_frame_size_bytes}"
+                f"the limit is {self.max_frame_bytes}"
             )
         return length

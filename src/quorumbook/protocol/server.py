@@ -59,8 +59,8 @@ class RequestDecoder:
 
     __slots__ = ("_buffer", "_position", "_rest", "is_v2")
 
-    def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
-        self._buffer = FrameBuffer(max_frame_size_bytes)
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+        self._buffer = FrameBuffer(max_frame_bytes)
         #: A chunk with frames that are not decoded yet, and where they begin.
         self._rest = b""
         self._position = 0
@@ -84,13 +84,13 @@ class RequestDecoder:
         return bool(self._rest)
 
     @property
-    def max_frame_size_bytes(self) -> int:
+    def max_frame_bytes(self) -> int:
         """The largest frame that is accepted, its length included."""
-        return self._buffer.max_frame_size_bytes
+        return self._buffer.max_frame_bytes
 
-    @max_frame_size_bytes.setter
-    def max_frame_size_bytes(self, size_bytes: int) -> None:
-        self._buffer.max_frame_size_bytes = size_bytes
+    @max_frame_bytes.setter
+    def max_frame_bytes(self, size_bytes: int) -> None:
+        self._buffer.max_frame_bytes = size_bytes
 
     def hold(self, data: bytes) -> None:
         """Keep a chunk for later; ``is_behind`` says whether there may be requests in it."""
@@ -117,7 +117,7 @@ class RequestDecoder:
         else:
             data = self._buffer.take(data)
         requests: list[Request] = []
-        max_length = self._buffer.max_frame_size_bytes - 4
+        max_length = self._buffer.max_frame_bytes - 4
         end = len(data)
         while end - position >= 4:
             if len(requests) >= REQUESTS_MAX:

@@ -327,8 +327,8 @@ class AnswerDecoder:
 
     __slots__ = ("_buffer",)
 
-    def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
-        self._buffer = FrameBuffer(max_frame_size_bytes)
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+        self._buffer = FrameBuffer(max_frame_bytes)
 
     @property
     def pending_bytes(self) -> int:
@@ -348,7 +348,7 @@ class AnswerDecoder:
             answers.append(_batch_read_answer(head, 0, rest))
         else:
             data, position = self._buffer.take(data), 0
-        max_length = self._buffer.max_frame_size_bytes - 4
+        max_length = self._buffer.max_frame_bytes - 4
         end = len(data)
         while end - position >= 4:
             length = LENGTH.unpack_from(data, position)[0]

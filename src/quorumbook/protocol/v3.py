@@ -265,8 +265,8 @@ class ResponseDecoder:
 
     __slots__ = ("_buffer",)
 
-    def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
-        self._buffer = FrameBuffer(max_frame_size_bytes)
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+        self._buffer = FrameBuffer(max_frame_bytes)
 
     @property
     def pending_bytes(self) -> int:
@@ -281,7 +281,7 @@ class ResponseDecoder:
         """
         data = self._buffer.take(data)
         responses: list[V3Response] = []
-        max_length = self._buffer.max_frame_size_bytes - 4
+        max_length = self._buffer.max_frame_bytes - 4
         position, end = 0, len(data)
         while end - position >= 4:
             length = LENGTH.unpack_from(data, position)[0]

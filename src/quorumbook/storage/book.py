@@ -35,7 +35,7 @@ class Book:
     Args:
         index: A connection for the thread that calls.
         caches: Where entries are found in memory.
-        handle_limit: Idle ledgers remembered.
+        max_idle_handles: Idle ledgers remembered.
         wall_ms: Wall time, for the "updated at" of long polls.
     """
 
@@ -44,13 +44,13 @@ class Book:
         index: IndexReader,
         caches: Caches,
         *,
-        handle_limit: int,
+        max_idle_handles: int,
         wall_ms: Callable[[], int],
     ) -> None:
         self._index = index
         self._caches = caches
         self._wall_ms = wall_ms
-        self.table = LedgerTable(limit=handle_limit, loader=self._load)
+        self.table = LedgerTable(limit=max_idle_handles, loader=self._load)
         #: No ledger above this one is in the index, or will be before ``create`` has made it.
         self._highest_id = index.highest_ledger_id()
         #: Deleted ledgers that the index does not know of yet, and when; None: only emptied.

@@ -25,7 +25,7 @@ class StorageOptions:
         flush_interval_s: Anything unflushed is flushed after this time.
         retry_interval_s: Pause before a failed flush is tried again.
         reserve_size_bytes: Room beyond the limits for recovery adds and LAC writes.
-        handle_limit: Idle ledgers remembered in memory.
+        max_idle_handles: Idle ledgers remembered in memory.
         journal_file_size_bytes: A journal file is changed at this size.
         journal_group_size_bytes: Most that one write and sync of the journal takes.
         entry_log_size_bytes: An entry log is changed at this size.
@@ -37,7 +37,7 @@ class StorageOptions:
     flush_interval_s: float = 60.0
     retry_interval_s: float = 1.0
     reserve_size_bytes: int = 8 * MIB
-    handle_limit: int = 20_000
+    max_idle_handles: int = 20_000
     journal_file_size_bytes: int = 256 * MIB
     journal_group_size_bytes: int = 8 * MIB
     entry_log_size_bytes: int = 1024 * MIB

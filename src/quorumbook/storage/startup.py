@@ -150,7 +150,7 @@ class _Opening:
         book = Book(
             self._loop_index,
             self._caches,
-            handle_limit=self._options.handle_limit,
+            max_idle_handles=self._options.max_idle_handles,
             wall_ms=env.clock.wall_ms,
         )
         marks.prepare()

@@ -35,7 +35,7 @@ class LedgerWriter(ClosingQuietly):
         self._bytes = 0
         #: Entries and bytes that were refused last: what ``drain`` waits for.
         self._refused = (1, 0)
-        self._max_size = writer.options.max_frame_size_bytes - FRAME_OVERHEAD_BYTES
+        self._max_size = writer.options.max_frame_bytes - FRAME_OVERHEAD_BYTES
         #: Nothing is taken any more: closed, or failed.
         self._is_over = False
         self._is_closing = False

@@ -199,7 +199,7 @@ class World:
         elif runs and (self._recovery is None or not self._recovery.is_alive):
             words = ["recovery", "run", "--metadata", self._uri]
             for setting in ("http.enabled=false", "recovery.open_ledger_grace_s=1",
-                            "recovery.retry_s_max=1", "metadata.session_timeout_s=4"):  # fmt: skip
+                            "recovery.max_retry_s=1", "metadata.session_timeout_s=4"):  # fmt: skip
                 words += ["--set", setting]
             directory = self.directory / "recovery"
             directory.mkdir(exist_ok=True)

@@ -52,9 +52,9 @@ class Cluster:
             port=0,
             bookie_id=self.bookie_id(place),
             storage=StorageOptions(read_cache_size_bytes=0, write_cache_size_bytes=MB),
-            disk_usage_max=1.0,
+            max_disk_usage=1.0,
             disk_usage_writable=1.0,
-            high_priority_free_bytes_min=1,
+            min_high_priority_free_bytes=1,
             scrub=EAGER,
         )
         self._stores[place] = await open_store(self.uri, env)
@@ -143,7 +143,7 @@ async def test_s76_r32_a_flipped_bit_is_found_by_scrub_and_copied_back_by_a_work
     for place in range(3):
         await cluster.start(place)
     async with connected(cluster) as client:
-        async with working(client, retry_s_max=0.1):
+        async with working(client, max_retry_s=0.1):
             spoilt_bookies = [cluster.bookies[place] for place, _ in spoilt]
             await until(lambda: all(map(is_whole, spoilt_bookies)))
         assert await client.ledger_metadata(ledger_id) == metadata, "the places stay"
@@ -167,7 +167,7 @@ async def test_r26_a_bookie_that_lost_its_disk_gets_everything_back(cluster: Clu
     shutil.rmtree(cluster.root / "1")
     bookie = await cluster.start(1, stamp_missing_cookies=True)
     async with connected(cluster) as client:
-        async with working(client, retry_s_max=0.1):
+        async with working(client, max_retry_s=0.1):
             await until(lambda: is_whole(bookie))
             await until(lambda: bookie.healing.statistics.healed_ledgers == 2)
         for ledger_id in ledger_ids:

@@ -146,7 +146,7 @@ async def test_s69_a_ledger_whose_only_copy_is_gone_rests_and_the_others_are_hea
     hopeless = await write(client, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
     lost = (await client.ledger_metadata(hopeless)).ensemble[0]
     bookie = await gone(cluster, client, lost)
-    async with working(client, retry_s_max=0.001) as worker:
+    async with working(client, max_retry_s=0.001) as worker:
         await worker.queue.mark(hopeless, [lost])
         reason = await failed(worker, hopeless, attempts=5)
         assert "entry 0" in reason
@@ -164,7 +164,7 @@ async def test_s69_a_ledger_whose_only_copy_is_gone_rests_and_the_others_are_hea
     await gone(cluster, client, lost)
     await gone(cluster, client, second)
     await cluster.add(2)
-    async with working(client, retry_s_max=3600.0) as worker:
+    async with working(client, max_retry_s=3600.0) as worker:
         # Whatever else is marked is healed meanwhile; the hopeless one stays on the queue.
         await worker.queue.mark(other, [second, lost])
         await healed(worker, other)

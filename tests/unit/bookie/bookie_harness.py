@@ -361,8 +361,8 @@ def options_in(root: object, **changes: Any) -> BookieOptions:
             journal_file_size_bytes=8 * MIB,
             reserve_size_bytes=MIB,
         ),
-        high_priority_free_bytes_min=1,
-        disk_usage_max=1.0,
+        min_high_priority_free_bytes=1,
+        max_disk_usage=1.0,
         disk_usage_writable=1.0,
     )
     return dataclasses.replace(options, **changes)

@@ -293,7 +293,7 @@ async def test_later_adds_stand_behind_delayed_ones_even_if_they_would_fit() -> 
 async def test_s85_an_add_that_waited_too_long_gets_too_many_requests() -> None:
     storage = ScriptedStorage()
     storage.room = 0
-    async with serve(storage, add_delay_s_max=0.02) as server:
+    async with serve(storage, max_add_delay_s=0.02) as server:
         client = await server.connect()
         client.send(v2_adds(1, [0, 1]))
         assert await client.add_codes(2) == [(0, BUSY), (1, BUSY)]
@@ -317,7 +317,7 @@ async def test_s09_delayed_adds_fail_promptly_after_a_fence() -> None:
 
 async def test_a_connection_over_its_budget_is_not_read_until_answers_leave() -> None:
     storage = ScriptedStorage(automatic=False)
-    async with serve(storage, connection_add_bytes_max=100_000) as server:
+    async with serve(storage, max_connection_add_bytes=100_000) as server:
         client, other = await server.connect(), await server.connect()
         payload = bytes(10_000)
         for entry_id in range(200):
@@ -347,7 +347,7 @@ async def test_a_connection_over_its_budget_is_not_read_until_answers_leave() ->
 
 
 async def test_a_frame_of_maximal_size_gets_in_however_small_the_budgets_are() -> None:
-    async with serve(connection_add_bytes_max=1000, add_bytes_max=1000) as server:
+    async with serve(max_connection_add_bytes=1000, max_add_bytes=1000) as server:
         client = await server.connect()
         for entry_id in range(3):
             client.send(v2_adds(1, [entry_id], bytes(5 * MIB - 256)))
@@ -356,7 +356,7 @@ async def test_a_frame_of_maximal_size_gets_in_however_small_the_budgets_are() -
 
 async def test_the_bookies_budget_pauses_who_is_over_it_and_lets_all_go_on_later() -> None:
     storage = ScriptedStorage(automatic=False)
-    async with serve(storage, add_bytes_max=200_000) as server:
+    async with serve(storage, max_add_bytes=200_000) as server:
         clients = [await server.connect() for _ in range(4)]
         for number, client in enumerate(clients):
             for entry_id in range(60):
@@ -382,7 +382,7 @@ async def test_with_the_budget_used_up_by_others_a_connection_still_gets_one_fra
     None
 ):
     storage = ScriptedStorage(automatic=False)
-    async with serve(storage, add_bytes_max=1000) as server:
+    async with serve(storage, max_add_bytes=1000) as server:
         greedy, modest = await server.connect(), await server.connect()
         greedy.send(v2_adds(1, [0], bytes(100_000)))
         await until(lambda: len(storage.group) == 1)

@@ -186,7 +186,7 @@ async def test_r09_an_entry_that_does_not_come_is_denied_when_the_group_is_there
 async def test_r09_reads_behind_a_group_that_never_ends_are_denied_after_their_time(
     tmp_path: Path,
 ) -> None:
-    async with Held(tmp_path).run(read_delay_s_max=0.01) as held:
+    async with Held(tmp_path).run(max_read_delay_s=0.01) as held:
         reader = await held.connect()
         await held.held_adds()
         code = _v2_code(await reader.ask(v2.encode_read(LEDGER, 6)))
@@ -202,7 +202,7 @@ async def test_r09_reads_behind_a_group_that_never_ends_are_denied_after_their_t
 async def test_r09_entries_of_a_group_that_failed_are_unknown_and_not_denied(
     tmp_path: Path,
 ) -> None:
-    async with Held(tmp_path).run(read_delay_s_max=600) as held:
+    async with Held(tmp_path).run(max_read_delay_s=600) as held:
         reader = await held.connect()
         await held.held_adds()
         reader.send(v2.encode_read(LEDGER, 6) + v2.encode_batch_read(LEDGER, 6, 1, 1, 0))
@@ -271,7 +271,7 @@ class _OneLedger:
 def test_r09_no_more_wait_than_is_bounded_and_none_longer_than_its_time() -> None:
     async def main() -> None:
         storage = _OneLedger()
-        options = options_in("/nowhere", read_delay_s_max=2.0)
+        options = options_in("/nowhere", max_read_delay_s=2.0)
         waiting = Arrivals(options, storage)  # type: ignore[arg-type]
         called: list[int] = []
         limit = arrivals._WAITING_MAX

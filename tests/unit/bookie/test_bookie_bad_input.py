@@ -166,7 +166,7 @@ async def test_s84_a_reader_that_never_reads_is_cut_by_a_real_bookie_and_holds_n
     async with (
         cluster() as store,
         real_bookie(
-            tmp_path, store, answer_timeout_s=0.2, connection_answer_bytes_high=64 * 1024
+            tmp_path, store, answer_timeout_s=0.2, high_connection_answer_bytes=64 * 1024
         ) as bookie,
     ):
         deaf, good = (

@@ -93,7 +93,7 @@ def test_a_few_bytes_of_a_frame_do_not_keep_the_chunk_they_came_in() -> None:
 
 async def test_readers_who_never_read_have_the_budget_and_stop_nobody() -> None:
     storage = ScriptedStorage()
-    async with serve(storage, answer_bytes_max=4 * MIB) as server:
+    async with serve(storage, max_answer_bytes=4 * MIB) as server:
         good = await server.connect()
         good.send(v2_adds(1, [0], bytes(MIB)))
         await good.add_codes(1)
@@ -113,7 +113,7 @@ async def test_readers_who_never_read_have_the_budget_and_stop_nobody() -> None:
 
 async def test_lists_and_last_adds_confirmed_wait_while_their_peer_does_not_read() -> None:
     storage = ScriptedStorage()
-    async with serve(storage, connection_answer_bytes_high=256 * 1024) as server:
+    async with serve(storage, high_connection_answer_bytes=256 * 1024) as server:
         writer = await server.connect()
         writer.send(v2_adds(1, [0], bytes(MIB)))
         await writer.add_codes(1)

@@ -107,7 +107,7 @@ async def test_a_slow_loris_that_sends_a_byte_now_and_then_is_cut_too() -> None:
 
 
 async def test_begun_frames_of_all_connections_are_bounded_together() -> None:
-    async with serve(partial_frame_bytes_max=MIB, answer_timeout_s=0.1) as server:
+    async with serve(max_partial_frame_bytes=MIB, answer_timeout_s=0.1) as server:
         clients = [await server.connect() for _ in range(4)]
         for client in clients:
             client.send(v2_adds(1, [0], bytes(600_000))[:500_000])
@@ -118,7 +118,7 @@ async def test_begun_frames_of_all_connections_are_bounded_together() -> None:
 async def test_s84_a_peer_that_never_reads_its_answers_is_cut() -> None:
     storage = ScriptedStorage()
     async with serve(
-        storage, answer_timeout_s=0.1, connection_answer_bytes_high=64 * 1024
+        storage, answer_timeout_s=0.1, high_connection_answer_bytes=64 * 1024
     ) as server:
         client = await server.connect()
         client.send(v2_adds(1, [0], bytes(MIB)))
@@ -133,8 +133,8 @@ async def test_s84_a_peer_that_never_reads_its_answers_is_cut() -> None:
 async def test_s84_answers_that_pile_up_beyond_the_limit_cut_the_connection() -> None:
     async with serve(
         answer_timeout_s=1000,
-        connection_answer_bytes_high=64 * 1024,
-        connection_answer_bytes_max=128 * 1024,
+        high_connection_answer_bytes=64 * 1024,
+        max_connection_answer_bytes=128 * 1024,
     ) as server:
         client = await server.connect()
         client.send(v2_adds(1, [0], bytes(4 * MIB)))
@@ -146,7 +146,7 @@ async def test_s84_answers_that_pile_up_beyond_the_limit_cut_the_connection() ->
 
 
 async def test_a_peer_that_reads_slowly_keeps_its_connection() -> None:
-    async with serve(answer_timeout_s=0.3, connection_answer_bytes_high=64 * 1024) as server:
+    async with serve(answer_timeout_s=0.3, high_connection_answer_bytes=64 * 1024) as server:
         client = await server.connect()
         client.send(v2_adds(1, [0], bytes(200_000)))
         await client.add_codes(1)
@@ -180,7 +180,7 @@ async def test_a_client_with_authentication_is_told_that_there_is_none() -> None
 
 
 async def test_s89_a_deep_pipeline_on_one_connection_never_stops_itself() -> None:
-    async with serve(connection_add_bytes_max=10_000, read_bytes_max=10_000) as server:
+    async with serve(max_connection_add_bytes=10_000, max_read_bytes=10_000) as server:
         client = await server.connect()
         for start in range(0, 2000, 20):
             client.send(v2_adds(1, range(start, start + 20)))

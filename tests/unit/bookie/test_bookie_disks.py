@@ -27,7 +27,7 @@ async def test_s82_the_disk_with_least_space_decides_over_recovery_adds_also_wit
         tmp_path,
         journal_directories=(f"{tmp_path}/0",),
         ledger_directories=(f"{tmp_path}/1", f"{tmp_path}/2"),
-        high_priority_free_bytes_min=LEAST,
+        min_high_priority_free_bytes=LEAST,
     )
     monitor = DiskMonitor(
         Env(disk=Disks()), options, BookieMetrics(),

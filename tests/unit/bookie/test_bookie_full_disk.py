@@ -77,9 +77,9 @@ def options_on(small: Path, journal: Path, **changes: object) -> BookieOptions:
             flush_interval_s=0.2,
         ),
         disk_check_interval_s=0.05,
-        disk_usage_max=0.9,
+        max_disk_usage=0.9,
         disk_usage_writable=0.7,
-        high_priority_free_bytes_min=MIB,
+        min_high_priority_free_bytes=MIB,
         gc=GcOptions(
             interval_s=0.1,
             confirm_interval_s=0.1,
@@ -147,7 +147,7 @@ async def test_s82_a_full_disk_takes_no_adds_loses_nothing_and_is_given_back_by_
     """Without a watermark the disk is full to its last page, and only the reserve can help."""
     async with cluster() as store:
         options = options_on(
-            small_disk, other_disk / "journal", disk_usage_max=limit, disk_usage_writable=0.7
+            small_disk, other_disk / "journal", max_disk_usage=limit, disk_usage_writable=0.7
         )
         async with bookie_on(options, store) as (bookie, client):
             await create_ledgers(store)

@@ -293,9 +293,9 @@ async def test_s82_any_full_disk_makes_the_bookie_read_only_until_space_is_back(
             tmp_path,
             bookie_id="one",
             disk_check_interval_s=0.01,
-            disk_usage_max=0.95,
+            max_disk_usage=0.95,
             disk_usage_writable=0.90,
-            high_priority_free_bytes_min=10_000_000,
+            min_high_priority_free_bytes=10_000_000,
         )
         registration = BookieRegistration(store)
         async with running(Bookie(Env(disk=disk), options, store)) as bookie:
@@ -406,7 +406,7 @@ async def test_r10_s07_a_fence_outlives_the_eviction_of_its_ledger(tmp_path: Pat
     async with cluster() as store:
         options = options_in(tmp_path, bookie_id="one")
         options = dataclasses.replace(
-            options, storage=dataclasses.replace(options.storage, handle_limit=4)
+            options, storage=dataclasses.replace(options.storage, max_idle_handles=4)
         )
         async with running(Bookie(Env(), options, store)) as bookie:
             client = await RawClient.connect(bookie.address[1])

@@ -170,7 +170,7 @@ async def test_bad_and_unknown_polls_are_answered_at_once() -> None:
 
 
 async def test_polls_of_a_connection_are_bounded_and_go_with_it() -> None:
-    async with serve(connection_long_polls_max=2) as server:
+    async with serve(max_connection_long_polls=2) as server:
         client, reader = await server.connect(), await server.connect()
         client.send(v2_adds(1, [0]))
         await client.add_codes(1)
@@ -240,7 +240,7 @@ async def test_a_last_add_confirmed_in_a_large_packet_is_refused_and_not_kept() 
 
 async def test_a_last_add_confirmed_on_its_way_counts_as_an_add() -> None:
     storage = ScriptedStorage(automatic=False)
-    async with serve(storage, connection_add_bytes_max=1500) as server:
+    async with serve(storage, max_connection_add_bytes=1500) as server:
         client = await server.connect()
         for n in range(1, 3):
             packet = DIGESTER.lac_packet(n, 5).ljust(1000, b"x")

@@ -162,7 +162,7 @@ async def test_a_fence_without_a_key_is_unauthorized() -> None:
 async def test_reads_under_way_are_bounded_in_bytes() -> None:
     storage = ScriptedStorage()
     storage.held_reads = []
-    async with serve(storage, read_bytes_max=MIB) as server:
+    async with serve(storage, max_read_bytes=MIB) as server:
         client = await server.connect()
         client.send(v2_adds(1, [0]))
         await client.add_codes(1)
@@ -192,7 +192,7 @@ async def test_reads_under_way_are_bounded_in_bytes() -> None:
 
 async def test_cached_reads_pause_while_the_peer_does_not_take_answers() -> None:
     storage = ScriptedStorage()
-    async with serve(storage, connection_answer_bytes_high=256 * 1024) as server:
+    async with serve(storage, high_connection_answer_bytes=256 * 1024) as server:
         client = await server.connect()
         client.send(v2_adds(1, [0], bytes(100_000)))
         await client.add_codes(1)
@@ -272,7 +272,7 @@ async def test_a_row_of_reads_is_answered_like_its_reads_one_by_one() -> None:
 
 async def test_a_row_of_reads_pauses_while_the_peer_does_not_take_answers() -> None:
     storage = RunStorage(EntryRun.of(1, 0, [entry(1, 0, bytes(100_000))] * 1000))
-    async with serve(storage, connection_answer_bytes_high=256 * 1024) as server:
+    async with serve(storage, high_connection_answer_bytes=256 * 1024) as server:
         clients = [await server.connect() for _ in range(2)]
         for client in clients:
             client.writer.transport.pause_reading()
@@ -292,7 +292,7 @@ async def test_a_row_of_reads_pauses_while_the_peer_does_not_take_answers() -> N
 async def test_queued_reads_go_with_their_connection() -> None:
     storage = ScriptedStorage()
     storage.held_reads = []
-    async with serve(storage, read_bytes_max=MIB) as server:
+    async with serve(storage, max_read_bytes=MIB) as server:
         client = await server.connect()
         client.send(b"".join(v2.encode_read(1, entry_id) for entry_id in range(100)))
         await until(lambda: bool(storage.held_reads))
@@ -312,7 +312,7 @@ async def test_queued_reads_go_with_their_connection() -> None:
 async def test_high_priority_reads_go_to_the_front() -> None:
     storage = ScriptedStorage()
     storage.held_reads = []
-    async with serve(storage, read_bytes_max=MIB) as server:
+    async with serve(storage, max_read_bytes=MIB) as server:
         client = await server.connect()
         client.send(v2_adds(1, [0]))
         await client.add_codes(1)

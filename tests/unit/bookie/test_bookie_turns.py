@@ -183,7 +183,7 @@ def test_who_sends_next_to_nothing_while_others_wait_is_cut_and_nobody_else() ->
 
 async def test_frames_of_many_connections_take_no_more_room_than_there_is() -> None:
     storage = ScriptedStorage(automatic=False)
-    async with serve(storage, add_bytes_max=8 * MIB, frame_timeout_s=60) as server:
+    async with serve(storage, max_add_bytes=8 * MIB, frame_timeout_s=60) as server:
         clients = [await server.connect() for _ in range(12)]
         frames = [v2_adds(number, [0], bytes(2 * MIB)) for number in range(12)]
         for client, data in zip(clients, frames, strict=True):
@@ -203,7 +203,7 @@ async def test_frames_of_many_connections_take_no_more_room_than_there_is() -> N
 
 
 async def test_half_frames_that_stand_still_make_room_for_whole_ones() -> None:
-    async with serve(add_bytes_max=4 * MIB, answer_timeout_s=0.2) as server:
+    async with serve(max_add_bytes=4 * MIB, answer_timeout_s=0.2) as server:
         for number in range(4):
             half = await server.connect()
             half.send(v2_adds(number, [0], bytes(3 * MIB))[:-1])

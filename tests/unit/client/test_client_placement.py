@@ -286,7 +286,7 @@ async def test_a_script_tells_where_bookies_stand_and_is_asked_again(tmp_path) -
     script.chmod(0o755)
     table.write_text("127.0.0.1 /r1\n127.0.0.2 /r1\n127.0.0.3 /r2\n")
     options = PlacementOptions(
-        rack_script=str(script), rack_script_arguments_max=2, rack_refresh_s=0.02
+        rack_script=str(script), max_rack_script_arguments=2, rack_refresh_s=0.02
     )
     async with mock_cluster(0) as cluster, cluster.connect(placement=options) as bk:
         one, two, three = [

@@ -267,7 +267,7 @@ async def test_each_further_silence_lasts_longer() -> None:
         mock_cluster(5) as cluster,
         cluster.connect(
             speculative_read_s=0.05,
-            speculative_read_s_max=100.0,
+            max_speculative_read_s=100.0,
             speculative_read_factor=1000.0,
         ) as bk,
     ):

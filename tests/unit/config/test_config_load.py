@@ -137,7 +137,7 @@ def test_an_unknown_section_and_an_unknown_key_of_a_file_name_the_file(tmp_path)
         ("client.read_timeout_s=soon", "is not a duration"),
         ("client.read_timeout_s=0", r"out of bounds \(at least 0.001\)"),
         ("client.digest_type=md5", "is not one of crc32c"),
-        ("bookie.disk_usage_max=nan", "is not a number"),
+        ("bookie.max_disk_usage=nan", "is not a number"),
         ("bookie.port", "write KEY=VALUE"),
     ],
 )

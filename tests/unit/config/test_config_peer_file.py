@@ -91,7 +91,7 @@ def test_options_are_taken_over_with_their_units_and_say_where_they_stand(tmp_pa
     assert settings["bookie.port"].source == f"{tmp_path}/bk_server.conf line 2, bookiePort"
     assert settings.number("storage.flush_interval_s") == 2.5
     assert settings.integer("storage.journal_file_size_bytes") == 512 << 20
-    assert settings.integer("bookie.frame_size_bytes_max") == 1 << 20
+    assert settings.integer("bookie.max_frame_bytes") == 1 << 20
     assert settings["bookie.force_read_only"].value is True
     assert settings["storage.ledger_directories"].value == ("/l1", "/l2/3999")
     assert settings["storage.index_directories"].value == ("/i1", "/i2")
@@ -153,7 +153,7 @@ def test_the_bookie_listens_and_calls_itself_as_the_peer_would(tmp_path):
 
 def test_values_that_depend_on_another_follow_the_peer(tmp_path):
     settings = loaded(tmp_path, "diskUsageThreshold=0.8\nhttpServerEnabled=true\n")
-    assert settings.number("bookie.disk_usage_max") == 0.8
+    assert settings.number("bookie.max_disk_usage") == 0.8
     assert settings.number("bookie.disk_usage_writable") == 0.8
     assert (settings.text("http.host"), settings.integer("http.port")) == ("0.0.0.0", 8080)
     settings = loaded(tmp_path, "ledgerStorageClass=org.x.ldb.DbLedgerStorage\n")
@@ -221,7 +221,7 @@ def test_placement_is_taken_over_as_the_peer_writes_it(tmp_path):
     assert client_options(settings)["placement"] == PlacementOptions(
         policy="region-aware",
         rack_script="/etc/racks.sh",
-        rack_script_arguments_max=7,
+        max_rack_script_arguments=7,
         min_racks=3,
         enforce_racks=True,
         regions=("west", "east", "north"),

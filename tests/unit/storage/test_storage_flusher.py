@@ -175,7 +175,7 @@ async def test_fences_of_very_many_ledgers_are_stored_and_leave_memory(
 ) -> None:
     monkeypatch.setattr(flusher_module, "_CHANGED_LEDGERS_MAX", 50)
     world = World(tmp_path)
-    await world.start(handle_limit=10)
+    await world.start(max_idle_handles=10)
     table = world.storage._book.table
     for ledger_id in range(200):
         done: list[BaseException | None] = []

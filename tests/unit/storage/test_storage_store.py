@@ -210,7 +210,7 @@ async def test_r11_s08_there_is_one_handle_of_a_ledger_whatever_is_evicted(tmp_p
 
 async def test_a_table_over_its_limit_forgets_between_steps_not_within(tmp_path: Path) -> None:
     world = World(tmp_path)
-    await world.start(handle_limit=10)
+    await world.start(max_idle_handles=10)
     for ledger_id in range(40):
         await world.append(run_of(ledger_id, [0]))
     await world.storage.flush()

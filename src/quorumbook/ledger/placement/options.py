@@ -39,7 +39,7 @@ class PlacementOptions:
         local_location: Where this client stands: it reads from the nearest bookies first.
         local_bookie: With the policy local-bookie, who comes first in every new ensemble.
         rack_script: A program that tells locations; empty: the table in the metadata does.
-        rack_script_arguments_max: How many addresses it is asked for at a time.
+        max_rack_script_arguments: How many addresses it is asked for at a time.
         rack_class: ``module:Class`` whose ``resolve(addresses)`` tells them.
         rack_class_settings: What it is made with.
         rack_refresh_s: How often script and class are asked again.
@@ -62,7 +62,7 @@ class PlacementOptions:
     local_location: str = ""
     local_bookie: BookieId = ""
     rack_script: str = ""
-    rack_script_arguments_max: int = 100
+    max_rack_script_arguments: int = 100
     rack_class: str = ""
     rack_class_settings: str = ""
     rack_refresh_s: float = 60.0

@@ -232,7 +232,7 @@ class Collector:
             due = self._suspicions.see(missing, session, self._clock.now_ns())
             due = await self._released(due, missing, known, next_id)
             allowed = ledgers_at_a_time(
-                len(due), known, self._options.ledgers_share_max, is_forced=is_forced
+                len(due), known, self._options.max_ledgers_share, is_forced=is_forced
             )
             if allowed < len(due):
                 _log.warning(
@@ -281,7 +281,7 @@ class Collector:
         before = await self.hold()
         hold, free = judge(
             before, due, missing, known=known, next_id=next_id,
-            share_max=self._options.unapproved_share_max, now_ms=self._clock.wall_ms(),
+            share_max=self._options.max_unapproved_share, now_ms=self._clock.wall_ms(),
         )  # fmt: skip
         if hold != before:
             try:

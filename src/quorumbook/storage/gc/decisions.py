@@ -28,9 +28,9 @@ class GcOptions:
     Args:
         interval_s: Between two passes.
         confirm_interval_s: A ledger must be missing in two passes at least this far apart.
-        ledgers_share_max: Largest share of the ledgers here that one pass deletes, unless an
+        max_ledgers_share: Largest share of the ledgers here that one pass deletes, unless an
             operator asked for the pass; ``LEDGERS_ALWAYS`` are always allowed.
-        unapproved_share_max: A deletion of more than this share of the ledgers here waits for an
+        max_unapproved_share: A deletion of more than this share of the ledgers here waits for an
             operator's word; a few never do.
         deletions_remembered_s: How long a deleted ledger is remembered: an old writer of it that
             comes back later than that is taken for a new one.
@@ -44,8 +44,8 @@ class GcOptions:
 
     interval_s: float = 900.0
     confirm_interval_s: float = 300.0
-    ledgers_share_max: float = 0.2
-    unapproved_share_max: float = 0.5
+    max_ledgers_share: float = 0.2
+    max_unapproved_share: float = 0.5
     deletions_remembered_s: float = 604_800.0
     minor_compaction_threshold: float = 0.2
     minor_compaction_interval_s: float = 3600.0
