@@ -18,8 +18,8 @@ import os
 import time
 
 import quorumbook
-from quorumbook.autorecovery.auditor import AuditorOptions
-from quorumbook.autorecovery.process import AutoRecovery, RecoveryOptions
+from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
+from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.metadata.recovery_switches import Check
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.testing import LocalCluster

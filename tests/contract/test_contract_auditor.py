@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from doubles.ledger_book import LedgerBook
-from quorumbook.autorecovery.auditor import Auditor, AuditorOptions
+from quorumbook.autorecovery.auditor import Auditor
+from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.metadata.election import current_leader
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.underreplication import UnderreplicationQueue

@@ -16,9 +16,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import quorumbook
 from doubles.decoding import decode_all
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
 from quorumbook.ledger.placement.labels import labels_to_properties
 from quorumbook.metadata.cluster import init_cluster
@@ -438,9 +438,9 @@ class MockCluster:
         """Return the bookies that are not in it."""
         return [b for b in self.bookies if b.bookie_id not in ledger.metadata.ensemble]
 
-    def connect(self, **options: Any) -> BookKeeper:
+    def connect(self, *, env: Env | None = None, **options: Any) -> BookKeeper:
         """Return a client; short time-outs unless the test says otherwise."""
-        return quorumbook.connect(self.metadata_uri, **options)
+        return BookKeeper(self.metadata_uri, options=ClientOptions.of(options), env=env)
 
 
 @contextlib.asynccontextmanager

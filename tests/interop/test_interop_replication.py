@@ -11,8 +11,9 @@ import pytest
 
 from interop.peer_driver import Peer, expected
 from interop.sides import SIDES, Shape
-from quorumbook.autorecovery.auditor import Auditor, AuditorOptions
-from quorumbook.autorecovery.worker import ReplicationWorker, WorkerOptions
+from quorumbook.autorecovery.auditor import Auditor
+from quorumbook.autorecovery.options import AuditorOptions, WorkerOptions
+from quorumbook.autorecovery.worker import ReplicationWorker
 from quorumbook.metadata.election import Election, current_leader
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from doubles.storage_world import World, run_of
 from quorumbook.errors import MetadataUnavailableError, StorageError
-from quorumbook.storage.gc.decisions import GcOptions
+from quorumbook.storage.options import GcOptions
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "storage"))
 

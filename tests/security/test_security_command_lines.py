@@ -23,8 +23,8 @@ from quorumbook.cli import bench, demo, spark_demo
 from quorumbook.cli.common import Call
 from quorumbook.cli.supervisor import BookieProcess, RecoveryProcess
 from quorumbook.config import load
-from quorumbook.config.options import Kind, Option
 from quorumbook.config.schema import OPTIONS
+from quorumbook.options import Kind, Option
 
 SECRET, PLACE = "canary-of-a-secret", "canary-of-a-place"
 

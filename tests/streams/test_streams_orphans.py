@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quorumbook.autorecovery.auditor import AuditorOptions
-from quorumbook.autorecovery.process import AutoRecovery, RecoveryOptions
+from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
+from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.streams import Namespace, Orphan, OrphanState, Stream, StreamPolicy
 from quorumbook.streams.errors import PolicyConflictError, WriterFencedError
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from quorumbook.autorecovery.bookie_audits import BookieAudits
@@ -18,6 +17,7 @@ from quorumbook.autorecovery.checks import PeriodicChecks, Plan
 from quorumbook.autorecovery.cluster_view import ClusterView
 from quorumbook.autorecovery.ledger_walk import run_together
 from quorumbook.autorecovery.metrics import auditor_numbers
+from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.env import logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import LocalProtocolError, MetadataError
@@ -35,31 +35,6 @@ _PAUSE_S = 10.0
 Plans = Callable[[Callable[[], Collection[BookieId]]], Sequence[Plan]]
 #: Makes what runs beside the checks.
 Chores = Callable[[], Iterable[Coroutine[Any, Any, None]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditorOptions:
-    """What an auditor can be told; durations in seconds, 0 turns an interval off.
-
-    Attributes:
-        lost_bookie_delay_s: How long a bookie may be away, where the metadata does not say it.
-        bookie_check_interval_s: Longest time between two audits for lost bookies.
-        ledger_check_interval_s: Time between two readings of all copies of all entries.
-        replica_check_interval_s: Time between two counts of copies by the bookies' lists.
-        placement_check_interval_s: Time between two judgements of all ensembles.
-        repair_placement: Whether ledgers that break the placement policy are marked.
-        stream_retention_interval_s: Time between two looks for what streams need not keep.
-        stream_namespaces: Of which namespaces.
-    """
-
-    lost_bookie_delay_s: float = 0
-    bookie_check_interval_s: float = 86400
-    ledger_check_interval_s: float = 7 * 86400
-    replica_check_interval_s: float = 86400
-    placement_check_interval_s: float = 0
-    repair_placement: bool = False
-    stream_retention_interval_s: float = 600
-    stream_namespaces: tuple[str, ...] = ("/streams",)
 
 
 class Auditor:

@@ -7,35 +7,21 @@ is theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Protocol
 
 from prometheus_client.core import Metric
 
-from quorumbook.autorecovery.auditor import Auditor, AuditorOptions
+from quorumbook.autorecovery.auditor import Auditor
 from quorumbook.autorecovery.checks import Plan
 from quorumbook.autorecovery.ledger_checks import LedgerVerification, PlacementCheck, ReplicaCount
 from quorumbook.autorecovery.metrics import worker_families
+from quorumbook.autorecovery.options import RecoveryOptions
 from quorumbook.autorecovery.stream_retention import StreamRetention
-from quorumbook.autorecovery.worker import ReplicationWorker, WorkerOptions
+from quorumbook.autorecovery.worker import ReplicationWorker
 from quorumbook.client import BookKeeper
 from quorumbook.ids import BookieId
 from quorumbook.metadata.recovery_switches import Check
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryOptions:
-    """What auto-recovery can be told.
-
-    Attributes:
-        name: Who stands for auditor and holds locks, for people to read.
-        auditor: What the auditor is told.
-        worker: What the replication worker is told.
-    """
-
-    name: str
-    auditor: AuditorOptions = field(default_factory=AuditorOptions)
-    worker: WorkerOptions = field(default_factory=WorkerOptions)
 
 
 class Part(Protocol):

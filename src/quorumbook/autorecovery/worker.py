@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from quorumbook.autorecovery.healing import Healer, Outcome
+from quorumbook.autorecovery.options import WorkerOptions
 from quorumbook.client import BookKeeper
 from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
@@ -47,21 +48,6 @@ _LONGEST_PAUSE_S = 10.0
 _FIRST_RETRY_PART = 32
 #: Ledgers in quarantine are tried so many times more seldom.
 _QUARANTINE_FACTOR = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """What a worker can be told.
-
-    Attributes:
-        open_ledger_grace_s: How long a writer has to replace a lost bookie itself.
-        max_retry_s: Longest wait before a ledger that could not be healed is tried again.
-        ledgers_at_a_time: How many ledgers are healed at once.
-    """
-
-    open_ledger_grace_s: float = 30.0
-    max_retry_s: float = 300.0
-    ledgers_at_a_time: int = 2
 
 
 @dataclass(slots=True)

@@ -29,8 +29,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.protocol.digest import Digester, DigestType, digester
-from quorumbook.storage.options import Damage
-from quorumbook.storage.scrub.decisions import ScrubOptions
+from quorumbook.storage.options import Damage, ScrubOptions
 from quorumbook.storage.scrub.scrubber import Scrubber
 from quorumbook.storage.store import LedgerStorage
 from quorumbook.storage.stored_run import StoredRun

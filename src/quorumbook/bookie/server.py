@@ -39,7 +39,7 @@ from quorumbook.bookie.http import Body, HttpServer, Page
 from quorumbook.bookie.http_access import HttpAccess
 from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
 from quorumbook.bookie.operations import Operations
-from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.options import BookieOptions, HttpOptions
 from quorumbook.bookie.places import open_files_within
 from quorumbook.bookie.registrar import Registrar
 from quorumbook.env import Env, logger, patience
@@ -68,7 +68,7 @@ class Bookie:
         self._store = store
         self._ledgers = LedgerManager(store)
         self._advertised_host = options.advertised_host or options.host
-        if options.bookie_id is None and self._advertised_host in _WILDCARDS:
+        if not options.bookie_id and self._advertised_host in _WILDCARDS:
             raise ConfigError(
                 f"the bookie listens on {options.host or 'all addresses'}: set advertised_host "
                 "(--advertised-address) to the address that clients reach it by"
@@ -115,7 +115,7 @@ class Bookie:
         self.collector: Collector | None = None
         #: Finds damage and follows it up, once the bookie is started.
         self.healing: Healing | None = None
-        self._bookie_id: BookieId | None = options.bookie_id
+        self._bookie_id: BookieId | None = options.bookie_id or None
         self._port = options.port
         self._stopped = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
@@ -141,6 +141,12 @@ class Bookie:
     def http_port(self) -> int | None:
         """Where health and metrics are, None if they are off."""
         return self._http.port if self._http is not None else None
+
+    @property
+    def http_address(self) -> str | None:
+        """The same with the host that is listened on."""
+        http = self._options.http
+        return None if http is None else f"{http.host}:{self.http_port}"
 
     @property
     def is_ready(self) -> bool:
@@ -204,8 +210,8 @@ class Bookie:
         self.healing = Healing(self._env, self.storage, self._store, self._bookie_id, options.scrub)
         self.healing.start()
         self.connections.is_serving = True
-        if options.http_port:
-            await self._start_http(options)
+        if options.http is not None:
+            await self._start_http(options.http)
         self._registrar = Registrar(
             self._store,
             self._bookie_id,
@@ -295,18 +301,16 @@ class Bookie:
             budget_pages.ROOT: partial(budget_pages.answer, self._env.background),
         }
 
-    async def _start_http(self, options: BookieOptions) -> None:
-        assert options.http_port is not None
+    async def _start_http(self, options: HttpOptions) -> None:
         http = HttpServer(
             self._env,
-            options.http_host,
-            max(options.http_port, 0),
+            options.host,
+            options.port,
             is_ready=lambda: self.is_ready,
             metrics=self.render_metrics,
             pages=self.pages,
             access=HttpAccess(
-                (options.http_host, self._advertised_host, *options.http_names),
-                options.http_token_file,
+                (options.host, self._advertised_host, *options.names), options.token_file
             ),
         )
         await http.start()
@@ -328,11 +332,11 @@ class Bookie:
                 id="bookie", host=self._advertised_host, port=self._port, protocol="bookie-rpc"
             )
         ]
-        if self._http is not None:
+        if self._options.http is not None and self._http is not None:
             endpoints.append(
                 Endpoint(
                     id="httpserver",
-                    host=self._options.http_host,
+                    host=self._options.http.host,
                     port=self._http.port,
                     protocol="http",
                 )

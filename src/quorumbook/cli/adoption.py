@@ -96,7 +96,7 @@ def _storage(call: Call, storage: str | None) -> str | None:
 
 def _stopped(call: Call) -> Any:
     """Return the bookie's options; refuse one that has files of the directories open."""
-    from quorumbook.cli.bookie import bookie_options
+    from quorumbook.config.made import bookie_options
     from quorumbook.errors import ForeignDirectoryError
 
     call.show_warnings()

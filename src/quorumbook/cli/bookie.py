@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,12 +17,11 @@ from quorumbook.cli.garbage import background_io, explain_gc, gc, gc_hold, scrub
 from quorumbook.cli.http_client import http_in, look
 from quorumbook.cli.moving import balance, decommission, drain, recover
 from quorumbook.cli.output import FORMATS
-from quorumbook.cli.recovery_process import auto_recovery, http_port
+from quorumbook.cli.recovery_process import auto_recovery
 from quorumbook.cli.stopping import stop_wanted
 from quorumbook.errors import ConnectFailedError
 
 if TYPE_CHECKING:
-    from quorumbook.bookie.options import BookieOptions
     from quorumbook.bookie.server import Bookie
     from quorumbook.config import Settings
 
@@ -88,43 +87,9 @@ def in_directory(settings: Settings, data_dir: str) -> Settings:
     return settings
 
 
-def bookie_options(settings: Settings) -> BookieOptions:
-    """Make a bookie's options of the configuration."""
-    from quorumbook.bookie.options import BookieOptions
-    from quorumbook.config.clients import tls_options
-    from quorumbook.ledger.placement.labels import parse_labels
-    from quorumbook.storage.gc.decisions import GcOptions
-    from quorumbook.storage.options import StorageOptions
-    from quorumbook.storage.scrub.decisions import ScrubOptions
-
-    values: dict[str, Any] = settings.section("bookie")
-    storage: dict[str, Any] = settings.section("storage")
-    storage.pop("peer_storage")  # for whoever adopts and gives back
-    collected: dict[str, Any] = settings.section("gc")
-    scrubbed: dict[str, Any] = settings.section("scrub")
-    return BookieOptions(
-        **{
-            **values,
-            "advertised_host": values["advertised_host"] or None,
-            "bookie_id": values["bookie_id"] or None,
-            "labels": parse_labels(values["labels"], "bookie.labels"),
-        },
-        journal_directories=storage.pop("journal_directories"),
-        ledger_directories=storage.pop("ledger_directories"),
-        index_directories=storage.pop("index_directories"),
-        storage=StorageOptions(**storage),
-        gc=GcOptions(**collected),
-        scrub=ScrubOptions(**scrubbed),
-        tls=tls_options(settings),
-        http_host=settings.text("http.host"),
-        http_port=http_port(settings),
-        http_names=settings.texts("http.names"),
-        http_token_file=settings.text("http.token_file"),
-    )
-
-
 async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
     from quorumbook.bookie.server import Bookie
+    from quorumbook.config.made import bookie_options
     from quorumbook.env import Env
     from quorumbook.metadata.uri import open_store
 
@@ -145,7 +110,7 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
                 running, pages = await stack.enter_async_context(guest)
                 server.pages |= pages
                 server.further_families = running.families
-            _announce(call, server, options.http_host)
+            _announce(call, server)
             stopped = asyncio.create_task(server.wait_stopped())
             asked = asyncio.create_task(stop.wait())
             await asyncio.wait({stopped, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -160,12 +125,12 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
         await store.close()
 
 
-def _announce(call: Call, server: Bookie, http_host: str) -> None:
+def _announce(call: Call, server: Bookie) -> None:
     """Say that the bookie serves; whoever started it waits for this."""
     host, port = server.address
     row = {"bookie_id": server.bookie_id, "address": f"{host}:{port}"}
-    if server.http_port is not None:
-        row["http"] = f"http://{http_host}:{server.http_port}"
+    if server.http_address is not None:
+        row["http"] = f"http://{server.http_address}"
     call.output.record(row)
     sys.stdout.flush()
 

@@ -8,6 +8,7 @@ output form, and an event loop to run a coroutine on.  Errors end as one line.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import gc
 import os
@@ -99,16 +100,16 @@ class Call:
         """
         import logging
 
-        import quorumbook
-        from quorumbook.config.clients import client_options
+        from quorumbook.client import BookKeeper
+        from quorumbook.config.made import client_options
 
         if not self.is_verbose:
             logging.basicConfig(level=logging.WARNING, format="quorumbook: %(message)s")
             # Which bookie is avoided for how long matters to programs that go on for longer.
             logging.getLogger("quorumbook.client.bookies").setLevel(logging.ERROR)
         options = client_options(self.settings)
-        options.update({name: max(options[name], number) for name, number in least.items()})
-        return quorumbook.connect(self.metadata_uri, **options)
+        raised = {name: max(getattr(options, name), number) for name, number in least.items()}
+        return BookKeeper(self.metadata_uri, options=dataclasses.replace(options, **raised))
 
     def new_ledger_options(
         self, ensemble_size: int | None, write_quorum: int | None, ack_quorum: int | None

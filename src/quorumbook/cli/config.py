@@ -12,7 +12,7 @@ from quorumbook.cli.common import Call, Command
 if TYPE_CHECKING:
     from quorumbook.config import Settings
     from quorumbook.config.load import Setting
-    from quorumbook.config.options import Value
+    from quorumbook.options import Value
 
 
 @click.group()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import fields
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +15,7 @@ from quorumbook.cli.common import Call, Command, configure_logging
 from quorumbook.cli.stopping import stop_wanted
 
 if TYPE_CHECKING:
-    from quorumbook.autorecovery.process import AutoRecovery, RecoveryOptions
+    from quorumbook.autorecovery.process import AutoRecovery
     from quorumbook.bookie.http import Page
     from quorumbook.config import Settings
     from quorumbook.env import Env
@@ -34,29 +31,6 @@ def run(call: Call, stop_with_parent: bool) -> None:
     call.run(_serve(call, is_child=stop_with_parent))
 
 
-def http_port(settings: Settings) -> int | None:
-    """Return the port for metrics and health in the bookie's terms: None is off, -1 a free one."""
-    if not settings["http.enabled"].value:
-        return None
-    return settings.integer("http.port") or -1
-
-
-def recovery_options(settings: Settings, name: str = "") -> RecoveryOptions:
-    """Make auto-recovery's options of the configuration."""
-    from quorumbook.autorecovery.auditor import AuditorOptions
-    from quorumbook.autorecovery.process import RecoveryOptions
-    from quorumbook.autorecovery.worker import WorkerOptions
-
-    values: dict[str, Any] = settings.section("recovery")
-    values.pop("in_bookie")  # for whoever runs it
-    worker = {field.name: values.pop(field.name) for field in fields(WorkerOptions)}
-    return RecoveryOptions(
-        name=values.pop("name") or name or f"{socket.gethostname()}:{os.getpid()}",
-        auditor=AuditorOptions(**values),
-        worker=WorkerOptions(**worker),
-    )
-
-
 @contextlib.asynccontextmanager
 async def auto_recovery(
     call: Call, settings: Settings, env: Env, *, name: str = ""
@@ -69,15 +43,15 @@ async def auto_recovery(
         env: The process's; its background budget is shared.
         name: Of the bookie that it lives beside, if it does.
     """
-    import quorumbook
     from quorumbook.autorecovery import pages
     from quorumbook.autorecovery.process import AutoRecovery
-    from quorumbook.config.clients import client_options
+    from quorumbook.client import BookKeeper
+    from quorumbook.config.made import client_options, recovery_options
 
     options = recovery_options(settings, name)
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(
-            quorumbook.connect(call.metadata_uri, env=env, **client_options(settings))
+            BookKeeper(call.metadata_uri, options=client_options(settings), env=env)
         )
         answers = pages.RecoveryPages(client.store)
         stack.callback(answers.close)
@@ -92,6 +66,7 @@ async def _serve(call: Call, *, is_child: bool) -> None:
     from quorumbook.bookie.http import HttpServer
     from quorumbook.bookie.http_access import HttpAccess
     from quorumbook.bookie.metrics import budget_families, exposition
+    from quorumbook.config.made import http_options
     from quorumbook.env import Env
 
     settings, env = call.settings, Env()
@@ -100,26 +75,23 @@ async def _serve(call: Call, *, is_child: bool) -> None:
     async with contextlib.AsyncExitStack() as stack:
         running, pages = await stack.enter_async_context(auto_recovery(call, settings, env))
         row = {"name": running.name}
-        port = http_port(settings)
-        if port is not None:
+        where = http_options(settings)
+        if where is not None:
             pages[budget_pages.ROOT] = partial(budget_pages.answer, env.background)
             http = HttpServer(
                 env,
-                settings.text("http.host"),
-                max(port, 0),
+                where.host,
+                where.port,
                 is_ready=lambda: running.is_ready,
                 metrics=lambda: exposition(
                     lambda: chain(running.families(), budget_families(env.background))
                 ),
                 pages=pages,
-                access=HttpAccess(
-                    (settings.text("http.host"), *settings.texts("http.names")),
-                    settings.text("http.token_file"),
-                ),
+                access=HttpAccess((where.host, *where.names), where.token_file),
             )
             await http.start()
             stack.push_async_callback(http.stop)
-            row["http"] = f"http://{settings.text('http.host')}:{http.port}"
+            row["http"] = f"http://{where.host}:{http.port}"
         call.output.record(row)
         sys.stdout.flush()
         await stop.wait()

@@ -93,7 +93,7 @@ class AddDriver:
             metadata,
             delay_ensemble_change=options.delay_ensemble_change,
             require_replacement=options.require_replacement,
-            max_ensemble_changes=options.max_ensemble_changes,
+            max_ensemble_changes=options.max_ensemble_changes or None,
             is_deferred_sync=is_deferred_sync,
             ack_domains=context.bookies.placement.ack_domains,
         )

@@ -45,6 +45,7 @@ from quorumbook.metadata.racks import RackTable
 from quorumbook.metadata.registration import BookieRegistration
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
+from quorumbook.options import takes
 from quorumbook.protocol.digest import DigestType, digester
 
 _log = logger("client")
@@ -56,20 +57,20 @@ _LIST_BATCH = 64
 _UNWRITTEN = "quorumbook.unwritten"
 
 
-def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> BookKeeper:
+@takes(ClientOptions)
+def connect(metadata_uri: str, **options: Any) -> BookKeeper:
     """Return a client of the cluster behind a metadata URI.
 
     Use it as ``async with connect(uri) as bk:`` or ``bk = await connect(uri)``.
 
     Args:
         metadata_uri: Such as ``sqlite:///data/metadata.db``.
-        env: The world it lives in; the real one if not given.
         options: Those of ``ClientOptions``.
 
     Raises:
         ConfigError: an option or the URI is not known.
     """
-    return BookKeeper(metadata_uri, options=ClientOptions.of(options), env=env)
+    return BookKeeper(metadata_uri, options=ClientOptions.of(options))
 
 
 class BookKeeper(Closing):

@@ -6,8 +6,8 @@ makes a bookie's and a client's options of them, since configuration knows neith
 """
 
 from quorumbook.config.load import DEFAULT_FILE, Setting, Settings, check, load
-from quorumbook.config.options import Kind, Option, Value
 from quorumbook.config.schema import OPTIONS
+from quorumbook.options import Kind, Option, Value
 
 __all__ = [
     "DEFAULT_FILE",

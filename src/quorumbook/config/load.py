@@ -25,16 +25,20 @@ import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from quorumbook.config.options import Option, Value
+from quorumbook.client.options import NewLedgerOptions
 from quorumbook.config.peer_conf import PeerConf
 from quorumbook.config.properties import Properties
 from quorumbook.config.schema import OPTIONS
 from quorumbook.config.trust import distrust_of
 from quorumbook.env import logger
 from quorumbook.errors import ConfigError
+from quorumbook.options import Option, Options, Value
 
 _log = logger("config")
+
+MadeT = TypeVar("MadeT", bound=Options)
 
 DEFAULT_FILE = "quorumbook.toml"
 FILE_VARIABLE = "QUORUMBOOK_CONFIG"
@@ -114,6 +118,19 @@ class Settings:
             if setting.source in sources
         }
 
+    def made(self, kind: type[MadeT], **more: object) -> MadeT:
+        """Make an object of options of the values of its fields.
+
+        Args:
+            kind: Its class.
+            more: What else it is made with, which no option says.
+
+        Raises:
+            ConfigError: values contradict each other.
+        """
+        values = {each.name: self[each.key].value for each in kind.declared()}
+        return kind.of({**values, **more})
+
     def replaced(self, key: str, raw: object, source: str) -> Settings:
         """Return a copy in which one option has another value, as a command's own option asks."""
         option = _BY_KEY[key]
@@ -177,14 +194,7 @@ def check(settings: Settings) -> None:
     Raises:
         ConfigError: names both options.
     """
-    ensemble = settings.integer("client.ensemble_size")
-    write_quorum = settings.integer("client.write_quorum_size")
-    ack_quorum = settings.integer("client.ack_quorum_size")
-    if not ack_quorum <= write_quorum <= ensemble:
-        raise ConfigError(
-            f"client.ack_quorum_size ({ack_quorum}) <= client.write_quorum_size ({write_quorum})"
-            f" <= client.ensemble_size ({ensemble}) does not hold"
-        )
+    settings.made(NewLedgerOptions)
     if settings["tls.require"].value and not settings["tls.enabled"].value:
         raise ConfigError("tls.require needs tls.enabled")
 

@@ -30,11 +30,11 @@ import socket
 from collections.abc import Iterable
 from struct import Struct
 
-from quorumbook.config.options import Kind, Option
 from quorumbook.config.peer_keys import PEER_KEYS, PROTECTIVE
 from quorumbook.config.properties import Properties
 from quorumbook.config.schema import OPTIONS
 from quorumbook.errors import ConfigError
+from quorumbook.options import Kind, Option
 
 #: They name Java classes, which are none of our plug-ins.
 _CLASSES = ("bookieAuthProviderFactoryClass", "clientAuthProviderFactoryClass")

@@ -14,41 +14,64 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass
+from typing import ClassVar
 
 from quorumbook.env.interfaces import Clock
 from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError
+from quorumbook.options import Options, option
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
-    """TLS of one process, as a bookie or as a client.
+class TlsOptions(Options):
+    """TLS of one process, as a bookie or as a client."""
 
-    Attributes:
-        certificate_file: Our certificate, with its intermediate certificates behind it.
-        key_file: Its private key.
-        key_password_file: What the key is encrypted with, if it is.
-        ca_file: Who is trusted to sign the other side's certificates; the system's if empty.
-        crl_file: Certificates that were revoked; with it, every issuer must have its list here.
-        client_authentication: A bookie demands a certificate, a client shows its own.
-        require: A bookie serves nothing without TLS.
-        verify_host: A client checks that the certificate is made for the host.
-        protocols: ``TLSv1.2``, ``TLSv1.3`` or both.
-        reload_interval_s: How often, at most, files are looked at for changes; 0 never does.
-    """
+    SECTION: ClassVar[str] = "tls"
 
-    certificate_file: str = ""
-    key_file: str = ""
-    key_password_file: str = ""
-    ca_file: str = ""
-    crl_file: str = ""
-    client_authentication: bool = False
-    require: bool = False
-    verify_host: bool = True
-    protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    reload_interval_s: float = 10.0
+    # fmt: off
+    certificate_file: str = option(
+        "", "Our certificate in PEM form, with its intermediate certificates behind it.",
+        peer_key="tlsCertificatePath",
+    )
+    key_file: str = option(
+        "", "Its private key in PEM form.",
+        peer_key="tlsKeyStore",
+    )
+    key_password_file: str = option(
+        "", "A file with the password of the key, if it is encrypted.",
+        peer_key="tlsKeyStorePasswordPath",
+    )
+    ca_file: str = option(
+        "",
+        "Who may sign the other side's certificate, in PEM form; empty: whom the system trusts.",
+        peer_key="tlsTrustStore",
+    )
+    crl_file: str = option(
+        "",
+        "Lists of revoked certificates in PEM form; with it, every issuer needs its list there.",
+    )
+    client_authentication: bool = option(
+        False, "A bookie demands a certificate of clients; a client shows its own.",
+        peer_key="tlsClientAuthentication",
+    )
+    require: bool = option(
+        False, "A bookie carries out nothing for clients that have not switched to TLS.",
+    )
+    verify_host: bool = option(
+        True, "A client checks that a bookie's certificate is made for the host it connects to.",
+        peer_key="tlsHostnameVerificationEnabled",
+    )
+    protocols: tuple[str, ...] = option(
+        ("TLSv1.2", "TLSv1.3"), "Versions of TLS that are spoken.",
+        peer_key="tlsEnabledProtocols",
+    )
+    reload_interval_s: float = option(
+        10.0, "How often, at most, the files are looked at for changes; 0 never does.",
+        minimum=0, peer_key="tlsCertFilesRefreshDurationSeconds",
+    )
+    # fmt: on
 
     @property
     def files(self) -> tuple[str, ...]:

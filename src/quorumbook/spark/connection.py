@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from quorumbook.client.options import ClientOptions
 from quorumbook.config import Kind, load
-from quorumbook.config.clients import client_options
+from quorumbook.config.made import client_options
 from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError
 from quorumbook.spark.options import Options, option
@@ -104,8 +105,8 @@ class Connection:
             return self.metadata_uri
         return f"{self.metadata_uri}#{self.namespace_path}"
 
-    def client_options(self) -> dict[str, Any]:
-        """Return what ``quorumbook.connect`` takes.
+    def client_options(self) -> ClientOptions:
+        """Return what a client is made with.
 
         Raises:
             ConfigError: the file or an option is none.

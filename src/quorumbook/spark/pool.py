@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
-from quorumbook.client import BookKeeper, ClientOptions
+from quorumbook.client import BookKeeper
 from quorumbook.env import forks
 from quorumbook.errors import LocalProtocolError
 from quorumbook.metadata.cluster import read_instance_id
@@ -36,14 +36,14 @@ class Cluster(Owned):
         super().__init__()
         self.connection = connection
         self._namespace: Namespace | None = None
-        values = connection.client_options()
+        options = connection.client_options()
         uri = connection.metadata_uri
         if uri.startswith("distributedlog"):
             # The namespace's binding says where its ledgers are.
-            self._namespace = self.run(lambda: Namespace.open(uri, **values))
+            self._namespace = self.run(lambda: Namespace.open(uri, **options.keywords()))
             self.client = self._namespace.client
         else:
-            self.client = BookKeeper(uri, options=ClientOptions.of(values))
+            self.client = BookKeeper(uri, options=options)
             self.run(self.client.start)
         self.instance_id = self.run(lambda: read_instance_id(self.client.store))
 

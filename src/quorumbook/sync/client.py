@@ -10,6 +10,7 @@ from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
+from quorumbook.options import takes
 from quorumbook.protocol.digest import DigestType
 from quorumbook.sync.election import Election
 from quorumbook.sync.loop import Closing
@@ -17,9 +18,10 @@ from quorumbook.sync.reader import LedgerReader
 from quorumbook.sync.writer import LedgerWriter
 
 
-def connect(metadata_uri: str, *, env: Env | None = None, **options: Any) -> BookKeeper:
+@takes(ClientOptions)
+def connect(metadata_uri: str, **options: Any) -> BookKeeper:
     """Make a blocking client, to be used in a ``with`` block; see ``quorumbook.connect``."""
-    return BookKeeper(metadata_uri, options=ClientOptions.of(options), env=env)
+    return BookKeeper(metadata_uri, options=ClientOptions.of(options))
 
 
 def wrapped(client: aio.BookKeeper) -> BookKeeper:

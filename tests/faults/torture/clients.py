@@ -18,6 +18,8 @@ from typing import Any
 import quorumbook
 from faults.torture.history import SMALLEST, Scribe, payload, writer_of
 from faults.torture.network import DivertedNetwork
+from quorumbook.client.client import BookKeeper
+from quorumbook.client.options import ClientOptions
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.writer import LedgerWriter
 from quorumbook.env import Env
@@ -95,7 +97,7 @@ def work(args: dict[str, Any]) -> int:
 @contextlib.asynccontextmanager
 async def _client(job: Job, scribe: Scribe) -> AsyncIterator[quorumbook.BookKeeper]:
     env = Env(network=DivertedNetwork(dict(job.proxies)))
-    client = quorumbook.connect(job.uri, env=env, **OPTIONS)
+    client = BookKeeper(job.uri, options=ClientOptions(**OPTIONS), env=env)
     deadline = time.monotonic() + 20
     while True:
         try:

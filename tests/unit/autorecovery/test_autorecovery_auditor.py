@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from doubles.ledger_book import LedgerBook
-from quorumbook.autorecovery.auditor import Auditor, AuditorOptions
+from quorumbook.autorecovery.auditor import Auditor
+from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.paths import LayoutKind, TreePaths

@@ -9,9 +9,9 @@ import pytest
 
 import quorumbook
 from doubles.mock_bookie import MockCluster
-from quorumbook.autorecovery.auditor import AuditorOptions
 from quorumbook.autorecovery.checks import due_in_s
-from quorumbook.autorecovery.process import AutoRecovery, RecoveryOptions
+from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
+from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.policy import Adherence
 from quorumbook.metadata.racks import RackTable

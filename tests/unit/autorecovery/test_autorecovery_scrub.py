@@ -24,8 +24,7 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import DigestType
-from quorumbook.storage.options import StorageOptions
-from quorumbook.storage.scrub.decisions import ScrubOptions
+from quorumbook.storage.options import ScrubOptions, StorageOptions
 
 EAGER = ScrubOptions(interval_s=0.05, heal_interval_s=0.05, rate_bytes=0)
 MB = 1024 * 1024

@@ -29,8 +29,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.protocol import v2
 from quorumbook.protocol.status import V2_CODE, Status
-from quorumbook.storage.gc.decisions import GcOptions
-from quorumbook.storage.options import StorageOptions
+from quorumbook.storage.options import GcOptions, StorageOptions
 
 pytestmark = pytest.mark.faults
 

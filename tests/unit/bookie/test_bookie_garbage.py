@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from doubles.storage_world import run_of
 from quorumbook.bookie.garbage import ClusterLedgers
+from quorumbook.bookie.options import HttpOptions
 from quorumbook.bookie.server import Bookie
 from quorumbook.cli.bookie import _directories_of
 from quorumbook.cli.main import root
@@ -28,8 +29,7 @@ from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import LayoutKind, TreePaths
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.underreplication import UnderreplicationQueue
-from quorumbook.storage.gc.decisions import GcOptions
-from quorumbook.storage.scrub.decisions import ScrubOptions
+from quorumbook.storage.options import GcOptions, ScrubOptions
 
 EAGER = GcOptions(interval_s=0.02, confirm_interval_s=0.02, reserve_size_bytes=0)
 
@@ -104,7 +104,7 @@ async def command(bookie: Bookie, *words: str) -> dict[str, Any]:
 async def test_the_budget_of_background_work_is_shown_and_changed_while_it_runs(
     tmp_path: Path,
 ) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         budget = bookie._env.background
         budget.rate_bytes = 1000
         assert bookie.http_port is not None
@@ -136,7 +136,7 @@ async def test_garbage_collection_is_asked_for_held_back_and_explained_over_http
 ) -> None:
     async with cluster() as store:
         gc = GcOptions(confirm_interval_s=0, reserve_size_bytes=0)
-        options = options_in(tmp_path, gc=gc, http_port=-1)
+        options = options_in(tmp_path, gc=gc, http=HttpOptions())
         async with running(Bookie(Env(), options, store)) as bookie:
             await create(store, 1)
             await add(bookie, 1)
@@ -187,7 +187,7 @@ async def test_garbage_collection_is_asked_for_held_back_and_explained_over_http
 async def test_a_collection_is_asked_for_with_the_peers_body(
     tmp_path: Path, body: str, is_suspended: bool, compactions: tuple[int, int]
 ) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         assert bookie.collector is not None
         if is_suspended:
             bookie.collector.suspend()
@@ -201,7 +201,7 @@ async def test_a_collection_is_asked_for_with_the_peers_body(
 
 
 async def test_the_peers_body_asks_for_no_compaction_that_is_suspended(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         collector, body = bookie.collector, '{"forceMinor": false}'
         assert collector is not None
         collector.suspend()
@@ -219,7 +219,7 @@ async def test_the_peers_body_asks_for_no_compaction_that_is_suspended(tmp_path:
 async def test_a_body_that_is_not_an_object_is_refused_and_starts_nothing(
     tmp_path: Path, body: str
 ) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         request = f"PUT /api/v1/bookie/gc HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
         assert bookie.http_port is not None
         assert (await ask_http(bookie.http_port, request))[0] == 400
@@ -288,7 +288,7 @@ async def test_a_ledger_that_another_layout_takes_in_during_a_listing_ends_it(
 async def test_scrub_is_asked_for_over_http_and_says_how_far_it_is(tmp_path: Path) -> None:
     async with cluster() as store:
         scrub = ScrubOptions(interval_s=0, rate_bytes=0)
-        async with real_bookie(tmp_path, store, http_port=-1, scrub=scrub) as bookie:
+        async with real_bookie(tmp_path, store, http=HttpOptions(), scrub=scrub) as bookie:
             await add(bookie, 1)
             await bookie.storage.flush()
             shown = await command(bookie, "scrub")
@@ -414,7 +414,7 @@ async def test_r28_s60_a_bookie_drops_its_copy_when_the_worker_is_done(tmp_path:
 async def test_each_directory_is_shown_with_its_disk_and_its_speed(tmp_path: Path) -> None:
     async with cluster() as store:
         several = {"journal_directories": (f"{tmp_path}/journal", f"{tmp_path}/journal2")}
-        async with real_bookie(tmp_path, store, http_port=-1, **several) as bookie:
+        async with real_bookie(tmp_path, store, http=HttpOptions(), **several) as bookie:
             await add(bookie, 1)
             await bookie.storage.flush()
             assert bookie.http_port is not None

@@ -23,7 +23,7 @@ from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.protocol import v3
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.status import Status
-from quorumbook.storage.scrub.decisions import ScrubOptions
+from quorumbook.storage.options import ScrubOptions
 
 EAGER = ScrubOptions(interval_s=0.05, heal_interval_s=0.02, rate_bytes=0)
 RECOVERY = 2

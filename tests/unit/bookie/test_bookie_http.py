@@ -14,6 +14,7 @@ from bookie_harness import (
     v2_adds,
 )
 
+from quorumbook.bookie.options import HttpOptions
 from quorumbook.config import OPTIONS
 from quorumbook.errors import (
     MetadataUnavailableError,
@@ -33,7 +34,7 @@ def expire(store: MetadataStore) -> None:
 
 
 async def test_what_is_said_of_a_metric_names_the_samples_below_it(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         assert bookie.http_port is not None
         page = (await ask_http(bookie.http_port, "GET /metrics HTTP/1.1\r\n\r\n"))[1]
     assert "# TYPE bookie_WRITE_BYTES counter\n" in page
@@ -47,7 +48,7 @@ async def test_what_is_said_of_a_metric_names_the_samples_below_it(tmp_path: Pat
 
 
 async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         port = bookie.http_port
         assert port is not None
         client = await RawClient.connect(bookie.address[1])
@@ -83,7 +84,7 @@ async def test_s100_http_is_for_this_machine_unless_told_and_neither_shows_nor_t
 ) -> None:
     (host,) = [option.default for option in OPTIONS if option.key == "http.host"]
     assert host == "127.0.0.1"
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         assert bookie.http_port is not None
         for page in (
             "config/server_config",
@@ -97,7 +98,7 @@ async def test_s100_http_is_for_this_machine_unless_told_and_neither_shows_nor_t
 
 async def test_s101_no_path_of_a_request_becomes_that_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("canary")
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         assert bookie.http_port is not None
         for path in (
             str(tmp_path / "secret"), "/../secret", "/metrics/../../secret", "/%2e%2e/secret",
@@ -108,7 +109,7 @@ async def test_s101_no_path_of_a_request_becomes_that_of_a_file(tmp_path: Path) 
 
 
 async def test_a_bookie_that_cannot_be_found_is_not_ready(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         port = bookie.http_port
         assert port is not None
 

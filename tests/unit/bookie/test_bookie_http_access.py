@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from quorumbook.autorecovery.pages import ROOT, RecoveryPages
 from quorumbook.bookie.http_access import HttpAccess, is_loopback_only
+from quorumbook.bookie.options import HttpOptions
 from quorumbook.cli.main import root
 from quorumbook.env.log import logger
 from quorumbook.errors import ConfigError
@@ -126,7 +127,7 @@ async def test_a_bookie_does_not_start_with_a_token_file_that_everybody_reads(
     path = _token_file(tmp_path, mode=0o644)
     async with cluster() as store:
         with pytest.raises(ConfigError, match="everybody may read it"):
-            async with real_bookie(tmp_path, store, http_port=-1, http_token_file=path):
+            async with real_bookie(tmp_path, store, http=HttpOptions(token_file=path)):
                 pass
 
 
@@ -141,7 +142,7 @@ def _put(path: str, headers: str = "", host: str = "127.0.0.1") -> str:
 
 
 async def test_a_web_page_changes_nothing_at_a_bookie_and_curl_does(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         port = bookie.http_port
         assert port is not None
         assert (await ask_http(port, _put(PATH, host="evil.example")))[0] == 421
@@ -189,7 +190,7 @@ async def test_a_command_sends_the_token_of_its_configuration(tmp_path: Path) ->
     file = _token_file(tmp_path)
     async with (
         cluster() as store,
-        real_bookie(tmp_path, store, http_port=-1, http_token_file=file) as bookie,
+        real_bookie(tmp_path, store, http=HttpOptions(token_file=file)) as bookie,
     ):
         url = f"http://127.0.0.1:{bookie.http_port}"
         told = ["--set", f"http.token_file={file}"]
@@ -228,7 +229,7 @@ async def test_a_delay_of_many_digits_is_a_bad_request() -> None:
 async def test_a_bad_number_is_a_bad_request(
     tmp_path: Path, number: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         assert bookie.http_port is not None
         before = bookie._env.background.rate_bytes
         request = _put(f"/api/v1/background_io?rate_bytes={number}")
@@ -244,7 +245,7 @@ async def test_what_others_send_writes_no_lines_of_a_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         assert bookie.http_port is not None
         reason = "full%0a2026-01-01 00:00:00 INFO forged%0d%1b[2J%C2%85%E2%80%A8"
         await ask_http(bookie.http_port, _put(f"{PATH}&reason={reason}".replace(" ", "%20")))

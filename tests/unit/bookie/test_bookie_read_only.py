@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bookie_harness import RawClient, ask_http, cluster, options_in, real_bookie, until, v2_adds
 
+from quorumbook.bookie.options import HttpOptions
 from quorumbook.errors import StorageError
 from quorumbook.metadata.registration import BookieRegistration
 from quorumbook.storage.directories import current
@@ -51,7 +52,7 @@ async def test_s81_an_operators_read_only_outlives_restarts_until_it_is_taken_ba
 
 
 async def test_s81_an_operators_writable_does_not_overrule_a_full_disk(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         await ask(bookie, "PUT", "?read_only=true")
         bookie.disks._is_above = True
         bookie.disks.storage_full(StorageError("no space left"))
@@ -60,7 +61,7 @@ async def test_s81_an_operators_writable_does_not_overrule_a_full_disk(tmp_path:
 
 
 async def test_s83_whatever_is_asked_of_the_switch_the_bookie_lives(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         for query in ("", "?read_only=perhaps", "?read_only="):
             assert (await ask(bookie, "PUT", query))[0] == 400
         for _ in range(3):
@@ -76,7 +77,7 @@ async def test_s83_whatever_is_asked_of_the_switch_the_bookie_lives(tmp_path: Pa
 
 async def test_a_request_is_carried_out_once_when_its_body_is_there(tmp_path: Path) -> None:
     asked: list[str] = []
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         word = bookie.operators_word
         keep = word.set
 
@@ -113,7 +114,7 @@ async def test_a_note_that_cannot_be_read_keeps_writers_away(tmp_path: Path) -> 
 
 
 async def test_the_peers_body_says_whether_a_bookie_is_read_only(tmp_path: Path) -> None:
-    async with cluster() as store, real_bookie(tmp_path, store, http_port=-1) as bookie:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         for word in ("true", "false"):
             body = f'{{"readOnly": {word}}}'
             head = f"PUT {PAGE} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"

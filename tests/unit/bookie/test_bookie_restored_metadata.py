@@ -16,6 +16,7 @@ from doubles.sim_threads import StepClock
 from doubles.storage_world import run_of
 from doubles.zookeeper import start_zookeeper
 from quorumbook.bookie import Bookie
+from quorumbook.bookie.options import HttpOptions
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.cluster import init_cluster
@@ -86,7 +87,7 @@ class Restored:
         store = await open_store(self.uri, create=True)
         with contextlib.suppress(Exception):
             await init_cluster(store)
-        options = options_in(self.root, bookie_id="one", http_port=-1)
+        options = options_in(self.root, bookie_id="one", http=HttpOptions())
         try:
             async with running(Bookie(Env(clock=self.clock), options, store)) as bookie:
                 yield bookie, store

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from quorumbook.config import load
-from quorumbook.config.clients import client_options
+from quorumbook.config.made import client_options
 from quorumbook.config.peer_keys import PEER_KEYS, PROTECTIVE
 from quorumbook.config.properties import Properties
 from quorumbook.config.schema import OPTIONS
@@ -218,7 +218,7 @@ def test_placement_is_taken_over_as_the_peer_writes_it(tmp_path):
         "getBookieInfoIntervalSeconds=60\n",
     )
     assert settings.warnings == ()
-    assert client_options(settings)["placement"] == PlacementOptions(
+    assert client_options(settings).placement == PlacementOptions(
         policy="region-aware",
         rack_script="/etc/racks.sh",
         max_rack_script_arguments=7,

@@ -12,9 +12,8 @@ from test_storage_gc import OPTIONS, Garbage
 
 from doubles.storage_world import SMALL, World, run_of
 from quorumbook.errors import StorageError
-from quorumbook.storage.gc.decisions import GcOptions
 from quorumbook.storage.gc.logs import EntryLogKeeper
-from quorumbook.storage.options import Damage
+from quorumbook.storage.options import Damage, GcOptions
 from quorumbook.storage.reserve import COMPACTION_NAME
 
 #: Of a log of this size a third of the ledgers stays.

@@ -20,7 +20,6 @@ from quorumbook.errors import (
 from quorumbook.storage.gc.collector import Collector
 from quorumbook.storage.gc.decisions import (
     LEDGERS_ALWAYS,
-    GcOptions,
     GcPlan,
     LogUsage,
     Suspicions,
@@ -30,6 +29,7 @@ from quorumbook.storage.gc.decisions import (
     removable,
     worth_compacting,
 )
+from quorumbook.storage.options import GcOptions
 
 MINUTE_NS = 60 * 1_000_000_000
 OPTIONS = GcOptions(confirm_interval_s=60.0, reserve_size_bytes=0)

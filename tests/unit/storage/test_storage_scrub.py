@@ -13,10 +13,9 @@ from doubles.storage_world import World, run_of, until
 from quorumbook.env import Env
 from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.protocol.digest import Digester, DigestType, digester
-from quorumbook.storage.gc.decisions import GcOptions
-from quorumbook.storage.options import Damage
+from quorumbook.storage.options import Damage, GcOptions, ScrubOptions
 from quorumbook.storage.scrub.care import ScrubCare
-from quorumbook.storage.scrub.decisions import Position, ScrubOptions
+from quorumbook.storage.scrub.decisions import Position
 from quorumbook.storage.scrub.scrubber import Scrubber
 
 PAYLOAD = b"payload" * 20

@@ -11,7 +11,7 @@ from test_storage_gc import FakeCluster, Garbage, filled
 
 from doubles.storage_world import KEY, World, run_of
 from quorumbook.errors import MetadataUnavailableError, NoSuchEntryError
-from quorumbook.storage.gc.decisions import GcOptions
+from quorumbook.storage.options import GcOptions
 
 DAY = 24 * 60
 GRACE = 60

@@ -4,72 +4,112 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 from quorumbook.errors import ConfigError
-from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.location import check_location
 from quorumbook.ledger.placement.policy import Policy
 from quorumbook.ledger.placement.racks import RackAware
 from quorumbook.ledger.placement.regions import RegionAware
 from quorumbook.ledger.placement.zones import ZoneAware
+from quorumbook.options import Kind, Options, option
 
 POLICIES = ("rack-aware", "region-aware", "zone-aware", "random", "local-bookie")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementOptions:
-    """Which bookies are chosen, and in what order they are read from.
+class PlacementOptions(Options):
+    """Which bookies are chosen, and in what order they are read from."""
 
-    Attributes:
-        policy: One of ``POLICIES``.
-        min_racks: Racks that every write set stands in, as far as there are so many.
-        enforce_racks: Refuse ensembles that don't, and bookies of which no rack is known.
-        regions: The regions that are written to; all if empty.
-        disallowed_regions: Regions that get no new copies.
-        min_regions: Where ``regions`` are given: entries survive in so many of them.
-        enforce_regions_in_replacement: Whether that binds replacements of failed bookies too.
-        min_zones: Zones that every write set stands in at least.
-        desired_zones: Zones that it stands in where there are so many.
-        enforce_zones: Refuse ensembles that break the rules of zones.
-        enforce_ack_domains: Confirm an entry only when it is acknowledged in as many racks (zones)
-            as the policy wants write sets to stand in.
-        weigh_free_space: Choose bookies by the free space of their disks.
-        max_weight_multiple: How many times likelier than a median one a bookie is chosen.
-        free_space_interval_s: How often bookies are asked for it.
-        local_location: Where this client stands: it reads from the nearest bookies first.
-        local_bookie: With the policy local-bookie, who comes first in every new ensemble.
-        rack_script: A program that tells locations; empty: the table in the metadata does.
-        max_rack_script_arguments: How many addresses it is asked for at a time.
-        rack_class: ``module:Class`` whose ``resolve(addresses)`` tells them.
-        rack_class_settings: What it is made with.
-        rack_refresh_s: How often script and class are asked again.
-    """
+    SECTION: ClassVar[str] = "placement"
 
-    policy: str = "rack-aware"
-    min_racks: int = 2
-    enforce_racks: bool = False
-    regions: tuple[str, ...] = ()
-    disallowed_regions: tuple[str, ...] = ()
-    min_regions: int = 2
-    enforce_regions_in_replacement: bool = True
-    min_zones: int = 2
-    desired_zones: int = 3
-    enforce_zones: bool = True
-    enforce_ack_domains: bool = False
-    weigh_free_space: bool = False
-    max_weight_multiple: int = 3
-    free_space_interval_s: float = 86400.0
-    local_location: str = ""
-    local_bookie: BookieId = ""
-    rack_script: str = ""
-    max_rack_script_arguments: int = 100
-    rack_class: str = ""
-    rack_class_settings: str = ""
-    rack_refresh_s: float = 60.0
+    # fmt: off
+    policy: str = option(
+        "rack-aware", "How bookies are chosen for new ledgers and in failed ones' places.",
+        choices=POLICIES,
+        peer_key="ensemblePlacementPolicy",
+    )
+    min_racks: int = option(
+        2, "Racks that every write set stands in, as far as there are so many.",
+        minimum=1, peer_key="minNumRacksPerWriteQuorum",
+    )
+    enforce_racks: bool = option(
+        False, "Refuse ensembles that don't, and bookies of which no rack is known.",
+        peer_key="enforceMinNumRacksPerWriteQuorum",
+    )
+    regions: tuple[str, ...] = option(
+        (), "The regions that are written to; empty: all.",
+        peer_key="reppRegionsToWrite",
+    )
+    disallowed_regions: tuple[str, ...] = option(
+        (), "Regions that get no new copies.",
+    )
+    min_regions: int = option(
+        2, "Where regions are given: no ack quorum fits into fewer of them; 0 promises nothing.",
+        minimum=0, peer_key="reppMinimumRegionsForDurability",
+    )
+    enforce_regions_in_replacement: bool = option(
+        True, "Whether that binds replacements of failed bookies too.",
+        peer_key="reppEnableDurabilityEnforcementInReplace",
+    )
+    min_zones: int = option(
+        2, "Zones that every write set stands in at least.",
+        minimum=1, peer_key="minNumZonesPerWriteQuorum",
+    )
+    desired_zones: int = option(
+        3, "Zones that it stands in where there are so many.",
+        minimum=1, peer_key="desiredNumZonesPerWriteQuorum",
+    )
+    enforce_zones: bool = option(
+        True, "Refuse ensembles that break the rules of zones.",
+        peer_key="enforceStrictZoneawarePlacement",
+    )
+    enforce_ack_domains: bool = option(
+        False, "Confirm an entry only when so many racks (zones) have acknowledged it.",
+        peer_key="enforceMinNumFaultDomainsForWrite",
+    )
+    weigh_free_space: bool = option(
+        False, "Choose bookies by the free space of their disks.",
+        peer_key="diskWeightBasedPlacementEnabled",
+    )
+    max_weight_multiple: int = option(
+        3, "How many times likelier than a median one a bookie is chosen at most.",
+        minimum=1, peer_key="bookieMaxMultipleForWeightBasedPlacement",
+    )
+    free_space_interval_s: float = option(
+        86400.0, "How often bookies are asked for their free space.",
+        minimum=0.01, peer_key="getBookieInfoIntervalSeconds",
+    )
+    local_location: str = option(
+        "", "Where this process stands; it reads from, and puts first, the nearest bookies.",
+    )
+    local_bookie: str = option(
+        "", "With the policy local-bookie: who comes first in every new ensemble.",
+    )
+    rack_script: str = option(
+        "", "A program that tells where bookies stand; empty: `cluster racks` does.",
+        kind=Kind.PROGRAM, peer_key="networkTopologyScriptFileName",
+    )
+    max_rack_script_arguments: int = option(
+        100, "How many addresses it is asked for at a time.",
+        minimum=1, peer_key="networkTopologyScriptNumberArgs",
+    )
+    rack_class: str = option(
+        "", "A class that tells it: an installed plug-in's name, or module:Class.",
+        kind=Kind.PLUG_IN,
+    )
+    rack_class_settings: str = option(
+        "", "What the class is made with.",
+        is_secret=True,
+    )
+    rack_refresh_s: float = option(
+        60.0, "How often script and class are asked again.",
+        minimum=0.01,
+    )
+    # fmt: on
 
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ConfigError(f"placement policy {self.policy!r} is none of {', '.join(POLICIES)}")
+    def check_together(self) -> None:
+        """Refuse values that contradict each other."""
         if self.min_zones > self.desired_zones:
             raise ConfigError(
                 f"placement.min_zones ({self.min_zones}) is above placement.desired_zones "

@@ -29,7 +29,6 @@ from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError, Sto
 from quorumbook.ids import LedgerId
 from quorumbook.storage.gc.decisions import (
     DELETIONS_MAX,
-    GcOptions,
     GcPlan,
     LogUsage,
     Suspicions,
@@ -39,7 +38,7 @@ from quorumbook.storage.gc.decisions import (
 )
 from quorumbook.storage.gc.hold import Hold, judge
 from quorumbook.storage.gc.surplus import Owners, SurplusCopies
-from quorumbook.storage.options import Damage
+from quorumbook.storage.options import Damage, GcOptions
 from quorumbook.storage.store import LedgerStorage
 
 #: Ledgers asked for at a time; those that are gone are forgotten in one step of the loop.

@@ -8,71 +8,16 @@ that failed) makes it start anew.  Asking is left to ``collector``, deleting to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId
 from quorumbook.storage.entrylog.format import HEADER_SIZE
+from quorumbook.storage.options import GcOptions
 
 #: A pass may always delete this many, however few ledgers there are.
 LEDGERS_ALWAYS = 1000
 #: So many deletions are remembered at most, the latest.
 DELETIONS_MAX = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class GcOptions:
-    """When garbage is collected, and how carefully.
-
-    Args:
-        interval_s: Between two passes.
-        confirm_interval_s: A ledger must be missing in two passes at least this far apart.
-        max_ledgers_share: Largest share of the ledgers here that one pass deletes, unless an
-            operator asked for the pass; ``LEDGERS_ALWAYS`` are always allowed.
-        max_unapproved_share: A deletion of more than this share of the ledgers here waits for an
-            operator's word; a few never do.
-        deletions_remembered_s: How long a deleted ledger is remembered: an old writer of it that
-            comes back later than that is taken for a new one.
-        minor_compaction_threshold: Logs with a smaller share of live bytes are compacted every
-            ``minor_compaction_interval_s``; 0 turns that off.
-        major_compaction_threshold: The same, more thoroughly and more rarely.
-        surplus_interval_s: Between two searches for copies that need not be kept; 0: none.
-        surplus_grace_s: Between the first finding of such a copy and its end.
-        reserve_size_bytes: Disk space kept for compaction on a full disk.
-    """
-
-    interval_s: float = 900.0
-    confirm_interval_s: float = 300.0
-    max_ledgers_share: float = 0.2
-    max_unapproved_share: float = 0.5
-    deletions_remembered_s: float = 604_800.0
-    minor_compaction_threshold: float = 0.2
-    minor_compaction_interval_s: float = 3600.0
-    major_compaction_threshold: float = 0.8
-    major_compaction_interval_s: float = 86400.0
-    surplus_interval_s: float = 86400.0
-    surplus_grace_s: float = 3600.0
-    reserve_size_bytes: int = 16 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        """Refuse values that contradict each other."""
-        for name in self.__slots__:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"gc.{name} must not be negative")
-        if self.minor_compaction_threshold > self.major_compaction_threshold > 0:
-            raise ConfigError(
-                "gc.minor_compaction_threshold must not be above gc.major_compaction_threshold"
-            )
-
-    def compaction_threshold(self, *, minor: bool, major: bool) -> float:
-        """Return below which live ratio a pass of these kinds compacts logs; 0: it compacts none.
-
-        A major one is a minor one where that is all that is turned on.
-        """
-        if major and self.major_compaction_threshold:
-            return self.major_compaction_threshold
-        return self.minor_compaction_threshold if minor or major else 0.0
 
 
 class Suspicions:

@@ -10,39 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.protocol.digest import Digester
 from quorumbook.storage.loading import entry_head
 from quorumbook.storage.stored_run import DAMAGED, StoredRun
 
 _POSITION = re.compile(r"(-?[0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubOptions:
-    """How often and how fast everything is read.
-
-    Args:
-        interval_s: From the end of one cycle to the beginning of the next; 0 turns scrub off.
-        rate_bytes: Bytes a second; 0 sets no limit.
-        heal_interval_s: Between two looks at what is not healed yet.
-    """
-
-    interval_s: float = 86400.0
-    rate_bytes: int = 8 * 1024 * 1024
-    heal_interval_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"scrub.{name} must not be negative")
 
 
 class Position(NamedTuple):

@@ -25,9 +25,9 @@ from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import Digester
 from quorumbook.storage.index import DamagedIndexError
-from quorumbook.storage.options import Damage
+from quorumbook.storage.options import Damage, ScrubOptions
 from quorumbook.storage.scrub.care import ScrubCare
-from quorumbook.storage.scrub.decisions import Position, ScrubOptions, damaged_entries
+from quorumbook.storage.scrub.decisions import Position, damaged_entries
 from quorumbook.storage.stored_run import StoredRun
 
 _log = logger("storage.scrub")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from quorumbook.client import BookKeeper, ClientOptions, connect
+from quorumbook.client import BookKeeper, ClientOptions
 from quorumbook.env import Env
 from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
 from quorumbook.metadata.nodes import create_with_parents, set_alike
@@ -25,21 +25,23 @@ async def connect_as_bound(
     owned: contextlib.AsyncExitStack,
 ) -> tuple[BookKeeper, MetadataStore, Binding]:
     """Open client and store as the binding says."""
+    made = ClientOptions.of(options)
     if not parsed.is_peer_form:
-        client = await owned.enter_async_context(connect(parsed.metadata_uri, env=env, **options))
+        client = await owned.enter_async_context(
+            BookKeeper(parsed.metadata_uri, options=made, env=env)
+        )
         return (
             client,
             client.store,
             await read_binding(client.store, parsed.path),
         )
     # Locks of streams are in this session, registrations and ledgers in the client's.
-    timeout_s = options.get("session_timeout_s", ClientOptions().session_timeout_s)
-    store = await open_store(parsed.metadata_uri, env, session_timeout_s=timeout_s)
+    store = await open_store(parsed.metadata_uri, env, session_timeout_s=made.session_timeout_s)
     owned.push_async_callback(store.close)
     binding = await read_binding(store, parsed.path)
     servers = binding.bk_servers or servers_of(parsed.metadata_uri)
     uri = f"zk://{servers}{binding.ledgers_path}"
-    client = await owned.enter_async_context(connect(uri, env=env, **options))
+    client = await owned.enter_async_context(BookKeeper(uri, options=made, env=env))
     return client, store, binding
 
 
