@@ -39,7 +39,7 @@ MS = 0.001
 
 _UNIT_BYTES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _UNIT_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _BOOLEANS = {
     "true": True, "yes": True, "on": True, "1": True,
@@ -81,6 +81,8 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    #: An object of options may leave it open, as None.
+    is_inherited: bool = False
 
     @property
     def key(self) -> str:
@@ -202,7 +204,34 @@ def option(
     return dataclasses.field(default=default, repr=not is_secret, metadata=metadata)
 
 
-_SAID, _SECTION, _KIND = "said", "section", "kind"
+def inherited(
+    default: T,
+    help: str,  # noqa: A002 - what it is called everywhere
+    *,
+    kind: Kind | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> T | None:
+    """Declare an option that is None until somebody says something; then what is said here."""
+    said = {
+        "help": help, "minimum": minimum, "maximum": maximum, "choices": choices,
+        "is_inherited": True,
+    }  # fmt: skip
+    metadata = {_SAID: said, _SECTION: "", _KIND: kind, _DEFAULT: default}
+    return cast("T | None", dataclasses.field(default=None, metadata=metadata))
+
+
+def inherited_as(kind: type[Options], name: str) -> Any:
+    """Declare the same as an option of another class, None until somebody says something."""
+    there = next(each for each in kind.declared() if each.name == name)
+    return inherited(
+        there.default, there.help,
+        kind=there.kind, minimum=there.minimum, maximum=there.maximum, choices=there.choices,
+    )  # fmt: skip
+
+
+_SAID, _SECTION, _KIND, _DEFAULT = "said", "section", "kind", "default"
 
 
 class Options:
@@ -215,7 +244,9 @@ class Options:
 
     def __post_init__(self) -> None:
         for declared in self.declared():
-            declared.check(getattr(self, declared.name), source=f"{declared.name}=")
+            value = getattr(self, declared.name)
+            if value is not None or not declared.is_inherited:
+                declared.check(value, source=f"{declared.name}=")
         self.check_together()
 
     def check_together(self) -> None:
@@ -263,8 +294,9 @@ _DECLARED: dict[type[Options], tuple[Option, ...]] = {}
 
 
 def _declared(cls: type[Options], field: dataclasses.Field[Any]) -> Option:
-    is_made = field.default is dataclasses.MISSING
-    default: Any = cast("Any", field).default_factory() if is_made else field.default
+    default: Any = field.metadata.get(_DEFAULT, field.default)
+    if default is dataclasses.MISSING:
+        default = cast("Any", field).default_factory()
     kind = field.metadata[_KIND] or _kind_of(field.name, default)
     section = field.metadata[_SECTION] or cls.SECTION
     return Option(section, field.name, kind, default, **field.metadata[_SAID])
@@ -275,7 +307,7 @@ def _kind_of(name: str, default: object) -> Kind:
     if isinstance(default, bool):
         return Kind.SWITCH
     if isinstance(default, int | float):
-        if name.endswith("_s"):
+        if name.endswith("_s") and not name.endswith("_per_s"):
             return Kind.DURATION
         if name.endswith("_bytes"):
             return Kind.SIZE
@@ -410,7 +442,7 @@ def _size(raw: object, unit: float) -> int:
     if match is None:
         raise ValueError(raw)
     letter = match[2].upper()
-    bare = raw.strip().replace(".", "").isdigit()
+    bare = raw.strip().lstrip("-").replace(".", "").isdigit()
     return int(float(match[1]) * (unit if bare else _UNIT_BYTES[letter]))
 
 

@@ -175,12 +175,10 @@ def row_of(option: Option) -> str:
     default = option.default
     if isinstance(default, tuple):
         shown = ", ".join(default)
-    elif isinstance(default, bool):
-        shown = str(default).lower()
     elif option.kind is Kind.SIZE and isinstance(default, int):
         shown = f"{default >> 20}M" if default and default % (1 << 20) == 0 else str(default)
     else:
-        shown = str(default)
+        shown = option.as_text(default)
     cells = (
         f"`{option.name}`",
         f"`{shown}`" if shown else "",

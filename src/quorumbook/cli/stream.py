@@ -32,7 +32,7 @@ from quorumbook.cli.stream_options import (
     whole_or_part,
 )
 from quorumbook.cli.stream_output import DECODERS, RecordPrinter, gap_line
-from quorumbook.cli.stream_policies import alter, orphans, policy_values
+from quorumbook.cli.stream_policies import alter, orphans, policy_texts
 from quorumbook.cli.stream_policies import policy as policy_command
 from quorumbook.cli.stream_state import seal, segments, show, truncate
 
@@ -98,7 +98,7 @@ def create(
     """Create a stream, and its namespace if that is missing."""
     from quorumbook.streams import PartitionedStream, StreamPolicy
 
-    policy = StreamPolicy.of(policy_values(policies, "--policy"))
+    policy = StreamPolicy.parse(policy_texts(policies, "--policy"), "--policy")
 
     async def run() -> None:
         async with opened(call, path, bind=True) as namespace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import click
@@ -12,19 +11,15 @@ from quorumbook.cli.output import RAW
 from quorumbook.cli.stream_options import name_argument, namespace_option, opened
 
 
-def policy_values(texts: Sequence[str], option: str) -> dict[str, object]:
+def policy_texts(texts: Sequence[str], option: str) -> dict[str, str]:
     """Read ``NAME=VALUE``, given any number of times."""
-    return dict(_value(text, option) for text in texts)
-
-
-def _value(text: str, option: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise click.UsageError(f"{option} {text}: say NAME=VALUE")
-    for read_as in (int, float):
-        with contextlib.suppress(ValueError):
-            return name, read_as(value)
-    return name, {"true": True, "false": False}.get(value, value)
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"{option} {text}: say NAME=VALUE")
+        found[name] = value
+    return found
 
 
 @click.command(cls=Command)
@@ -44,8 +39,8 @@ def policy(
     from quorumbook.streams import StreamPolicy
     from quorumbook.streams.metadata.policy import DEFAULTS
 
-    changes = policy_values(policies, "--policy")
-    StreamPolicy.of(changes | dict.fromkeys(inherited))  # says what is no policy
+    changes = StreamPolicy.parse(policy_texts(policies, "--policy"), "--policy").given()
+    StreamPolicy.of(dict.fromkeys(inherited))  # says what is no policy
 
     async def run() -> list[dict[str, object]]:
         is_change = bool(changes or inherited)

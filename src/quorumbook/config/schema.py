@@ -19,7 +19,7 @@ from quorumbook.storage.options import GcOptions, ScrubOptions, StorageOptions
 _MB = 1024 * 1024
 
 #: What makes a bookie, auto-recovery and a client.
-_CLASSES: tuple[type[Options], ...] = (
+CLASSES: tuple[type[Options], ...] = (
     BookieOptions, StorageOptions, GcOptions, ScrubOptions, RecoveryOptions, AuditorOptions,
     WorkerOptions, NewLedgerOptions, ClientOptions, PlacementOptions, TlsOptions, HttpOptions,
 )  # fmt: skip
@@ -74,7 +74,7 @@ _SECTIONS = (
 
 OPTIONS: tuple[Option, ...] = tuple(
     sorted(
-        (*_OF_COMMANDS, *(each for kind in _CLASSES for each in kind.declared())),
+        (*_OF_COMMANDS, *(each for kind in CLASSES for each in kind.declared())),
         key=lambda each: _SECTIONS.index(each.section),
     )
 )

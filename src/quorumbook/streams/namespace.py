@@ -48,7 +48,7 @@ from quorumbook.streams.metadata.namespace_nodes import (
     write_binding,
     write_policy,
 )
-from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
 from quorumbook.streams.metadata.stream_nodes import StreamNodes
 from quorumbook.streams.on_top.state_snapshots import snapshot_ledgers
 from quorumbook.streams.retention.deletion import delete_all
@@ -237,8 +237,10 @@ class Namespace(Closing):
 
         Raises:
             PolicyConflictError: somebody else changed it.
+            ConfigError: it contradicts the defaults of what it leaves out.
         """
         self._check_writable()
+        policy.over(DEFAULTS)
         await write_policy(self._store, self._path, policy, expected)
 
     async def orphans(self, *, delete: bool = False, grace_s: float = 3600.0) -> list[Orphan]:
@@ -307,9 +309,12 @@ class Namespace(Closing):
         Raises:
             StreamExistsError: there is one of this name.
             InvalidStreamNameError: no stream is called that.
+            ConfigError: the policy contradicts what the stream inherits.
         """
         self._check_writable()
         stream = self.stream(name)
+        if policy is not None:
+            policy.over((await self.policy()).over(DEFAULTS))
         try:
             await stream.context.nodes.create((policy or StreamPolicy()).encode())
         except StreamExistsError:

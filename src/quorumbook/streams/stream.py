@@ -24,7 +24,7 @@ from quorumbook.streams.errors import StreamSealedError, UnsupportedFormatError
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import SegmentMetadata
-from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
 from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.reader import ReportingReader, StreamReader
@@ -148,7 +148,9 @@ class Stream:
         Raises:
             PolicyConflictError: somebody else changed it.
             LocalProtocolError: an application keeps data of its own in the stream's node.
+            ConfigError: it contradicts what the stream inherits.
         """
+        policy.over((await self.context.namespace_policy()).over(DEFAULTS))
         await self.context.set_policy(policy, expected)
 
     def writer(

@@ -59,9 +59,7 @@ def test_the_metadata_uri_has_a_short_variable():
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_every_default_is_a_legal_value_of_its_option(option):
     assert option.parse(option.default, source="test") == option.default
-    default = option.default
-    text = ",".join(default) if isinstance(default, tuple) else str(default)
-    assert option.parse(text, source="test") == option.default
+    assert option.parse(option.as_text(option.default), source="test") == option.default
 
 
 def test_no_two_options_share_a_name_a_variable_or_a_key_of_the_peer():

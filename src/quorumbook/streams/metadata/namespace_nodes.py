@@ -97,9 +97,10 @@ async def write_policy(
     """
     where = f"{path}/{POLICY_NAME}"
     node = await store.exists(where)
-    found = StreamPolicy() if node is None else StreamPolicy.decode(node.data, where)
-    if expected is not None and found != expected:
-        raise PolicyConflictError(f"the policy of {path} was changed meanwhile; read it again")
+    if expected is not None:
+        found = StreamPolicy() if node is None else StreamPolicy.decode(node.data, where)
+        if found != expected:
+            raise PolicyConflictError(f"the policy of {path} was changed meanwhile; read it again")
     try:
         if node is None:
             await store.create(where, policy.encode())

@@ -8,115 +8,143 @@ in the end from ``DEFAULTS``.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from quorumbook.errors import ConfigError
 from quorumbook.ledger.placement.labels import parse_labels
+from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.own import CUSTOM_KEY as PLACEMENT_KEY
 from quorumbook.ledger.placement.own import LEDGER_OPTIONS, encode_options
+from quorumbook.options import Options, inherited, inherited_as
 from quorumbook.streams.errors import UnsupportedFormatError
 from quorumbook.streams.format.binding import AccessControl
 from quorumbook.streams.format.compression import Codec
 
 _VERSION = 1
-_COMPRESSIONS = ("none", "lz4")
+_MB = 1 << 20
 _DENIALS = ("write", "truncate", "delete", "acquire", "release")
-_TXIDS = ("free", "monotonic", "timestamp")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPolicy:
-    """How a stream is stored, rolled, kept and limited; None inherits.
+class StreamPolicy(Options):
+    """How a stream is stored, rolled, kept and limited; None inherits."""
 
-    Attributes:
-        ensemble_size: Bookies that share a segment.
-        write_quorum_size: Bookies that store each entry.
-        ack_quorum_size: Bookies that must have synced an entry before it is acknowledged.
-        digest: ``CRC32`` (what a Java client expects), ``CRC32C``, ``HMAC`` or ``DUMMY``.
-        compression: ``none`` or ``lz4``.
-        roll_bytes: A segment of so many bytes is followed by the next …
-        roll_entries: … or of so many entries …
-        roll_interval_s: … or after so long, also when nothing is written; 0: never.
-        retain_time_s: Segments go so long after they were completed …
-        retain_bytes: … or when so many bytes are kept behind them …
-        retain_records: … or so many records, whichever comes first; 0: never.
-        retain_unconsumed: Every cursor holds what it has not passed, not only those that were
-            made to; without other limits segments go when all have passed them.
-        retain_hard_time_s: What cursors hold goes nevertheless after so long …
-        retain_hard_bytes: … or when more than so many bytes are kept; 0: never.
-        max_record_bytes: Refuse a larger record, with what it carries.  One of more than 1,040,364
-            bytes is stored in chunks, which a Java reader gets one by one.
-        max_total_bytes: Refuse appends to a stream that holds so much; 0: no limit.
-        max_records_per_s: A writer's records wait for each other above this rate; 0: never.
-        max_bytes_per_s: The same by the bytes of entries.
-        placement: How bookies are chosen: ``rack-aware``, ``region-aware``, ``zone-aware`` or
-            ``random``; empty: as the client has it.
-        min_racks, enforce_racks, regions, disallowed_regions, min_regions,
-        enforce_regions_in_replacement, min_zones, desired_zones, enforce_zones,
-        enforce_ack_domains: What that goes by, as in ``PlacementOptions``; regions with commas
-            between.  What nobody says is as the client has it.
-        bookie_labels: What the bookies of segments must carry, as ``zone=eu,disk=ssd``.
-        denied: What nobody may do, of ``write``, ``truncate``, ``delete``, ``acquire`` and
-            ``release``, with commas; in addition to the namespace's access control, which is all
-            that a Java client heeds.
-        txid: ``monotonic`` (never below the one before), ``timestamp`` (the wall clock's
-            milliseconds where none is given, and monotonic) or ``free``.
-    """
+    SECTION: ClassVar[str] = "policy"
 
-    ensemble_size: int | None = None
-    write_quorum_size: int | None = None
-    ack_quorum_size: int | None = None
-    digest: str | None = None
-    compression: str | None = None
-    roll_bytes: int | None = None
-    roll_entries: int | None = None
-    roll_interval_s: float | None = None
-    retain_time_s: float | None = None
-    retain_bytes: int | None = None
-    retain_records: int | None = None
-    retain_unconsumed: bool | None = None
-    retain_hard_time_s: float | None = None
-    retain_hard_bytes: int | None = None
-    max_record_bytes: int | None = None
-    max_total_bytes: int | None = None
-    max_records_per_s: float | None = None
-    max_bytes_per_s: float | None = None
-    placement: str | None = None
-    min_racks: int | None = None
-    enforce_racks: bool | None = None
-    regions: str | None = None
-    disallowed_regions: str | None = None
-    min_regions: int | None = None
-    enforce_regions_in_replacement: bool | None = None
-    min_zones: int | None = None
-    desired_zones: int | None = None
-    enforce_zones: bool | None = None
-    enforce_ack_domains: bool | None = None
-    bookie_labels: str | None = None
-    denied: str | None = None
-    txid: str | None = None
+    # fmt: off
+    ensemble_size: int | None = inherited(
+        3, "Bookies that share a segment.", minimum=1, maximum=1024,
+    )
+    write_quorum_size: int | None = inherited(
+        3, "Bookies that store each entry.", minimum=1, maximum=1024,
+    )
+    ack_quorum_size: int | None = inherited(
+        2, "Bookies that must have synced an entry before it is acknowledged.",
+        minimum=1, maximum=1024,
+    )
+    digest: str | None = inherited(
+        "CRC32", "The integrity code of entries; CRC32 is what a Java client expects.",
+        choices=("CRC32", "CRC32C", "HMAC", "DUMMY"),
+    )
+    compression: str | None = inherited(
+        "none", "How entries are compressed.", choices=("none", "lz4"),
+    )
+    roll_bytes: int | None = inherited(
+        256 * _MB, "A segment of so many bytes is followed by the next; 0: never.", minimum=0,
+    )
+    roll_entries: int | None = inherited(
+        0, "The same for so many entries; 0: never.", minimum=0,
+    )
+    roll_interval_s: float | None = inherited(
+        7200.0, "The same after so long, also when nothing is written; 0: never.", minimum=0,
+    )
+    retain_time_s: float | None = inherited(
+        0.0, "Segments go so long after they were completed; 0: never.", minimum=0,
+    )
+    retain_bytes: int | None = inherited(
+        0, "Segments go when so many bytes are kept behind them; 0: never.", minimum=0,
+    )
+    retain_records: int | None = inherited(
+        0, "Segments go when so many records are kept behind them; 0: never.", minimum=0,
+    )
+    retain_unconsumed: bool | None = inherited(
+        False,
+        "Every cursor holds what it has not passed, not only those that were made to; without "
+        "other limits segments go when all have passed them.",
+    )
+    retain_hard_time_s: float | None = inherited(
+        0.0, "What cursors hold goes nevertheless after so long; 0: never.", minimum=0,
+    )
+    retain_hard_bytes: int | None = inherited(
+        0, "The same when more than so many bytes are kept; 0: never.", minimum=0,
+    )
+    max_record_bytes: int | None = inherited(
+        64 * _MB,
+        "Refuse a larger record, with what it carries. One of more than 1,040,364 bytes is stored "
+        "in chunks, which a Java reader gets one by one.",
+        minimum=0,
+    )
+    max_total_bytes: int | None = inherited(
+        0, "Refuse appends to a stream that holds so much; 0: no limit.", minimum=0,
+    )
+    max_records_per_s: float | None = inherited(
+        0.0, "A writer's records wait for each other above this rate; 0: never.", minimum=0,
+    )
+    max_bytes_per_s: float | None = inherited(
+        0.0, "The same by the bytes of entries.", minimum=0,
+    )
+    placement: str | None = inherited(
+        "", "How bookies are chosen; empty: as the client has it.",
+        choices=("", "rack-aware", "region-aware", "zone-aware", "random"),
+    )
+    min_racks: int | None = inherited_as(PlacementOptions, "min_racks")
+    enforce_racks: bool | None = inherited_as(PlacementOptions, "enforce_racks")
+    regions: str | None = inherited(
+        "", "The regions that are written to, with commas between; empty: all.",
+    )
+    disallowed_regions: str | None = inherited(
+        "", "Regions that get no new copies, with commas between.",
+    )
+    min_regions: int | None = inherited_as(PlacementOptions, "min_regions")
+    enforce_regions_in_replacement: bool | None = inherited_as(
+        PlacementOptions, "enforce_regions_in_replacement",
+    )
+    min_zones: int | None = inherited_as(PlacementOptions, "min_zones")
+    desired_zones: int | None = inherited_as(PlacementOptions, "desired_zones")
+    enforce_zones: bool | None = inherited_as(PlacementOptions, "enforce_zones")
+    enforce_ack_domains: bool | None = inherited_as(PlacementOptions, "enforce_ack_domains")
+    bookie_labels: str | None = inherited(
+        "", "What the bookies of segments must carry, as zone=eu,disk=ssd.",
+    )
+    denied: str | None = inherited(
+        "",
+        "What nobody may do, of write, truncate, delete, acquire and release, with commas between; "
+        "in addition to the namespace's access control, which is all that a Java client heeds.",
+    )
+    txid: str | None = inherited(
+        "monotonic",
+        "monotonic (never below the one before), timestamp (the wall clock's milliseconds where "
+        "none is given, and monotonic) or free.",
+        choices=("free", "monotonic", "timestamp"),
+    )
+    # fmt: on
 
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("compression", _COMPRESSIONS),
-            ("txid", _TXIDS),
-            ("digest", ("CRC32", "CRC32C", "HMAC", "DUMMY")),
-        ):
-            value = getattr(self, name)
-            if value is not None and value not in allowed:
-                raise ConfigError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
-        for name, what in (("bookie_labels", self.labels), ("denied", self.denials)):
-            if getattr(self, name) is not None:
-                what()
+    def check_together(self) -> None:
+        """Refuse what contradicts itself."""
+        self.labels()
+        self.denials()
         self.placement_metadata()
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and value < 0:
-                raise ConfigError(f"{field.name} must not be negative, not {value}")
+        sizes = (self.ack_quorum_size, self.write_quorum_size, self.ensemble_size)
+        said = [size for size in sizes if size is not None]
+        if said != sorted(said):
+            raise ConfigError(
+                "policy.ack_quorum_size <= policy.write_quorum_size <= policy.ensemble_size"
+                f" does not hold: {' <= '.join(map(str, said))}"
+            )
 
     def over(self, inherited: StreamPolicy) -> StreamPolicy:
         """Return this policy with what it leaves out taken from another."""
@@ -179,7 +207,10 @@ class StreamPolicy:
         version = found.pop("version")
         if version != _VERSION:
             raise UnsupportedFormatError(f"the policy at {path} is of version {version}, not 1")
-        return cls.of(found)
+        try:
+            return cls.of(found)
+        except ConfigError as error:
+            raise ConfigError(f"the policy at {path} is none: {error}") from error
 
     @staticmethod
     def is_in(data: bytes) -> bool:
@@ -191,15 +222,18 @@ class StreamPolicy:
         return isinstance(found, dict) and "version" in found
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> StreamPolicy:
-        """Build from names and values; an unknown name is an error that suggests one."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in given:
-            if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"unknown policy {name}{hint}")
-        return cls(**given)
+    def parse(cls, texts: Mapping[str, str], source: str) -> StreamPolicy:
+        """Build from what a person wrote, units included.
+
+        Raises:
+            ConfigError: there is no such policy, or it is no value of it.
+        """
+        known = {each.name: each for each in cls.declared()}
+        read = {
+            name: known[name].parse(text, source=source) if name in known else text
+            for name, text in texts.items()
+        }
+        return cls.of(read)
 
 
 def _words(text: str) -> list[str]:
@@ -218,27 +252,6 @@ def known(value: T | None) -> T:
 
 
 #: What holds where neither stream nor namespace says anything; the peer's where it has one.
-DEFAULTS = StreamPolicy(
-    ensemble_size=3,
-    write_quorum_size=3,
-    ack_quorum_size=2,
-    digest="CRC32",
-    compression="none",
-    roll_bytes=256 * 1024 * 1024,
-    roll_entries=0,
-    roll_interval_s=7200.0,
-    retain_time_s=0.0,
-    retain_bytes=0,
-    retain_records=0,
-    retain_unconsumed=False,
-    retain_hard_time_s=0.0,
-    retain_hard_bytes=0,
-    max_record_bytes=64 * 1024 * 1024,
-    max_total_bytes=0,
-    max_records_per_s=0.0,
-    max_bytes_per_s=0.0,
-    placement="",
-    bookie_labels="",
-    denied="",
-    txid="monotonic",
+DEFAULTS = StreamPolicy.of(
+    {each.name: each.default for each in StreamPolicy.declared() if each.name not in LEDGER_OPTIONS}
 )
