@@ -53,7 +53,7 @@ class StorageOptions(Options):
     )
     journal_file_size_bytes: int = option(
         256 * _MB, "A new journal file begins at this size.",
-        minimum=_MB, maximum=2 * _GB, peer_key="journalMaxSizeMB", peer_unit=_MB,
+        minimum=4 * _KB, maximum=2 * _GB, peer_key="journalMaxSizeMB", peer_unit=_MB,
     )
     journal_group_size_bytes: int = option(
         8 * _MB, "Most that one write and sync of the journal takes.",
@@ -61,7 +61,7 @@ class StorageOptions(Options):
     )
     entry_log_size_bytes: int = option(
         _GB, "A new entry log begins at this size.",
-        minimum=_MB, maximum=2 * _GB, peer_key="logSizeLimit",
+        minimum=4 * _KB, maximum=2 * _GB, peer_key="logSizeLimit",
     )
     # fmt: on
 
@@ -75,7 +75,7 @@ class GcOptions(Options):
     # fmt: off
     interval_s: float = option(
         900.0, "Time between two passes of garbage collection.",
-        minimum=0.05, peer_key="gcWaitTime", peer_unit=MS,
+        minimum=0.01, peer_key="gcWaitTime", peer_unit=MS,
     )
     confirm_interval_s: float = option(
         300.0,
