@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import QuorumbookError
 from quorumbook.metadata.store import Delete, Operation, Set
 from quorumbook.streams import Namespace

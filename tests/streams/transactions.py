@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.streams import Namespace
 from quorumbook.streams.transactions import (
     Application,

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from dataclasses import dataclass, field
 
 from quorumbook.autorecovery.healing import Chooser, Healer, Outcome
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.env.tasks import end
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError, SessionExpiredError
 from quorumbook.ids import BookieId, LedgerId

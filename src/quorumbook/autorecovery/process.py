@@ -19,7 +19,7 @@ from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.autorecovery.options import RecoveryOptions
 from quorumbook.autorecovery.stream_retention import StreamRetention
 from quorumbook.autorecovery.worker import ReplicationWorker
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.ids import BookieId
 from quorumbook.metadata.recovery_switches import Check
 

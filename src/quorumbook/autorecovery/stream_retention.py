@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from quorumbook.autorecovery.stream_numbers import StreamsFound
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.env import logger
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams import Lag, Namespace, Stream

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from quorumbook.autorecovery.healing import Healer, Outcome
 from quorumbook.autorecovery.options import WorkerOptions
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (

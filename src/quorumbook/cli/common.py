@@ -100,7 +100,7 @@ class Call:
         """
         import logging
 
-        from quorumbook.client import BookKeeper
+        from quorumbook.client.client import BookKeeper
         from quorumbook.config.made import client_options
 
         if not self.is_verbose:

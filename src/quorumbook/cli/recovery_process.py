@@ -45,7 +45,7 @@ async def auto_recovery(
     """
     from quorumbook.autorecovery import pages
     from quorumbook.autorecovery.process import AutoRecovery
-    from quorumbook.client import BookKeeper
+    from quorumbook.client.client import BookKeeper
     from quorumbook.config.made import client_options, recovery_options
 
     options = recovery_options(settings, name)

@@ -7,19 +7,3 @@ reader      reading and tailing;  reading: ranges ahead of the consumer;  lac: a
 recovery    takes a ledger over whose writer is gone
 bookies     who is there, who is suspect;  connection: the two channels to each;  ticker: time
 """
-
-from quorumbook.client.client import BookKeeper, connect
-from quorumbook.client.entries import Entry, EntryBatch
-from quorumbook.client.options import ClientOptions
-from quorumbook.client.reader import LedgerReader
-from quorumbook.client.writer import LedgerWriter
-
-__all__ = [
-    "BookKeeper",
-    "ClientOptions",
-    "Entry",
-    "EntryBatch",
-    "LedgerReader",
-    "LedgerWriter",
-    "connect",
-]

@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.env import forks
 from quorumbook.errors import LocalProtocolError
 from quorumbook.metadata.cluster import read_instance_id

@@ -11,7 +11,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 from quorumbook.autorecovery.replication_reads import read_verified
-from quorumbook.client import EntryBatch, LedgerReader
+from quorumbook.client.entries import EntryBatch
+from quorumbook.client.reader import LedgerReader
 from quorumbook.errors import (
     ConfigError,
     DigestMismatchError,

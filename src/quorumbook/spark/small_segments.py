@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.env import logger
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.compaction import Compaction

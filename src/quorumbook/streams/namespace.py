@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.client.closing import Closing
 from quorumbook.env import Env, logger
 from quorumbook.errors import (

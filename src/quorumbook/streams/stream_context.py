@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import LocalProtocolError, MetadataVersionConflict, NoSuchNodeError
 from quorumbook.metadata.nodes import set_alike
 from quorumbook.metadata.store import MetadataStore

@@ -13,9 +13,9 @@ from bookie_harness import cluster, running
 
 from doubles.peer_disk import KEY, PeerDisk
 from doubles.records import entry, lac_packet
-from quorumbook.bookie import Bookie
 from quorumbook.bookie.adoption import adopt, give_back
 from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env, RealDisk
 from quorumbook.errors import (
     CookieError,

@@ -24,7 +24,7 @@ from bookie_harness import (
 )
 from test_bookie_life import FailingDisk
 
-from quorumbook.bookie import Bookie
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status

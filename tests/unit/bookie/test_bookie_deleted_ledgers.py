@@ -23,7 +23,7 @@ from bookie_harness import (
 
 from doubles.records import lac_packet
 from doubles.sim_threads import StepClock
-from quorumbook.bookie import Bookie
+from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import connect
 from quorumbook.env import Env
 from quorumbook.errors import LedgerFencedError, MetadataUnavailableError

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from bookie_harness import cluster, options_in, running
 
-from quorumbook.bookie import Bookie
 from quorumbook.bookie.exposure import exposure
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env, TlsOptions
 from quorumbook.env.machine import RealNetwork
 

@@ -21,8 +21,8 @@ from bookie_harness import (
     v2_adds,
 )
 
-from quorumbook.bookie import Bookie
 from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.ledgers import LedgerManager

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from bookie_harness import RawClient, cluster, options_in, real_bookie, v2_adds
 
-from quorumbook.bookie import Bookie
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import CookieMissingError
 from quorumbook.ledger.holdings import lacking

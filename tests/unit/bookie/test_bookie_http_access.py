@@ -163,13 +163,13 @@ async def test_a_web_page_changes_nothing_at_a_bookie_and_curl_does(tmp_path: Pa
 
 
 async def test_off_loopback_a_change_needs_a_token_of_the_file_as_it_is_now(tmp_path: Path) -> None:
-    bare: Any = {"http_port": -1, "http_host": "0.0.0.0"}
+    bare: Any = {"http": HttpOptions(host="0.0.0.0")}
     async with cluster() as store:
         async with real_bookie(tmp_path / "bare", store, **bare) as bookie:
             assert bookie.http_port is not None
             assert (await ask_http(bookie.http_port, _put(PATH)))[0] == 403
         file = _token_file(tmp_path)
-        bare |= {"http_token_file": file}
+        bare = {"http": HttpOptions(host="0.0.0.0", token_file=file)}
         async with real_bookie(tmp_path / "told", store, **bare) as bookie:
             port = bookie.http_port
             assert port is not None

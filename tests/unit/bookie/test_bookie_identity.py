@@ -19,7 +19,7 @@ from bookie_harness import (
     v2_adds,
 )
 
-from quorumbook.bookie import Bookie
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import (
     ClusterExistsError,

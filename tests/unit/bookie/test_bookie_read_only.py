@@ -24,7 +24,7 @@ async def ask(bookie, method: str, query: str = "") -> tuple[int, dict]:
 async def test_s81_an_operators_read_only_outlives_restarts_until_it_is_taken_back(
     tmp_path: Path,
 ) -> None:
-    options = {"bookie_id": "one", "http_port": -1}
+    options: dict[str, object] = {"bookie_id": "one", "http": HttpOptions()}
     async with cluster() as store:
         registered = BookieRegistration(store).bookies
         async with real_bookie(tmp_path, store, **options) as bookie:

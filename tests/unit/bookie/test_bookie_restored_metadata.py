@@ -15,8 +15,8 @@ from test_bookie_garbage import command
 from doubles.sim_threads import StepClock
 from doubles.storage_world import run_of
 from doubles.zookeeper import start_zookeeper
-from quorumbook.bookie import Bookie
 from quorumbook.bookie.options import HttpOptions
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.cluster import init_cluster

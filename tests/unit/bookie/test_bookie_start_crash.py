@@ -18,7 +18,7 @@ from bookie_harness import KEY, RawClient, cluster, options_in, v2_adds
 from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepThreads
 from doubles.storage_world import PowerLostError
-from quorumbook.bookie import Bookie
+from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.metadata.cookies import CookieStore

@@ -14,7 +14,7 @@ from typing import Any
 
 from quorumbook.autorecovery.copies import closed_fragments
 from quorumbook.autorecovery.replica_audit import audit_range
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.audit import Finding, Severity
 from quorumbook.ledger.metadata import LedgerMetadata

@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from quorumbook.autorecovery.copies import closed_fragments
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import (
     MetadataFormatError,
     NoSuchLedgerInMetadataError,

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from quorumbook.autorecovery.balance import Move
 from quorumbook.autorecovery.moving import MoveOptions, Mover, Share, shares
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import BookieId
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values

@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from typing import Any
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import stripe_mask
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from quorumbook.client import BookKeeper, ClientOptions
+from quorumbook.client.client import BookKeeper
+from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
 from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
 from quorumbook.metadata.nodes import create_with_parents, set_alike

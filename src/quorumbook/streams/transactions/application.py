@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from quorumbook.client import BookKeeper
+from quorumbook.client.client import BookKeeper
 from quorumbook.env import logger
 from quorumbook.errors import MetadataVersionConflict, NodeNotEmptyError, QuorumbookError
 from quorumbook.ids import LedgerId

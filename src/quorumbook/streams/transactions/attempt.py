@@ -12,7 +12,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quorumbook.client import BookKeeper, LedgerWriter
+from quorumbook.client.client import BookKeeper
+from quorumbook.client.writer import LedgerWriter
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.digest import DigestType
