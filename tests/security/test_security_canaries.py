@@ -11,6 +11,7 @@ from typing import Any
 from security_harness import SOLO, secure_cluster
 
 from quorumbook.autorecovery import pages as recovery_pages
+from quorumbook.bookie.options import HttpOptions
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import master_key
 from quorumbook.spark.jobs.ingest import IngestOptions
@@ -55,7 +56,7 @@ async def test_no_answer_over_http_and_no_log_of_it_has_a_secret(
         files[name].write_text(f"{text}\n")
         files[name].chmod(0o600)
     auth: Any = {"auth_plugin": "shared-secret", "auth_settings": str(files["secrets"])}
-    served = {**auth, "http_port": -1, "http_token_file": str(files["token"])}
+    served = {**auth, "http": HttpOptions(token_file=str(files["token"]))}
     said = []
     async with secure_cluster(tmp_path, **served) as cluster, cluster.connect(**auth) as bk:
         async with await bk.create_ledger(**SOLO, password=PASSWORD.encode()) as ledger:

@@ -96,6 +96,8 @@ def _other(option: Option) -> str:
             return str(not option.default).lower()
         case Kind.LIST:
             return "a, b"
+        case Kind.LABELS:
+            return "a=b, c=d"
         case Kind.TEXT | Kind.PLUG_IN | Kind.PROGRAM:
             return "some text, with = and \N{EURO SIGN}"
     low = option.minimum if option.minimum is not None else 1
