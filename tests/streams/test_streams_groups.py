@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import pytest
 
 from doubles.sessions import end_session_of
-from quorumbook.errors import LocalProtocolError, QuorumbookError
+from quorumbook.errors import ConfigError, LocalProtocolError, QuorumbookError
 from quorumbook.streams import (
     Consumer,
     Namespace,
@@ -322,7 +322,7 @@ async def test_groups_are_listed_and_deleted_and_mistakes_are_said(
     assert [cursor.name for cursor in await mine.partitions[0].cursors()] == ["b"]
     with pytest.raises(InvalidStreamNameError):
         mine.consumer("a/b")
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError):
         mine.consumer("c", no_such_option=1)
     readonly = await Namespace.open(f"{ns.client.metadata_uri}#{ns.path}", read_only=True)
     async with readonly:

@@ -7,14 +7,14 @@ import contextlib
 import dataclasses
 import hmac
 from collections.abc import AsyncGenerator, Generator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from quorumbook.client.bookies import Bookies
 from quorumbook.client.closing import Closing
 from quorumbook.client.context import Context
 from quorumbook.client.creation import create
 from quorumbook.client.handshake import security_of
-from quorumbook.client.options import ClientOptions
+from quorumbook.client.options import ClientOptions, LedgerWriterKeywords
 from quorumbook.client.racks import rack_source
 from quorumbook.client.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
@@ -26,6 +26,7 @@ from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
     ClientClosedError,
+    ConfigError,
     LedgerClosedError,
     LocalProtocolError,
     MetadataVersionConflict,
@@ -202,7 +203,7 @@ class BookKeeper(Closing):
         writer_chosen_ids: bool = False,
         deferred_sync: bool = False,
         bookie_labels: Mapping[str, str] | None = None,
-        **options: Any,
+        **options: Unpack[LedgerWriterKeywords],
     ) -> LedgerWriter:
         """Create a ledger and return its writer.
 
@@ -220,7 +221,8 @@ class BookKeeper(Closing):
                 synced, and only that moves the last add confirmed.
             bookie_labels: Labels that every bookie of the ledger carries, now and whenever one is
                 replaced; those of the client's options if not given.
-            options: Options of ``ClientOptions`` that this writer has otherwise.
+            options: Those of ``LedgerWriterKeywords``, where this writer has them otherwise than
+                its client.
 
         Raises:
             NotEnoughBookiesError: fewer than ``ensemble_size`` bookies take writes and carry the
@@ -229,9 +231,7 @@ class BookKeeper(Closing):
             LedgerExistsError: there is a ledger of the given id.
             LocalProtocolError: the sizes contradict each other, or the placement policy.
         """
-        if bookie_labels is not None:
-            options["bookie_labels"] = bookie_labels
-        own = self._options_with(options)
+        own = self._options_with(options, bookie_labels)
         metadata, version = await self._create(
             own,
             Shape(ensemble_size, write_quorum_size, ack_quorum_size),
@@ -270,9 +270,8 @@ class BookKeeper(Closing):
         carries a mark in its custom metadata, by which the claim is made once only.
         """
         self._running()
-        own = {} if bookie_labels is None else {"bookie_labels": bookie_labels}
         metadata, _ = await self._create(
-            self._options_with(own),
+            self._options_with({}, bookie_labels),
             Shape(ensemble_size, write_quorum_size, ack_quorum_size),
             ledger_id,
             password,
@@ -287,7 +286,7 @@ class BookKeeper(Closing):
         *,
         password: bytes = b"",
         deferred_sync: bool = False,
-        **options: Any,
+        **options: Unpack[LedgerWriterKeywords],
     ) -> LedgerWriter:
         """Become the writer of a ledger that ``create_unwritten_ledger`` made.
 
@@ -295,7 +294,8 @@ class BookKeeper(Closing):
             ledger_id: Which.
             password: The one it was created with.
             deferred_sync: As in ``create_ledger``.
-            options: Options of ``ClientOptions`` that this writer has otherwise.
+            options: Those of ``LedgerWriterKeywords``, where this writer has them otherwise than
+                its client.
 
         Raises:
             NoSuchLedgerInMetadataError: there is no such ledger.
@@ -470,13 +470,16 @@ class BookKeeper(Closing):
     def _limit(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         return limit(self._options.operation_timeout_s, what)
 
-    def _options_with(self, options: dict[str, Any]) -> ClientOptions:
-        if not options:
+    def _options_with(
+        self, options: LedgerWriterKeywords, bookie_labels: Mapping[str, str] | None = None
+    ) -> ClientOptions:
+        if not options and bookie_labels is None:
             return self._options
-        names = {field.name for field in dataclasses.fields(ClientOptions)}
-        if not options.keys() <= names:
-            ClientOptions.of(options)  # raises, and suggests the nearest name
-        return dataclasses.replace(self._options, **options)
+        for name in options.keys() - LedgerWriterKeywords.__annotations__.keys():
+            ClientOptions.of({name: getattr(self._options, name, None)})  # raises if there is none
+            raise ConfigError(f"{name} is an option of connect, not of one ledger's writer")
+        labels = self._options.bookie_labels if bookie_labels is None else bookie_labels
+        return dataclasses.replace(self._options, bookie_labels=labels, **options)
 
     async def _create(
         self,

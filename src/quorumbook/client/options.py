@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from quorumbook.env import TlsOptions
 from quorumbook.errors import ConfigError
@@ -157,6 +157,20 @@ class ClientOptions(Options):
     def check_together(self) -> None:
         """Refuse labels that are none."""
         checked_labels(self.bookie_labels, "bookie_labels")
+
+
+class LedgerWriterKeywords(TypedDict, total=False):
+    """The options of ``ClientOptions`` that one ledger's writer may have otherwise."""
+
+    add_timeout_s: float
+    add_quorum_timeout_s: float
+    lac_delay_s: float
+    max_pending_entries: int
+    max_pending_bytes: int
+    delay_ensemble_change: bool
+    require_replacement: bool
+    max_ensemble_changes: int
+    opportunistic_striping: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,12 @@ from quorumbook.streams.namespace import Namespace, NamespaceEvent
 from quorumbook.streams.on_top.byte_stream import ByteStream
 from quorumbook.streams.on_top.state_machine import Command, State, StateMachine
 from quorumbook.streams.on_top.table_view import Change, TableView
-from quorumbook.streams.partitions.consumer import Consumer, ConsumerOptions, Delivery
+from quorumbook.streams.partitions.consumer import Consumer, Delivery
+from quorumbook.streams.partitions.options import (
+    ConsumerOptions,
+    PartitionedReaderOptions,
+    PartitionedWriterOptions,
+)
 from quorumbook.streams.partitions.partitioning import PartitionAppended, StreamCut
 from quorumbook.streams.partitions.reader import PartitionedReader, PartitionRecord
 from quorumbook.streams.partitions.stream import GroupInfo, PartitionedStream
@@ -70,8 +75,10 @@ __all__ = [
     "PartitionAppended",
     "PartitionRecord",
     "PartitionedReader",
+    "PartitionedReaderOptions",
     "PartitionedStream",
     "PartitionedWriter",
+    "PartitionedWriterOptions",
     "Position",
     "ReaderOptions",
     "Record",

@@ -26,6 +26,7 @@ from quorumbook.metadata.election import Election, named_election
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.store import Create, Delete, MetadataStore, Operation, Watch
 from quorumbook.metadata.uri import open_store
+from quorumbook.options import takes
 from quorumbook.streams.errors import (
     AccessDeniedError,
     StreamError,
@@ -48,6 +49,7 @@ from quorumbook.streams.metadata.namespace_nodes import (
     write_binding,
     write_policy,
 )
+from quorumbook.streams.metadata.namespace_options import NamespaceOptions
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
 from quorumbook.streams.metadata.stream_nodes import StreamNodes
 from quorumbook.streams.on_top.state_snapshots import snapshot_ledgers
@@ -93,48 +95,35 @@ class Namespace(Closing):
     # Life ----------------------------------------------------------------------------------
 
     @classmethod
-    async def open(
-        cls,
-        address: str,
-        *,
-        client: BookKeeper | None = None,
-        client_id: str = "",
-        read_only: bool = False,
-        bind: bool = False,
-        env: Env | None = None,
-        **options: Any,
-    ) -> Namespace:
+    @takes(NamespaceOptions)
+    async def open(cls, address: str, **options: Any) -> Namespace:
         """Open a namespace.
 
         Args:
             address: Such as ``sqlite:///data/metadata.db#/orders``; see ``metadata.address``.
-            client: A client of its cluster; without it one is made, and closed with it.
-            client_id: Under which name its writers hold locks; one is made up if not given.
-            read_only: Refuse whatever would change it.
-            bind: Make the node a namespace if it is none yet.
-            env: The world it lives in.
-            options: Those of ``ClientOptions``, for the client that is made.
+            options: Others of ``NamespaceOptions``.
 
         Raises:
             NamespaceNotBoundError: the node is no namespace.
             ConfigError: the address is none.
         """
-        parsed = parse_address(address)
+        parsed, own = parse_address(address), NamespaceOptions.of({"address": address} | options)
+        client = own.client
         async with contextlib.AsyncExitStack() as owned:
-            if bind:
-                await cls._bind_once(parsed, client, env)
+            if own.bind:
+                await cls._bind_once(parsed, client, own.env)
             if client is not None and not parsed.is_peer_form:
                 store = (await client.start()).store
                 binding = await read_binding(store, parsed.path)
             else:
-                client, store, binding = await connect_as_bound(parsed, env, options, owned)
+                client, store, binding = await connect_as_bound(parsed, own.env, own, owned)
             return cls(
                 client,
                 store,
                 parsed.path,
                 binding,
-                client_id=client_id or f"quorumbook-{store.env.random.getrandbits(32):08x}",
-                is_read_only=read_only,
+                client_id=own.client_id or f"quorumbook-{store.env.random.getrandbits(32):08x}",
+                is_read_only=own.read_only,
                 owned=owned.pop_all(),
             )
 

@@ -12,11 +12,12 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from quorumbook.client.closing import Closing
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError
 from quorumbook.metadata.store import Watch
+from quorumbook.options import takes
 from quorumbook.streams.cursors.cursor import Cursor, list_cursors, open_cursor
 from quorumbook.streams.cursors.lag import Lag, last_record_of, measure_lag, records_between
 from quorumbook.streams.cursors.reader import CursorReader, lock_cursor, resume_position
@@ -26,7 +27,7 @@ from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
-from quorumbook.streams.reading.options import ReaderOptions
+from quorumbook.streams.reading.options import ReaderOptions, ReadingKeywords, check_plain
 from quorumbook.streams.reading.reader import ReportingReader, StreamReader
 from quorumbook.streams.reading.seek import (
     SequenceId,
@@ -153,58 +154,49 @@ class Stream:
         policy.over((await self.context.namespace_policy()).over(DEFAULTS))
         await self.context.set_policy(policy, expected)
 
-    def writer(
-        self,
-        *,
-        wait_for_lock_s: float | None = 0,
-        takeover: Literal["never", "if_expired", "force"] = "if_expired",
-        **options: Any,
-    ) -> Opening[StreamWriter]:
+    @takes(WriterOptions)
+    def writer(self, **options: Any) -> Opening[StreamWriter]:
         """Become the writer: ``async with stream.writer() as writer``, or await it.
 
         Args:
-            wait_for_lock_s: How long another writer may keep the lock; None: as long as it likes.
-            takeover: What to do about a segment that another writer left in progress.
-                ``if_expired`` takes it over when its lock is free, ``force`` pushes a writer out
-                that still has the lock (safe: its ledger is fenced), ``never`` leaves it alone.
             options: Those of ``WriterOptions``.
 
         Raises:
             StreamNotFoundError: there is no such stream.
             WriterBusyError: somebody else writes it.
             StreamSealedError: it was sealed.
+            ConfigError: there is no such option, or its value is out of bounds.
         """
-        writer_options = WriterOptions(**options)
+        writer_options = WriterOptions.of(options)
 
         async def open_writer() -> StreamWriter:
-            writer = StreamWriter(self.context, writer_options, self.context.lock())
-            return await writer.open(wait_s=wait_for_lock_s, takeover=takeover)
+            return await StreamWriter(self.context, writer_options, self.context.lock()).open()
 
         return Opening(open_writer)
 
     @overload
     def reader(
         self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
-        on_gap: Literal["raise"] = ..., include_control: Literal[False] = ..., **options: Any,
+        cursor: None = ..., on_gap: Literal["raise"] = ..., include_control: Literal[False] = ...,
+        **options: Unpack[ReadingKeywords],
     ) -> Opening[StreamReader]: ...  # fmt: skip
     @overload
     def reader(
         self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
-        on_gap: Literal["report"], include_control: bool = ..., **options: Any,
+        cursor: None = ..., on_gap: Literal["report"], include_control: bool = ...,
+        **options: Unpack[ReadingKeywords],
     ) -> Opening[ReportingReader]: ...  # fmt: skip
     @overload
     def reader(
         self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
-        on_gap: Literal["raise"] = ..., include_control: Literal[True], **options: Any,
+        cursor: None = ..., on_gap: Literal["raise"] = ..., include_control: Literal[True],
+        **options: Unpack[ReadingKeywords],
     ) -> Opening[ReportingReader]: ...  # fmt: skip
     @overload
     def reader(
         self, start: Start = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: str, exclusive: bool = ...,
-        wait_for_lock_s: float | None = ..., auto_commit_s: float = ..., **options: Any,
+        cursor: str, exclusive: bool = ..., wait_for_lock_s: float | None = ...,
+        auto_commit_s: float = ..., **options: Unpack[ReadingKeywords],
     ) -> Opening[CursorReader]: ...  # fmt: skip
     def reader(
         self,
@@ -212,14 +204,13 @@ class Stream:
         *,
         end: Position | None = None,
         tail: bool = True,
-        on_truncated: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "report"] = "raise",
         include_control: bool = False,
         cursor: str | None = None,
         exclusive: bool = False,
         wait_for_lock_s: float | None = 0,
         auto_commit_s: float = 0,
-        **options: Any,
+        **options: Unpack[ReadingKeywords],
     ) -> Opening[StreamReader] | Opening[ReportingReader] | Opening[CursorReader]:
         """Read: ``async with stream.reader() as reader``, or await it.
 
@@ -228,7 +219,6 @@ class Stream:
                 ``"earliest"`` or ``"latest"``.
             end: The position before which to stop.
             tail: Wait for more at the end, instead of stopping there.
-            on_truncated: Whether to raise or to go on where records due were truncated away.
             on_gap: Whether to raise where records are missing, or to hand out a ``Gap`` there that
                 says which, and to go on behind them; not for readers by a cursor.
             include_control: Hand out control records, too; not for readers by a cursor.
@@ -246,10 +236,10 @@ class Stream:
             CursorBusyError: somebody else reads by the cursor alone.
             DataLossError: reading comes to where records are missing; its ``gap`` says which.
         """
-        reader_options = ReaderOptions(
-            end=end, tail=tail, on_truncated=on_truncated, on_gap=on_gap,
-            include_control=include_control, **options,
-        )  # fmt: skip
+        reader_options = ReaderOptions.of(
+            {"end": end, "tail": tail, "on_gap": on_gap, "include_control": include_control}
+            | options
+        )
         context = self.context
 
         async def begin() -> Position | None:
@@ -274,7 +264,7 @@ class Stream:
             return CursorReader(reader, found, lock, auto_commit_s)
 
         if cursor is not None:
-            reader_options.check_plain("a reader by a cursor")
+            check_plain("a reader by a cursor", reader_options.keywords())
             return Opening(lambda: open_by_cursor(cursor))
         if reader_options.has_notices:
             return Opening(open_reporting)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from quorumbook.client import client as aio
-from quorumbook.client.options import ClientOptions
+from quorumbook.client.options import ClientOptions, LedgerWriterKeywords
 from quorumbook.env import Env
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
@@ -81,7 +81,7 @@ class BookKeeper(Closing):
         writer_chosen_ids: bool = False,
         deferred_sync: bool = False,
         bookie_labels: Mapping[str, str] | None = None,
-        **options: Any,
+        **options: Unpack[LedgerWriterKeywords],
     ) -> LedgerWriter:
         """Create a ledger and return its writer; see ``quorumbook.BookKeeper``."""
         writer = self.run(
@@ -137,7 +137,7 @@ class BookKeeper(Closing):
         *,
         password: bytes = b"",
         deferred_sync: bool = False,
-        **options: Any,
+        **options: Unpack[LedgerWriterKeywords],
     ) -> LedgerWriter:
         """Become the writer of a ledger nobody wrote; see ``quorumbook.BookKeeper``."""
         return LedgerWriter(

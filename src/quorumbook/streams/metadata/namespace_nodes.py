@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
@@ -22,14 +21,13 @@ from quorumbook.streams.metadata.policy import StreamPolicy
 async def connect_as_bound(
     parsed: NamespaceAddress,
     env: Env | None,
-    options: dict[str, Any],
+    options: ClientOptions,
     owned: contextlib.AsyncExitStack,
 ) -> tuple[BookKeeper, MetadataStore, Binding]:
     """Open client and store as the binding says."""
-    made = ClientOptions.of(options)
     if not parsed.is_peer_form:
         client = await owned.enter_async_context(
-            BookKeeper(parsed.metadata_uri, options=made, env=env)
+            BookKeeper(parsed.metadata_uri, options=options, env=env)
         )
         return (
             client,
@@ -37,12 +35,12 @@ async def connect_as_bound(
             await read_binding(client.store, parsed.path),
         )
     # Locks of streams are in this session, registrations and ledgers in the client's.
-    store = await open_store(parsed.metadata_uri, env, session_timeout_s=made.session_timeout_s)
+    store = await open_store(parsed.metadata_uri, env, session_timeout_s=options.session_timeout_s)
     owned.push_async_callback(store.close)
     binding = await read_binding(store, parsed.path)
     servers = binding.bk_servers or servers_of(parsed.metadata_uri)
     uri = f"zk://{servers}{binding.ledgers_path}"
-    client = await owned.enter_async_context(BookKeeper(uri, options=made, env=env))
+    client = await owned.enter_async_context(BookKeeper(uri, options=options, env=env))
     return client, store, binding
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from quorumbook.client.closing import Closing
 from quorumbook.client.waiting import again
 from quorumbook.env import logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import BackpressureError, LocalProtocolError, QuorumbookError
+from quorumbook.options import takes
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError, RecordTooLargeError
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.on_top.following import Follower
@@ -24,6 +25,7 @@ from quorumbook.streams.on_top.state_snapshots import Snapshot, SnapshotStore
 from quorumbook.streams.reading.batches import Record
 from quorumbook.streams.stream import Stream
 from quorumbook.streams.writing.appended import Appended
+from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.writer import StreamWriter
 
 _log = logger("streams.state_machine")
@@ -156,16 +158,14 @@ class StateMachine(Closing, Generic[S]):
 
     # Leading -------------------------------------------------------------------------------
 
-    async def lead(
-        self,
-        *,
-        takeover: Literal["never", "if_expired", "force"] = "if_expired",
-        wait_for_lock_s: float | None = 0,
-        **options: Any,
-    ) -> None:
+    @takes(WriterOptions)
+    async def lead(self, **options: Any) -> None:
         """Become the leader: shut the last one out, and apply everything it has stored.
 
-        The arguments are those of ``Stream.writer``; while it waits, this replica follows.
+        While it waits, this replica follows.
+
+        Args:
+            options: Those of ``WriterOptions``.
 
         Raises:
             WriterBusyError: another one leads.
@@ -176,9 +176,7 @@ class StateMachine(Closing, Generic[S]):
             await asyncio.wait([self._leaving])
         if self._writer is not None:
             return
-        writer = await self._stream.writer(
-            takeover=takeover, wait_for_lock_s=wait_for_lock_s, **options
-        )
+        writer = await self._stream.writer(**options)
         try:
             # From here on nobody else appends, and every segment has its end.
             await self._follower.pause()

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from quorumbook.client.closing import Closing
 from quorumbook.env import logger, patience
@@ -28,12 +26,11 @@ from quorumbook.streams.errors import CursorConflictError, PartitionLostError
 from quorumbook.streams.partitions.group_nodes import GroupNodes
 from quorumbook.streams.partitions.group_state import GroupState, next_steps
 from quorumbook.streams.partitions.merging import Merged
+from quorumbook.streams.partitions.options import ConsumerOptions
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
 from quorumbook.streams.reading.batches import RecordBatch
-from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.reader import StreamReader
-from quorumbook.streams.reading.seek import Time
 from quorumbook.streams.stream import Stream
 
 _log = logger("streams.consumer")
@@ -42,34 +39,6 @@ _RETRY_LAST_S = 5.0
 #: Watches may be lost; a look now and then costs little.
 _LOOK_S = 30.0
 _CLOSE_S = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
-    """How a member of a group works.
-
-    Attributes:
-        start: Where the group begins in a partition that it has never read.
-        auto_commit_s: How often to move the cursors behind what is done: the records before the
-            last call for more; 0: the application commits.
-        holds_retention: Whether retention keeps what the group has not passed; None: as it is.
-        release_timeout_s: How long a partition that another member is to have waits for the
-            application to be done with the records it has in hand.
-        max_deliveries: A record that was refused (``nack``) so often is given up; 0: never.
-        dead_letter: The stream that gets what is given up, made if there is none; None: it is
-            logged, and counts as done.
-        on_revoked: Called with a partition before it is released.
-        on_assigned: Called with a partition before its first record is handed out.
-    """
-
-    start: Time | Literal["earliest", "latest"] = "earliest"
-    auto_commit_s: float = 1.0
-    holds_retention: bool | None = None
-    release_timeout_s: float = 30.0
-    max_deliveries: int = 0
-    dead_letter: str | None = None
-    on_revoked: Callable[[int], Awaitable[None]] | None = None
-    on_assigned: Callable[[int], Awaitable[None]] | None = None
 
 
 class Delivery(PartitionRecord):
@@ -100,6 +69,12 @@ class _Share:
             _log.warning("%r is left as it is: %s", self.cursor, error)
 
 
+async def _told(callback: Callable[[int], Awaitable[None] | None] | None, number: int) -> None:
+    answer = None if callback is None else callback(number)
+    if answer is not None:
+        await answer
+
+
 class Consumer(Closing):
     """A member of a group; made by ``PartitionedStream.consumer``.
 
@@ -110,18 +85,16 @@ class Consumer(Closing):
         self,
         find_partitions: Callable[[Watch | None], Awaitable[tuple[Stream, ...]]],
         nodes: GroupNodes,
-        group: str,
         options: ConsumerOptions,
-        reader_options: ReaderOptions,
         letters: DeadLetters,
     ) -> None:
         """Take what finds the stream's partitions, and the group's nodes; ``open`` joins."""
         self._find_partitions = find_partitions
         self._partitions: tuple[Stream, ...] = ()
         self._nodes = nodes
-        self._group = group
+        self._group = options.group
         self._options = options
-        self._reader_options = reader_options
+        self._reader_options = options.of_stream()
         self._letters = letters
         #: Another one for each session.
         self._member = ""
@@ -432,8 +405,7 @@ class Consumer(Closing):
             return  # the session ended meanwhile
         await cursor.take(self._member)
         first = await resume_position(stream.context, cursor)
-        if options.on_assigned is not None:
-            await options.on_assigned(number)
+        await _told(options.on_assigned, number)
         if number not in self._claims:
             return
         reader = StreamReader(stream.context, first, self._reader_options)
@@ -452,8 +424,8 @@ class Consumer(Closing):
                     while number in self._in_hand or ~number in self._in_hand:
                         self._came_back.clear()
                         await self._came_back.wait()
-            if self._options.on_revoked is not None and number in self._shares:
-                await self._options.on_revoked(number)
+            if number in self._shares:
+                await _told(self._options.on_revoked, number)
             await end(pumps)
             await self._drop(number, commits=True)
         member = self._member

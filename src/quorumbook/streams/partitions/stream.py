@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch
+from quorumbook.options import takes
 from quorumbook.streams.cursors.cursor import Cursor, check_cursor_name, read_cursor
 from quorumbook.streams.errors import (
     StreamError,
@@ -31,21 +31,26 @@ from quorumbook.streams.errors import (
 )
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import Namespace
-from quorumbook.streams.partitions.consumer import Consumer, ConsumerOptions
+from quorumbook.streams.partitions.consumer import Consumer
 from quorumbook.streams.partitions.group_nodes import GroupNodes, delete_group_nodes, group_names
+from quorumbook.streams.partitions.options import (
+    ConsumerOptions,
+    PartitionedReaderOptions,
+    PartitionedWriterOptions,
+)
 from quorumbook.streams.partitions.partition_node import encoded, node_of, read_partition_count
 from quorumbook.streams.partitions.partitioning import StreamCut, partition_name, partition_of
 from quorumbook.streams.partitions.reader import PartitionedReader
 from quorumbook.streams.partitions.redelivery import DeadLetters
 from quorumbook.streams.partitions.writer import PartitionedWriter
-from quorumbook.streams.reading.options import ReaderOptions
+from quorumbook.streams.reading.options import check_plain
 from quorumbook.streams.reading.seek import Start, Time, end_position
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
 from quorumbook.streams.stream import Opening, Stream
+from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.writer import StreamWriter
 
 MAX_PARTITIONS = 10_000
-_STREAM_ONLY = ("on_gap", "include_control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,20 +223,19 @@ class PartitionedStream:
         """Return the partition that a key's records are in."""
         return partition_of(key, len(self.partitions))
 
-    def writer(
-        self, *, partitions: Iterable[int] | None = None, **options: Any
-    ) -> Opening[PartitionedWriter]:
+    @takes(PartitionedWriterOptions)
+    def writer(self, **options: Any) -> Opening[PartitionedWriter]:
         """Become the writer of partitions: ``async with orders.writer() as writer``.
 
         Args:
-            partitions: Which; all if not given.  Each has one writer, so several processes share
-                them out.
-            options: Those of ``Stream.writer``, for each.
+            options: Those of ``PartitionedWriterOptions``.
 
         Raises:
             WriterBusyError: somebody writes one of them; none is held then.
+            ConfigError: there is no such option, or its value is out of bounds.
         """
-        numbers = self._chosen(partitions)
+        numbers = self._chosen(PartitionedWriterOptions.of(options).partitions)
+        options.pop("partitions", None)
 
         return Opening(lambda: self._open_writer(numbers, options))
 
@@ -253,6 +257,7 @@ class PartitionedStream:
             raise
         return PartitionedWriter(self.name, len(self.partitions), opened)
 
+    @takes(WriterOptions)
     async def seal(self, **options: Any) -> None:
         """End all partitions for ever; those that are sealed already stay so.
 
@@ -269,28 +274,23 @@ class PartitionedStream:
         async with await self._open_writer(numbers, options, skips_sealed=True) as writer:
             await writer.seal()
 
+    @takes(PartitionedReaderOptions)
     def reader(
-        self,
-        start: StreamCut | Time | Literal["earliest", "latest"] = "earliest",
-        *,
-        end: StreamCut | None = None,
-        tail: bool = True,
-        partitions: Iterable[int] | None = None,
-        **options: Any,
+        self, start: StreamCut | Time | Literal["earliest", "latest"] = "earliest", **options: Any
     ) -> Opening[PartitionedReader]:
         """Read partitions at the same time: ``async with orders.reader() as reader``.
 
         Args:
-            start: For all of them, or a StreamCut that says it for each; one that it does not
-                name is read from its first record on.
-            end: Positions before which to stop.
-            tail: Wait for more at the end, instead of stopping there.
-            partitions: Which; all if not given.
-            options: Others of ``Stream.reader``, for each.
+            start: For all of them, or a StreamCut that says it for each.
+            options: Others of ``PartitionedReaderOptions``.
+
+        Raises:
+            ConfigError: there is no such option, or its value is out of bounds.
         """
-        numbers = self._chosen(partitions)
-        own = {name: options[name] for name in _STREAM_ONLY if name in options}
-        ReaderOptions(**own).check_plain("a reader of partitions")
+        check_plain("a reader of partitions", options)
+        own = PartitionedReaderOptions.of({"start": start} | options)
+        numbers, end = self._chosen(own.partitions), own.end
+        each = {name: options[name] for name in options.keys() - {"partitions", "end"}}
 
         async def open_reader() -> PartitionedReader:
             opened = PartitionedReader()
@@ -302,9 +302,7 @@ class PartitionedStream:
                     elif number in start:
                         begin = start[number]
                     stop = None if end is None else end.get(number)
-                    reader = await self.partitions[number].reader(
-                        begin, end=stop, tail=tail, **options
-                    )
+                    reader = await self.partitions[number].reader(begin, end=stop, **each)
                     opened.add(number, reader)
             except BaseException:
                 await opened.close()
@@ -313,6 +311,7 @@ class PartitionedStream:
 
         return Opening(open_reader)
 
+    @takes(ConsumerOptions)
     def consumer(self, group: str, **options: Any) -> Opening[Consumer]:
         """Join a group that consumes the stream: ``async with orders.consumer("billing") as …``.
 
@@ -321,28 +320,25 @@ class PartitionedStream:
 
         Args:
             group: Its name; it is made if there is none.
-            options: Those of ``ConsumerOptions``, and others of ``ReaderOptions``.
+            options: Others of ``ConsumerOptions``.
 
         Raises:
             InvalidStreamNameError: no group is called that.
-            ConfigError: a stream of dead letters is named, and when a record is dead is not.
+            ConfigError: there is no such option, its value is out of bounds, or a stream of dead
+                letters is named, and when a record is dead is not.
         """
         check_cursor_name(group)
-        names = {field.name for field in dataclasses.fields(ConsumerOptions)}
-        own = ConsumerOptions(**{name: options.pop(name) for name in names & options.keys()})
-        reader_options, dead = ReaderOptions(**options), own.dead_letter
-        reader_options.check_plain("a consumer")
-        if dead is not None and own.max_deliveries < 1:
-            raise ConfigError("dead_letter says where records go, and max_deliveries not when")
+        check_plain("a consumer", options)
+        own = ConsumerOptions.of({"group": group} | options)
 
         async def join() -> Consumer:
             stream = None
-            if dead is not None:
-                await self.namespace.create_stream(dead, exist_ok=True)
-                stream = self.namespace.stream(dead)
+            if own.dead_letter is not None:
+                await self.namespace.create_stream(own.dead_letter, exist_ok=True)
+                stream = self.namespace.stream(own.dead_letter)
             letters = DeadLetters(group, own.max_deliveries, stream)
             nodes = self._group_nodes(group)
-            return await Consumer(self._find, nodes, group, own, reader_options, letters).open()
+            return await Consumer(self._find, nodes, own, letters).open()
 
         return Opening(join)
 

@@ -83,14 +83,14 @@ class StreamWriter(ClosingQuietly):
 
     # Life ----------------------------------------------------------------------------------
 
-    async def open(self, *, wait_s: float | None, takeover: str) -> StreamWriter:
+    async def open(self) -> StreamWriter:
         """Take lock and stream; ``Stream.writer`` does it."""
-        context = self._context
+        context, takeover = self._context, self._options.takeover
         context.check_writable()
         access = await context.access()
         if access.denies_write or access.denies_acquire:
             raise AccessDeniedError(f"nobody may write stream {context.name}")
-        await self._lock.acquire(wait_s=wait_s, by_force=takeover == "force")
+        await self._lock.acquire(wait_s=self._options.wait_for_lock_s, by_force=takeover == "force")
         try:
             if takeover == "never":
                 await self._check_nothing_in_progress()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from quorumbook.env import Env
+from quorumbook.options import takes
 from quorumbook.streams import namespace as aio
 from quorumbook.streams.format.binding import AccessControl
+from quorumbook.streams.metadata import namespace_options as aio_options
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import NamespaceEvent
 from quorumbook.streams.retention.orphans import Orphan
@@ -24,6 +27,13 @@ def unwrapped(namespace: Namespace) -> aio.Namespace:
     return namespace._aio  # noqa: SLF001 - of this module
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceOptions(aio_options.NamespaceOptions):
+    """The options of ``Namespace.open``; the client is a blocking one."""
+
+    client: BookKeeper | None = None  # type: ignore[assignment]  # of the twin
+
+
 class Namespace(Closing):
     """The blocking twin of ``quorumbook.streams.Namespace``."""
 
@@ -33,31 +43,12 @@ class Namespace(Closing):
         self._aio = namespace
 
     @classmethod
-    def open(
-        cls,
-        address: str,
-        *,
-        client: BookKeeper | None = None,
-        client_id: str = "",
-        read_only: bool = False,
-        bind: bool = False,
-        env: Env | None = None,
-        **options: Any,
-    ) -> Namespace:
+    @takes(NamespaceOptions)
+    def open(cls, address: str, **options: Any) -> Namespace:
         """Open a namespace; see ``quorumbook.streams.Namespace``."""
-        return cls(
-            run_once(
-                lambda: aio.Namespace.open(
-                    address,
-                    client=None if client is None else client_of(client),
-                    client_id=client_id,
-                    read_only=read_only,
-                    bind=bind,
-                    env=env,
-                    **options,
-                )
-            )
-        )
+        if options.get("client") is not None:
+            options["client"] = client_of(options["client"])
+        return cls(run_once(lambda: aio.Namespace.open(address, **options)))
 
     @staticmethod
     def bind(

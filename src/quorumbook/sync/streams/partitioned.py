@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorumbook.errors import BackpressureError, QuorumbookError
+from quorumbook.options import takes
 from quorumbook.streams.errors import StreamSealedError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.partitions import stream as aio
+from quorumbook.streams.partitions.options import (
+    ConsumerOptions,
+    PartitionedReaderOptions,
+    PartitionedWriterOptions,
+)
 from quorumbook.streams.partitions.partitioning import (
     PartitionAppended,
     Partitioner,
@@ -34,7 +40,7 @@ from quorumbook.sync.loop import Closing, ClosingQuietly, Owned, run_once
 from quorumbook.sync.streams.consumer import Consumer, on_thread
 from quorumbook.sync.streams.cursor import Cursor
 from quorumbook.sync.streams.namespace import Namespace, unwrapped
-from quorumbook.sync.streams.stream import Stream, writer_options
+from quorumbook.sync.streams.stream import Stream
 from quorumbook.sync.streams.writer import StreamWriter
 
 _READ_AT_ONCE = 1000
@@ -128,37 +134,29 @@ class PartitionedStream(Owned):
         """Return the partition that a key's records are in."""
         return self._aio.partition_of(key)
 
-    def writer(
-        self, *, partitions: Iterable[int] | None = None, **options: Any
-    ) -> PartitionedWriter:
+    @takes(PartitionedWriterOptions)
+    def writer(self, **options: Any) -> PartitionedWriter:
         """Become the writer of partitions; see the asyncio twin."""
+        own = PartitionedWriterOptions.of(options)
 
         async def begin() -> PartitionedWriter:
-            opened = await self._aio.writer(partitions=partitions, **options)
-            return PartitionedWriter(
-                self.name, len(self.partitions), opened, writer_options(options)
-            )
+            opened = await self._aio.writer(**options)
+            return PartitionedWriter(self.name, len(self.partitions), opened, own)
 
         return self.run(begin)
 
+    @takes(PartitionedReaderOptions)
     def reader(
-        self,
-        start: StreamCut | Time | Literal["earliest", "latest"] = "earliest",
-        *,
-        end: StreamCut | None = None,
-        tail: bool = True,
-        partitions: Iterable[int] | None = None,
-        **options: Any,
+        self, start: StreamCut | Time | Literal["earliest", "latest"] = "earliest", **options: Any
     ) -> PartitionedReader:
         """Read partitions at the same time; see the asyncio twin."""
 
         async def begin() -> PartitionedReader:
-            return PartitionedReader(
-                await self._aio.reader(start, end=end, tail=tail, partitions=partitions, **options)
-            )
+            return PartitionedReader(await self._aio.reader(start, **options))
 
         return self.run(begin)
 
+    @takes(ConsumerOptions)
     def consumer(self, group: str, **options: Any) -> Consumer:
         """Join a group that consumes the stream; see the asyncio twin.
 
@@ -189,6 +187,7 @@ class PartitionedStream(Owned):
         """Return where each partition ends now, as far as readers see it."""
         return self.run(self._aio.end)
 
+    @takes(WriterOptions)
     def seal(self, **options: Any) -> None:
         """End all partitions for ever; those that are sealed already stay so."""
         self.run(lambda: self._aio.seal(**options))

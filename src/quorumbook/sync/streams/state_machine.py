@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
+from quorumbook.options import takes
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.on_top import state_machine as aio
 from quorumbook.streams.on_top.state_machine import S
+from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.stream import Stream, unwrapped
 
@@ -70,17 +72,10 @@ class StateMachine(Closing, Generic[S]):
         """Wait until the command at a position is applied."""
         self.run(lambda: self._aio.wait_for(position))
 
-    def lead(
-        self,
-        *,
-        takeover: Literal["never", "if_expired", "force"] = "if_expired",
-        wait_for_lock_s: float | None = 0,
-        **options: Any,
-    ) -> None:
+    @takes(WriterOptions)
+    def lead(self, **options: Any) -> None:
         """Become the leader: shut the last one out, and apply everything it has stored."""
-        self.run(
-            lambda: self._aio.lead(takeover=takeover, wait_for_lock_s=wait_for_lock_s, **options)
-        )
+        self.run(lambda: self._aio.lead(**options))
 
     def propose(self, payload: bytes) -> Any:
         """Append a command, and return what ``apply`` made of it when it was safe.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
+from quorumbook.options import takes
 from quorumbook.streams import stream as aio
 from quorumbook.streams.cursors.lag import Lag
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.options import ReadingKeywords
 from quorumbook.streams.reading.reader import ReportingReader as AioReportingReader
 from quorumbook.streams.reading.seek import SequenceId, Start, Time
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
@@ -29,12 +30,6 @@ from quorumbook.sync.streams.writer import StreamWriter
 def unwrapped(stream: Stream) -> aio.Stream:
     """Return the stream that does the work of a twin."""
     return stream._aio  # noqa: SLF001 - of this module
-
-
-def writer_options(options: dict[str, Any]) -> WriterOptions:
-    """Return the options of a writer among those of ``Stream.writer``."""
-    names = {field.name for field in dataclasses.fields(WriterOptions)}
-    return WriterOptions(**{name: value for name, value in options.items() if name in names})
 
 
 class Stream(Owned):
@@ -62,46 +57,38 @@ class Stream(Owned):
         """Replace what the stream says for itself; see the asyncio twin."""
         self.run(lambda: self._aio.set_policy(policy, expected=expected))
 
-    def writer(
-        self,
-        *,
-        wait_for_lock_s: float | None = 0,
-        takeover: Literal["never", "if_expired", "force"] = "if_expired",
-        **options: Any,
-    ) -> StreamWriter:
+    @takes(WriterOptions)
+    def writer(self, **options: Any) -> StreamWriter:
         """Become the writer: ``with stream.writer() as writer``; see the asyncio twin."""
 
         async def begin() -> StreamWriter:
-            writer = await self._aio.writer(
-                wait_for_lock_s=wait_for_lock_s, takeover=takeover, **options
-            )
-            return StreamWriter(writer, writer_options(options))
+            return StreamWriter(await self._aio.writer(**options), WriterOptions.of(options))
 
         return self.run(begin)
 
     @overload
     def reader(
         self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
-        on_gap: Literal["raise"] = ..., include_control: Literal[False] = ..., **options: Any,
+        cursor: None = ..., on_gap: Literal["raise"] = ..., include_control: Literal[False] = ...,
+        **options: Unpack[ReadingKeywords],
     ) -> StreamReader: ...  # fmt: skip
     @overload
     def reader(
         self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
-        on_gap: Literal["report"], include_control: bool = ..., **options: Any,
+        cursor: None = ..., on_gap: Literal["report"], include_control: bool = ...,
+        **options: Unpack[ReadingKeywords],
     ) -> ReportingReader: ...  # fmt: skip
     @overload
     def reader(
         self, start: Start | Cursor = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: None = ...,
-        on_gap: Literal["raise"] = ..., include_control: Literal[True], **options: Any,
+        cursor: None = ..., on_gap: Literal["raise"] = ..., include_control: Literal[True],
+        **options: Unpack[ReadingKeywords],
     ) -> ReportingReader: ...  # fmt: skip
     @overload
     def reader(
         self, start: Start = ..., *, end: Position | None = ..., tail: bool = ...,
-        on_truncated: Literal["raise", "skip"] = ..., cursor: str, exclusive: bool = ...,
-        wait_for_lock_s: float | None = ..., auto_commit_s: float = ..., **options: Any,
+        cursor: str, exclusive: bool = ..., wait_for_lock_s: float | None = ...,
+        auto_commit_s: float = ..., **options: Unpack[ReadingKeywords],
     ) -> CursorReader: ...  # fmt: skip
     def reader(
         self,
@@ -109,20 +96,19 @@ class Stream(Owned):
         *,
         end: Position | None = None,
         tail: bool = True,
-        on_truncated: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "report"] = "raise",
         include_control: bool = False,
         cursor: str | None = None,
         exclusive: bool = False,
         wait_for_lock_s: float | None = 0,
         auto_commit_s: float = 0,
-        **options: Any,
+        **options: Unpack[ReadingKeywords],
     ) -> StreamReader | ReportingReader | CursorReader:
         """Read: ``with stream.reader() as reader``; see the asyncio twin."""
         begin_at: Any = unwrapped_cursor(start) if isinstance(start, Cursor) else start
         common: dict[str, Any] = {
-            "end": end, "tail": tail, "on_truncated": on_truncated, "on_gap": on_gap,
-            "include_control": include_control, **options,
+            "end": end, "tail": tail, "on_gap": on_gap, "include_control": include_control,
+            **options,
         }  # fmt: skip
 
         async def begin() -> StreamReader | ReportingReader:

@@ -1,0 +1,41 @@
+"""What type checkers refuse: each line that ends with ``# refused`` is an error, no other is."""
+
+from __future__ import annotations
+
+import quorumbook
+import quorumbook.sync
+from quorumbook import BookKeeper
+from quorumbook.streams import Namespace, PartitionedStream, Stream
+
+
+async def ledgers(bk: BookKeeper) -> None:
+    quorumbook.connect("memory://bad", add_timout_s=1)  # refused
+    quorumbook.connect("memory://bad", add_timeout_s="1")  # refused
+    await bk.create_ledger(ensemble=3)  # refused
+    await bk.create_ledger(ensemble_size="3")  # refused
+    await bk.create_ledger(lac_delay_ms=3)  # refused
+    await bk.create_ledger(connect_timeout_s=3)  # refused
+    await bk.open_ledger(0, recovery=True)  # refused
+
+
+async def streams(stream: Stream) -> None:
+    await Namespace.open("memory://bad", readonly=True)  # refused
+    stream.writer(linger_ms=5)  # refused
+    stream.writer(takeover="always")  # refused
+    stream.writer(batch_bytes="1M")  # refused
+    stream.reader(tailing=False)  # refused
+    stream.reader(on_gap="ignore")  # refused
+    stream.reader(idle_warn_s="long")  # refused
+
+
+async def partitions(orders: PartitionedStream) -> None:
+    orders.writer(partition=[0])  # refused
+    orders.reader(tail="no")  # refused
+    orders.consumer()  # refused
+    orders.consumer("billing", max_delivery=5)  # refused
+    orders.consumer("billing", auto_commit_s=None)  # refused
+
+
+def blocking(bk: quorumbook.sync.BookKeeper) -> None:
+    quorumbook.sync.connect("memory://bad", add_timout_s=1)  # refused
+    bk.create_ledger(ensemble=3)  # refused

@@ -1,0 +1,57 @@
+"""What type checkers accept: every factory with some of its keywords, and what it returns."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import quorumbook
+import quorumbook.sync
+from quorumbook import BookKeeper, LedgerReader, LedgerWriter
+from quorumbook.streams import (
+    Consumer,
+    CursorReader,
+    Namespace,
+    PartitionedReader,
+    PartitionedStream,
+    PartitionedWriter,
+    ReportingReader,
+    StreamReader,
+    StreamWriter,
+)
+
+
+async def ledgers() -> None:
+    async with quorumbook.connect("memory://good", add_timeout_s=1.5, sticky_reads=True) as bk:
+        assert_type(bk, BookKeeper)
+        writer = await bk.create_ledger(ensemble_size=1, lac_delay_s=0, max_pending_entries=10)
+        assert_type(writer, LedgerWriter)
+        assert_type(await bk.open_ledger(writer.id, recover=False), LedgerReader)
+
+
+async def streams() -> None:
+    namespace = await Namespace.open("memory://good#/s", bind=True, add_timeout_s=1)
+    assert_type(namespace, Namespace)
+    stream = namespace.stream("s")
+    async with stream.writer(linger_s=0.01, takeover="force", producer="p") as writer:
+        assert_type(writer, StreamWriter)
+    async with stream.reader("earliest", tail=False, idle_warn_s=1) as reader:
+        assert_type(reader, StreamReader)
+    async with stream.reader(on_gap="report") as reporting:
+        assert_type(reporting, ReportingReader)
+    async with stream.reader(cursor="c", exclusive=True, on_truncated="skip") as by_cursor:
+        assert_type(by_cursor, CursorReader)
+
+
+async def partitions(orders: PartitionedStream) -> None:
+    async with orders.writer(partitions=[0], batch_bytes=100) as writer:
+        assert_type(writer, PartitionedWriter)
+    async with orders.reader("latest", tail=False, read_ahead_bytes=1) as reader:
+        assert_type(reader, PartitionedReader)
+    async with orders.consumer("billing", max_deliveries=5, dead_letter="dead") as consumer:
+        assert_type(consumer, Consumer)
+    await orders.seal(takeover="force")
+
+
+def blocking() -> None:
+    with quorumbook.sync.connect("memory://good", add_timeout_s=1.5) as bk:
+        bk.create_ledger(ack_quorum_size=1, max_pending_bytes=1000)
