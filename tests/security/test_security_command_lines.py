@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
-from quorumbook.cli import bench, demo, spark_demo
+from quorumbook.cli import bench
+from quorumbook.cli.cluster.supervisor import BookieProcess, RecoveryProcess
 from quorumbook.cli.common import Call
-from quorumbook.cli.supervisor import BookieProcess, RecoveryProcess
+from quorumbook.cli.demo import commands as demo
+from quorumbook.cli.spark import demo as spark_demo
 from quorumbook.config import load
 from quorumbook.config.schema import OPTIONS
 from quorumbook.options import Kind, Option

@@ -166,6 +166,6 @@ def test_a_failure_in_spark_is_one_line_without_its_stacks(
     def fail(master: object) -> None:
         raise error
 
-    monkeypatch.setattr("quorumbook.cli.spark_run.check_spark", fail)
+    monkeypatch.setattr("quorumbook.cli.spark.run.check_spark", fail)
     assert main(["spark", "audit", "--metadata", "sqlite:///nowhere.db"]) == 1
     assert capsys.readouterr().err == f"quorumbook: Spark: {expected}\n"

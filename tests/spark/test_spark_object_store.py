@@ -413,7 +413,7 @@ JOBS = {
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_place_that_is_none_is_told_before_any_task(space, bucket, run, job, capsys, monkeypatch):
-    monkeypatch.setattr("quorumbook.cli.spark_run.open_session", None)
+    monkeypatch.setattr("quorumbook.cli.spark.run.open_session", None)
     elsewhere = bucket.uri("dir").replace(bucket.name, "nobodys-bucket")
     for uri, told in (
         (elsewhere, "no bucket nobodys-bucket"),

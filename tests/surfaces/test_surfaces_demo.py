@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from quorumbook.cli import flights
-from quorumbook.cli.demo_healing import NotHealedError, verify_copies
+from quorumbook.cli.demo import flights
+from quorumbook.cli.demo.healing import NotHealedError, verify_copies
 from quorumbook.protocol import v3
 from quorumbook.protocol.digest import digester, master_key
 from quorumbook.testing import LocalCluster
@@ -76,7 +76,7 @@ def test_a_demo_that_is_kept_goes_on_and_says_how_to_look_at_it_and_stop_it(tmp_
 
 @pytest.mark.usefixtures("few_flights")
 def test_the_demo_fails_when_something_else_came_back(monkeypatch, capfd):
-    from quorumbook.cli import demo
+    from quorumbook.cli.demo import commands as demo
     from quorumbook.cli.main import main
 
     assert main(["demo", *QUICK]) == 0

@@ -11,7 +11,7 @@ import pytest
 from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.balance import Disk
 from quorumbook.autorecovery.moving import MoveOptions, Mover, Share
-from quorumbook.cli import moving
+from quorumbook.cli.bookie.commands import moving
 from quorumbook.cli.main import main
 from quorumbook.metadata.cookies import CookieStore
 from quorumbook.metadata.replication_lock import ReplicationLocks

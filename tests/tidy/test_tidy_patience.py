@@ -15,7 +15,7 @@ _OWN = {
     "bookie/answer_budget.py",
     "bookie/disks.py",
     "bookie/healing.py",
-    "cli/zookeeper.py",
+    "cli/cluster/zookeeper.py",
     "client/adds.py",
     "client/ensemble.py",
     "client/explicit_lac.py",

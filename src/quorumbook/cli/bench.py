@@ -13,7 +13,7 @@ import click
 
 from quorumbook.cli import load
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.ledger_options import QUORUM_OPTIONS
+from quorumbook.cli.ledger.options import QUORUM_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,17 +17,23 @@ import click
 
 #: Name, where it is, one sentence for ``--help``; nothing is imported to print the list.
 _COMMANDS: dict[str, tuple[str, str]] = {
-    "standalone": ("standalone:standalone", "Run a whole cluster on this machine."),
-    "demo": ("demo:demo", "Write real events, kill a bookie meanwhile, read everything back."),
-    "cluster": ("cluster:cluster", "Make a new cluster."),
-    "bookie": ("bookie:bookie", "Run bookies and list them."),
-    "disk": ("disk:disk", "Look through a stopped bookie's files, and mend them."),
-    "ledger": ("ledger:ledger", "Create, write, read, list and delete ledgers."),
-    "stream": ("stream:stream", "Create, write, read and truncate streams."),
-    "recovery": ("recovery:recovery", "See which ledgers lack copies, and switch their repair."),
-    "spark": ("spark:spark", "Run jobs over a whole cluster on Apache Spark."),
-    "metadata": ("metadata:metadata", "Move a cluster's metadata, or keep it in a file."),
-    "zookeeper": ("zookeeper:zookeeper", "Run a ZooKeeper for a cluster's metadata."),
+    "standalone": ("cluster.standalone:standalone", "Run a whole cluster on this machine."),
+    "demo": (
+        "demo.commands:demo",
+        "Write real events, kill a bookie meanwhile, read everything back.",
+    ),
+    "cluster": ("cluster.commands:cluster", "Make a new cluster."),
+    "bookie": ("bookie.commands:bookie", "Run bookies and list them."),
+    "disk": ("bookie.disk:disk", "Look through a stopped bookie's files, and mend them."),
+    "ledger": ("ledger.commands:ledger", "Create, write, read, list and delete ledgers."),
+    "stream": ("stream.commands:stream", "Create, write, read and truncate streams."),
+    "recovery": (
+        "bookie.recovery:recovery",
+        "See which ledgers lack copies, and switch their repair.",
+    ),
+    "spark": ("spark.commands:spark", "Run jobs over a whole cluster on Apache Spark."),
+    "metadata": ("cluster.metadata:metadata", "Move a cluster's metadata, or keep it in a file."),
+    "zookeeper": ("cluster.zookeeper:zookeeper", "Run a ZooKeeper for a cluster's metadata."),
     "config": ("config:config", "Show every option and where its value comes from."),
     "bench": ("bench:bench", "Measure a cluster."),
 }

@@ -17,7 +17,7 @@ from doubles.storage_world import run_of
 from quorumbook.bookie.garbage import ClusterLedgers
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.bookie.server import Bookie
-from quorumbook.cli.bookie import _directories_of
+from quorumbook.cli.bookie.commands import _directories_of
 from quorumbook.cli.main import root
 from quorumbook.env import Env
 from quorumbook.errors import ForeignLayoutError, MetadataError, MetadataUnavailableError

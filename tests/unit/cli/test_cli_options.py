@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from quorumbook.bookie.options import BookieOptions, HttpOptions
-from quorumbook.cli.bookie import in_directory
+from quorumbook.cli.bookie.commands import in_directory
 from quorumbook.client.options import ClientOptions
 from quorumbook.config import load
 from quorumbook.config.made import bookie_options, client_options

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from quorumbook.cli.stream_input import json_form, line_form
-from quorumbook.cli.stream_output import RecordPrinter
+from quorumbook.cli.stream.input import json_form, line_form
+from quorumbook.cli.stream.output import RecordPrinter
 from quorumbook.streams import Attributes, Position
 from quorumbook.streams.reading.batches import RecordBatch
 

@@ -1,1 +1,1 @@
-"""What ``quorumbook spark demo`` does on Spark; the story around it is in ``cli/spark_demo.py``."""
+"""What ``quorumbook spark demo`` does on Spark; the story around it is in ``cli/spark/demo.py``."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from quorumbook.cli.common import Call
-from quorumbook.cli.spark_run import (
+from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,
     connection_of,
@@ -18,7 +18,7 @@ from quorumbook.cli.spark_run import (
     show,
     tell,
 )
-from quorumbook.cli.stream_options import namespace_option
+from quorumbook.cli.stream.options import namespace_option
 from quorumbook.errors import ConfigError
 
 

@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import click
 
-from quorumbook.cli.appending import Appender
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.ledger_options import (
+from quorumbook.cli.ledger.appending import Appender
+from quorumbook.cli.ledger.options import (
     custom_metadata,
     new_ledger,
     password_option,

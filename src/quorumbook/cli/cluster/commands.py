@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from quorumbook.cli.cluster.racks import racks
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.racks import racks
 
 
 @click.group()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from quorumbook.cli.common import Call
-from quorumbook.cli.spark_run import (
+from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,
     job_options,
@@ -18,7 +18,7 @@ from quorumbook.cli.spark_run import (
     run_job,
     show,
 )
-from quorumbook.cli.stream_options import namespace_option
+from quorumbook.cli.stream.options import namespace_option
 
 _ROWS = ("severity", "kind", "ledger_id", "first_entry_id", "last_entry_id", "entries",
          "bookie_id", "detail")  # fmt: skip

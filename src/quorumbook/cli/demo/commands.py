@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli import flights
-from quorumbook.cli.appending import Appender
-from quorumbook.cli.cluster import init_cluster
+from quorumbook.cli.cluster.commands import init_cluster
+from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, RecoveryProcess
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.demo_healing import Healing, tell, verify_copies, watch
+from quorumbook.cli.demo import flights
+from quorumbook.cli.demo.healing import Healing, tell, verify_copies, watch
+from quorumbook.cli.ledger.appending import Appender
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.progress import progress
-from quorumbook.cli.supervisor import BookieProcess, ChildProcess, RecoveryProcess
 from quorumbook.env.tasks import end
 from quorumbook.errors import QuorumbookError
 

@@ -8,7 +8,7 @@ import click
 
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.output import RAW
-from quorumbook.cli.stream_options import name_argument, namespace_option, opened
+from quorumbook.cli.stream.options import name_argument, namespace_option, opened
 
 
 def policy_texts(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.appending import Appender
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.errors import FAILED
-from quorumbook.cli.ledger_files import get, put
-from quorumbook.cli.ledger_metadata import ls, show
-from quorumbook.cli.ledger_options import (
+from quorumbook.cli.ledger.appending import Appender
+from quorumbook.cli.ledger.files import get, put
+from quorumbook.cli.ledger.metadata import ls, show
+from quorumbook.cli.ledger.options import (
     custom_metadata,
     deferred_sync_option,
     ledger_id_option,

@@ -80,7 +80,7 @@ def _ensemble(servers: str | None, number: int | None) -> tuple[list[Member], in
 
 
 async def _serve(call: Call, server: ZooKeeperServer) -> None:
-    from quorumbook.cli.supervisor import ChildFailedError
+    from quorumbook.cli.cluster.supervisor import ChildFailedError
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.stream_keeping import cursor_row
-from quorumbook.cli.stream_options import (
+from quorumbook.cli.stream.keeping import cursor_row
+from quorumbook.cli.stream.options import (
     WHERE,
     name_argument,
     namespace_option,

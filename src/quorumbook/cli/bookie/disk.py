@@ -282,8 +282,8 @@ def _runs(index: Any, ledger_id: int) -> Iterator[Row]:
 
 def _options(call: Call, data_dir: str | None, *, is_change: bool = False) -> BookieOptions:
     """Return the bookie's options; say so if it runs, and refuse to change anything then."""
-    from quorumbook.cli.adoption import process_in
-    from quorumbook.cli.bookie import in_directory
+    from quorumbook.cli.bookie.adoption import process_in
+    from quorumbook.cli.bookie.commands import in_directory
     from quorumbook.config.made import bookie_options
     from quorumbook.errors import DirectoryLockedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from quorumbook.cli.common import Call
-from quorumbook.cli.spark_run import (
+from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,
     connection_of,
@@ -19,7 +19,7 @@ from quorumbook.cli.spark_run import (
     streams_option,
     write_report,
 )
-from quorumbook.cli.stream_options import namespace_option
+from quorumbook.cli.stream.options import namespace_option
 
 
 @click.command(cls=JobCommand)

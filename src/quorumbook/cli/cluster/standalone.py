@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from quorumbook.cli.cluster import init_cluster
+from quorumbook.cli.cluster.commands import init_cluster
+from quorumbook.cli.cluster.supervisor import BookieProcess, RecoveryProcess, Supervisor
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.output import TABLE
 from quorumbook.cli.ports import free_ports, refuse_used
-from quorumbook.cli.supervisor import BookieProcess, RecoveryProcess, Supervisor
 from quorumbook.errors import ConfigError, DirectoryLockedError
 
 

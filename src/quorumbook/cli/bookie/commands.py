@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.adoption import adopt, give_back
-from quorumbook.cli.bookie_state import READ_ONLY_PATH, can_stop, readonly
+from quorumbook.cli.bookie.adoption import adopt, give_back
+from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold, scrub
+from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
+from quorumbook.cli.bookie.recovery_process import auto_recovery
+from quorumbook.cli.bookie.state import READ_ONLY_PATH, can_stop, readonly
 from quorumbook.cli.common import Call, Command, configure_logging
-from quorumbook.cli.garbage import background_io, explain_gc, gc, gc_hold, scrub
 from quorumbook.cli.http_client import http_in, look
-from quorumbook.cli.moving import balance, decommission, drain, recover
 from quorumbook.cli.output import FORMATS
-from quorumbook.cli.recovery_process import auto_recovery
 from quorumbook.cli.stopping import stop_wanted
 from quorumbook.errors import ConnectFailedError
 

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli import flights
-from quorumbook.cli.cluster import init_cluster
+from quorumbook.cli.cluster.commands import init_cluster
+from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, RecoveryProcess
 from quorumbook.cli.common import Call, Command
+from quorumbook.cli.demo import flights
 from quorumbook.cli.ports import free_ports
-from quorumbook.cli.spark_run import check_spark
-from quorumbook.cli.supervisor import BookieProcess, ChildProcess, RecoveryProcess
+from quorumbook.cli.spark.run import check_spark
 from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quorumbook.cli.bookie.recovery_process import run
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.recovery_process import run
 from quorumbook.errors import MetadataFormatError, NoAuditorError
 from quorumbook.metadata.cluster import read_instance_id
 

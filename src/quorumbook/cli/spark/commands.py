@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import click
 
-from quorumbook.cli.spark_checks import audit, fsck_meta, gc_orphans, usage
-from quorumbook.cli.spark_compaction import compact_keys, compact_segments
-from quorumbook.cli.spark_data import export, ingest
-from quorumbook.cli.spark_demo import demo
-from quorumbook.cli.spark_lake import lake_sink
-from quorumbook.cli.spark_moving import decommission, rebalance, rereplicate
-from quorumbook.cli.spark_queries import analytics, transform
-from quorumbook.cli.spark_template import template
-from quorumbook.cli.spark_tier import offload, restore, tier_verify
-from quorumbook.cli.spark_xcluster import xcluster
+from quorumbook.cli.spark.checks import audit, fsck_meta, gc_orphans, usage
+from quorumbook.cli.spark.compaction import compact_keys, compact_segments
+from quorumbook.cli.spark.data import export, ingest
+from quorumbook.cli.spark.demo import demo
+from quorumbook.cli.spark.lake import lake_sink
+from quorumbook.cli.spark.moving import decommission, rebalance, rereplicate
+from quorumbook.cli.spark.queries import analytics, transform
+from quorumbook.cli.spark.template import template
+from quorumbook.cli.spark.tier import offload, restore, tier_verify
+from quorumbook.cli.spark.xcluster import xcluster
 
 
 @click.group()

@@ -101,7 +101,7 @@ async def _leave(
     is_lost: bool,
 ) -> int:
     from quorumbook.autorecovery.moving import Mover, shares
-    from quorumbook.cli.bookie_state import check_is_known
+    from quorumbook.cli.bookie.state import check_is_known
     from quorumbook.errors import LocalProtocolError
 
     async with _connected(call) as client, contextlib.AsyncExitStack() as undo:
@@ -170,7 +170,7 @@ async def forget(client: BookKeeper, bookies: Sequence[BookieId]) -> list[Bookie
 
 async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> Callable[[], None]:
     """Have a running bookie take no new ledgers, and say so; return what takes that back."""
-    from quorumbook.cli.bookie_state import set_read_only
+    from quorumbook.cli.bookie.state import set_read_only
     from quorumbook.cli.http_client import http_of
     from quorumbook.errors import QuorumbookError
 

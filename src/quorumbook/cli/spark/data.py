@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call
-from quorumbook.cli.spark_run import (
+from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,
     connection_of,
@@ -20,8 +20,8 @@ from quorumbook.cli.spark_run import (
     show,
     write_report,
 )
-from quorumbook.cli.spark_tier import absolute
-from quorumbook.cli.stream_options import namespace_option
+from quorumbook.cli.spark.tier import absolute
+from quorumbook.cli.stream.options import namespace_option
 from quorumbook.errors import ConfigError
 
 if TYPE_CHECKING:

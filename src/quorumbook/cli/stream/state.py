@@ -12,7 +12,7 @@ import click
 
 from quorumbook.cli.common import Call, Command
 from quorumbook.cli.output import RAW, TABLE
-from quorumbook.cli.stream_options import (
+from quorumbook.cli.stream.options import (
     name_argument,
     namespace_option,
     opened,

@@ -11,7 +11,7 @@ import click
 
 import quorumbook.spark
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.spark_run import connection_of
+from quorumbook.cli.spark.run import connection_of
 
 
 @click.command(cls=Command)

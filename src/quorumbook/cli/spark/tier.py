@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from quorumbook.cli.common import Call
-from quorumbook.cli.spark_run import (
+from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,
     job_options,
@@ -14,7 +14,7 @@ from quorumbook.cli.spark_run import (
     show,
     streams_option,
 )
-from quorumbook.cli.stream_options import namespace_option
+from quorumbook.cli.stream.options import namespace_option
 
 _HOURS_S = 3600.0
 

@@ -14,7 +14,7 @@ import click
 
 from quorumbook.cli.common import Call
 from quorumbook.cli.errors import NOT_NOW
-from quorumbook.cli.spark_run import JobCommand, JobRun, job_options, run_job, show
+from quorumbook.cli.spark.run import JobCommand, JobRun, job_options, run_job, show
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
@@ -43,7 +43,7 @@ def rereplicate(call: Call, run: JobRun, bookies: tuple[str, ...], skip_open: bo
 @job_options
 def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
     """Move everything off a bookie for good, and forget it once it is stopped."""
-    from quorumbook.cli.moving import forget, make_read_only, registered
+    from quorumbook.cli.bookie.moving import forget, make_read_only, registered
 
     async def prepare(undo: contextlib.ExitStack) -> bool:
         async with call.connect() as client:
@@ -76,8 +76,8 @@ def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
 
 
 def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_open: bool) -> int:
-    from quorumbook.cli.bookie_state import check_is_known
-    from quorumbook.cli.moving import registered
+    from quorumbook.cli.bookie.moving import registered
+    from quorumbook.cli.bookie.state import check_is_known
     from quorumbook.errors import LocalProtocolError
     from quorumbook.spark.jobs import moving
 
@@ -112,7 +112,7 @@ def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_
 @job_options
 def rebalance(call: Call, run: JobRun, within: float) -> int:
     """Move closed ledgers from the fullest disks to the emptiest."""
-    from quorumbook.cli.moving import plan_balance
+    from quorumbook.cli.bookie.moving import plan_balance
     from quorumbook.spark.jobs import moving
 
     async def planned(client: BookKeeper) -> Plan:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call, Command
-from quorumbook.cli.stream_options import (
+from quorumbook.cli.stream.options import (
     WHERE,
     forget_files_option,
     name_argument,

@@ -15,10 +15,10 @@ from quorumbook.cli.errors import FAILED, FOUND
 from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW
 from quorumbook.cli.progress import progress
-from quorumbook.cli.stream_groups import groups
-from quorumbook.cli.stream_input import append_lines, json_form, line_form
-from quorumbook.cli.stream_keeping import cursors, retention
-from quorumbook.cli.stream_options import (
+from quorumbook.cli.stream.groups import groups
+from quorumbook.cli.stream.input import append_lines, json_form, line_form
+from quorumbook.cli.stream.keeping import cursors, retention
+from quorumbook.cli.stream.options import (
     WHERE,
     forget_files_option,
     name_argument,
@@ -31,10 +31,10 @@ from quorumbook.cli.stream_options import (
     wait_option,
     whole_or_part,
 )
-from quorumbook.cli.stream_output import DECODERS, RecordPrinter, gap_line
-from quorumbook.cli.stream_policies import alter, orphans, policy_texts
-from quorumbook.cli.stream_policies import policy as policy_command
-from quorumbook.cli.stream_state import seal, segments, show, truncate
+from quorumbook.cli.stream.output import DECODERS, RecordPrinter, gap_line
+from quorumbook.cli.stream.policies import alter, orphans, policy_texts
+from quorumbook.cli.stream.policies import policy as policy_command
+from quorumbook.cli.stream.state import seal, segments, show, truncate
 
 if TYPE_CHECKING:
     from quorumbook.streams import (

@@ -1,0 +1,1 @@
+"""`quorumbook bookie`, `disk` and `recovery`: what operators do with bookies."""

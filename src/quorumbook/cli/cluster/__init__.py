@@ -1,0 +1,1 @@
+"""`quorumbook cluster`, `metadata` and `standalone`: clusters as a whole."""

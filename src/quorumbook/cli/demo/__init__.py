@@ -1,0 +1,1 @@
+"""`quorumbook demo`: a cluster that loses bookies before one's eyes."""

@@ -1,0 +1,1 @@
+"""`quorumbook ledger`: ledgers, their entries, and files in them."""

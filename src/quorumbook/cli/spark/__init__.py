@@ -1,0 +1,1 @@
+"""`quorumbook spark`: jobs on Spark, started and looked at."""

@@ -1,0 +1,1 @@
+"""`quorumbook stream`: streams, their records, cursors, groups and policies."""
