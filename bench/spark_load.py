@@ -18,15 +18,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import quorumbook
 from quorumbook.env.tasks import of_each
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs import audit, tier
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.frame import Plan, Values
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.upkeep import audit, tier
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.schema import LEDGER_COLUMNS, STREAM_COLUMNS, struct_of
-from quorumbook.spark.tail import TailReader
+from quorumbook.spark.rows.schema import LEDGER_COLUMNS, STREAM_COLUMNS, struct_of
+from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.source.tail import TailReader
 from quorumbook.streams import Namespace
 from quorumbook.streams.metadata.address import DEFAULT_PATH
 from quorumbook.streams.tier import moving

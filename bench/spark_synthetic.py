@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from quorumbook.spark.schema import arrow_schema
+from quorumbook.spark.rows.schema import arrow_schema
 from spark_load import timed
 
 #: Columns like those of ledgers, and like those of streams.

@@ -53,6 +53,6 @@ with contextlib.suppress(ImportError):
             return self._source().stream_writer(schema, overwrite=overwrite)
 
         def _source(self) -> Any:
-            from quorumbook.spark.source import Source  # noqa: PLC0415
+            from quorumbook.spark.data_source import Source  # noqa: PLC0415
 
             return Source(dict(self.options))

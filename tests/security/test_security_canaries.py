@@ -14,7 +14,7 @@ from quorumbook.autorecovery import pages as recovery_pages
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import master_key
-from quorumbook.spark.jobs.ingest import IngestOptions
+from quorumbook.spark.jobs.data.ingest import IngestOptions
 
 SECRET, TOKEN, PASSWORD = "canary-of-a-secret", "canary-of-a-token", "canary-of-a-password"
 PAGES = (

@@ -11,7 +11,7 @@ from inline import do_units, follow
 from spark_helpers import in_namespace
 
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs.lake_sink import LakeSink
+from quorumbook.spark.jobs.data.lake_sink import LakeSink
 from quorumbook.spark.lake.delta import DeltaTable
 from quorumbook.spark.lake.iceberg import IcebergTable
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files

@@ -92,10 +92,10 @@ def read_tasks(
     cluster: LocalCluster, path: str | None, columns: Any = None, **options: Any
 ) -> list[list[dict[str, Any]]]:
     """Return the rows of each task, read in this process."""
-    from quorumbook.spark.kinds import kind_of
-    from quorumbook.spark.read_options import ReadOptions
-    from quorumbook.spark.schema import struct_of
-    from quorumbook.spark.source import Source
+    from quorumbook.spark.data_source import Source
+    from quorumbook.spark.rows.schema import struct_of
+    from quorumbook.spark.source.kinds import kind_of
+    from quorumbook.spark.source.read_options import ReadOptions
 
     given = {"metadataServiceUri": cluster.metadata_uri}
     if path is not None:
@@ -119,7 +119,7 @@ class Query:
         self, cluster: LocalCluster, path: str | None = None, *, checkpoint: Any = None,
         now: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        from quorumbook.spark.source import Source
+        from quorumbook.spark.data_source import Source
 
         given = {"metadataServiceUri": cluster.metadata_uri}
         if path is not None:

@@ -10,9 +10,9 @@ import pytest
 from spark_helpers import Streams
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.appending import Appender
 from quorumbook.spark.options import Use
-from quorumbook.spark.write_options import WriteOptions
+from quorumbook.spark.sink.appending import Appender
+from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.transactions import DraftOptions, Identity
 

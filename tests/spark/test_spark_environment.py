@@ -20,7 +20,7 @@ from quorumbook.spark import session as session_module
 from quorumbook.spark.executors import check_executors
 from quorumbook.spark.options import Use
 from quorumbook.spark.session import check_environment, spark_session
-from quorumbook.spark.write_options import WriteOptions
+from quorumbook.spark.sink.options import WriteOptions
 
 
 def script(path: Path, text: str) -> str:
@@ -165,7 +165,7 @@ def test_workers_keep_memory_that_they_will_use_again(spark: Any) -> None:
 def test_a_writers_task_of_another_release_writes_nothing(cluster: Any, streams: Any) -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from quorumbook.spark.write import BatchSink
+    from quorumbook.spark.sink.write import BatchSink
 
     streams.write("environment/s", [b"before"])
     given = {

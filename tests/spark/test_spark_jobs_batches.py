@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.jobs import batches, lake_sink
+from quorumbook.spark.jobs import batches
 from quorumbook.spark.jobs.batches import Due, check_dense, run_batches
+from quorumbook.spark.jobs.data import lake_sink
 from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.frame import Plan, Report, Unit
 from quorumbook.spark.jobs.journal import JobJournal

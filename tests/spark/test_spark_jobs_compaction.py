@@ -13,8 +13,8 @@ from spark_helpers import let_go
 
 from doubles.etcd_server import EtcdServer
 from quorumbook.cli.main import main
-from quorumbook.spark.jobs import compact_segments as job
-from quorumbook.spark.jobs import gc_orphans
+from quorumbook.spark.jobs.upkeep import compact_segments as job
+from quorumbook.spark.jobs.upkeep import gc_orphans
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place

@@ -17,7 +17,7 @@ from inline import do_units, run_inline
 
 from quorumbook.cli.main import main
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs import export
+from quorumbook.spark.jobs.data import export
 from quorumbook.spark.jobs.frame import Plan, Unit
 from quorumbook.streams import Namespace
 

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 from inline import run_inline
 
 from quorumbook.errors import NoSuchLedgerInMetadataError
-from quorumbook.spark.jobs import gc_orphans
+from quorumbook.spark.jobs.upkeep import gc_orphans
 from quorumbook.streams import Namespace
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
 

@@ -14,7 +14,7 @@ from spark_helpers import in_namespace
 from quorumbook.cli.main import main
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs import compact_keys as job
+from quorumbook.spark.jobs.data import compact_keys as job
 from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.streams import Namespace

@@ -31,7 +31,7 @@ class Killed(BaseException):
 
 
 def test_each_record_is_there_once_whatever_was_killed(world, monkeypatch):
-    monkeypatch.setattr("quorumbook.spark.jobs.lake_sink._ROWS", 15)  # handed on together
+    monkeypatch.setattr("quorumbook.spark.jobs.data.lake_sink._ROWS", 15)  # handed on together
     first, more = [b"%d" % n for n in range(45)], [b"more %d" % n for n in range(7)]
     world.write("a", first)
     world.write("b", [b"of b"])

@@ -19,7 +19,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.underreplication import UnderreplicationQueue
-from quorumbook.spark.jobs import fsck_meta, usage
+from quorumbook.spark.jobs.upkeep import fsck_meta, usage
 from quorumbook.streams import Namespace
 from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.testing import LocalCluster

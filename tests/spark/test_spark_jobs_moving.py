@@ -14,9 +14,9 @@ from quorumbook.autorecovery.moving import shares
 from quorumbook.cli.main import main
 from quorumbook.metadata.cookies import CookieStore
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs import moving
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.upkeep import moving
 from quorumbook.testing import LocalCluster
 
 

@@ -14,7 +14,7 @@ from spark_helpers import in_namespace
 from doubles.replicas import assert_fully_replicated
 from quorumbook.cli.main import main
 from quorumbook.errors import NoSuchLedgerInMetadataError
-from quorumbook.spark.jobs import tier as job
+from quorumbook.spark.jobs.upkeep import tier as job
 from quorumbook.streams import Namespace
 
 RECORDS = [b"record %d" % number for number in range(60)]

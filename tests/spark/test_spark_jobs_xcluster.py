@@ -15,10 +15,10 @@ from spark_helpers import let_go
 
 from quorumbook.cli.main import main
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs import xcluster_verify
 from quorumbook.spark.jobs.batches import Due
+from quorumbook.spark.jobs.data import xcluster_verify
+from quorumbook.spark.jobs.data.xcluster import CrossCluster, _Copier, _Planned
 from quorumbook.spark.jobs.frame import Report
-from quorumbook.spark.jobs.xcluster import CrossCluster, _Copier, _Planned
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, Position, SequenceId
 from quorumbook.streams.compaction import Compaction

@@ -9,8 +9,8 @@ from spark_helpers import write_ledger
 
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.underreplication import UnderreplicationQueue
-from quorumbook.spark.meta_tables import META_COLUMNS
-from quorumbook.spark.selection import META_TABLES
+from quorumbook.spark.meta.tables import META_COLUMNS
+from quorumbook.spark.source.selection import META_TABLES
 from quorumbook.streams import Position
 from quorumbook.streams.transactions.application import Place
 from quorumbook.streams.transactions.nodes import TransactionNodes
@@ -150,7 +150,7 @@ def test_a_table_that_is_not_there_and_one_as_a_stream_are_refused(read, cluster
     with pytest.raises(ConfigError, match="no column 'ledger'; the nearest are ledger_id"):
         from pyspark.sql.types import LongType, StructField, StructType
 
-        from quorumbook.spark.source import Source
+        from quorumbook.spark.data_source import Source
 
         options = {"metadataServiceUri": cluster.metadata_uri, "path": "meta:ledgers"}
         Source(options).reader(StructType([StructField("ledger", LongType())]))

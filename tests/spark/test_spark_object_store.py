@@ -20,7 +20,8 @@ from spark_helpers import in_namespace
 from doubles.replicas import assert_fully_replicated, copies
 from quorumbook.cli.main import main
 from quorumbook.errors import NoSuchLedgerInMetadataError
-from quorumbook.spark.jobs import export, ingest, tier
+from quorumbook.spark.jobs.data import export, ingest
+from quorumbook.spark.jobs.upkeep import tier
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
 from quorumbook.spark.lake.table import LakeConflictError
 from quorumbook.spark.lake.turns import TableTurns

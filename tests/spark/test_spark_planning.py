@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
-from quorumbook.spark.planning import Piece, plan
-from quorumbook.spark.relocation import relocated
-from quorumbook.spark.views import Extent, View
+from quorumbook.spark.rows.views import Extent, View
+from quorumbook.spark.source.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
+from quorumbook.spark.source.planning import Piece, plan
+from quorumbook.spark.source.relocation import relocated
 from quorumbook.streams.format.names import MERGED_KEY
 
 

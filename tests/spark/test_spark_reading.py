@@ -18,7 +18,7 @@ from quorumbook.errors import (
 )
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol.digest import Digester, DigestType
-from quorumbook.spark.schema import (
+from quorumbook.spark.rows.schema import (
     KAFKA_COLUMNS,
     LEDGER_COLUMNS,
     STREAM_COLUMNS,
@@ -237,7 +237,7 @@ def test_what_is_not_there_says_how_it_gets_there(read, cluster):
 def read_with_column(name, cluster):
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from quorumbook.spark.source import Source
+    from quorumbook.spark.data_source import Source
 
     options = {"metadataServiceUri": cluster.metadata_uri, "path": "stream:orders"}
     return Source(options).reader(StructType([StructField(name, LongType())]))
@@ -322,7 +322,7 @@ def test_an_empty_selection_has_no_rows(read, cluster, streams):
     assert read(f"ledger:{write_ledger(cluster, [])}") == []
     from pyspark.sql.datasource import InputPartition
 
-    from quorumbook.spark.source import Source
+    from quorumbook.spark.data_source import Source
 
     source = Source({"metadataServiceUri": cluster.metadata_uri, "path": "stream:empty"})
     # Spark makes a partition without a value of no partitions.
@@ -419,8 +419,8 @@ def test_one_stream_is_read_by_many_tasks_and_small_ledgers_by_one(cluster, orde
 
 
 def test_a_plan_is_for_one_release_and_one_cluster(cluster, orders):
-    from quorumbook.spark.source import Source
-    from quorumbook.spark.task import Task
+    from quorumbook.spark.data_source import Source
+    from quorumbook.spark.source.task import Task
 
     source = Source({"metadataServiceUri": cluster.metadata_uri, "path": "stream:orders"})
     reader = source.reader(source.schema())
@@ -440,7 +440,7 @@ def test_a_plan_is_for_one_release_and_one_cluster(cluster, orders):
 def test_batches_have_exactly_the_schema_of_every_choice_of_columns(
     cluster, orders, streams, path, columns
 ):
-    from quorumbook.spark.source import Source
+    from quorumbook.spark.data_source import Source
 
     options = {"metadataServiceUri": cluster.metadata_uri, "path": "stream:orders"}
     if path == "kafka":
@@ -465,7 +465,7 @@ def test_batches_have_exactly_the_schema_of_every_choice_of_columns(
 
 
 def test_without_the_payload_column_no_payload_is_copied(cluster, orders, monkeypatch):
-    from quorumbook.spark import stream_rows
+    from quorumbook.spark.rows import stream_rows
 
     def refuse(*_):
         raise AssertionError("a payload column was made")

@@ -10,9 +10,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from quorumbook.client.channels import ControlChannel
 from quorumbook.client.entry_reads import ReadChannel
+from quorumbook.spark.data_source import Source
 from quorumbook.spark.pool import connected
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.source import Source
+from quorumbook.spark.source.read_options import ReadOptions
 
 #: Each with a segment that is being written.
 STREAMS = 30

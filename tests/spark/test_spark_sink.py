@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from quorumbook.spark import write
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
-from quorumbook.spark.write import BatchSink, StreamSink, Told
-from quorumbook.spark.write_options import WriteOptions
+from quorumbook.spark.sink import write
+from quorumbook.spark.sink.options import WriteOptions
+from quorumbook.spark.sink.write import BatchSink, StreamSink, Told
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import (
     CheckpointChangedError,

@@ -13,10 +13,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_helpers import Query, Streams, read_tasks
 
 from quorumbook.errors import ConfigError, MetadataVersionConflict
-from quorumbook.spark import small_segments, write
 from quorumbook.spark.options import Use
-from quorumbook.spark.write import BatchSink
-from quorumbook.spark.write_options import WriteOptions
+from quorumbook.spark.sink import small_segments, write
+from quorumbook.spark.sink.options import WriteOptions
+from quorumbook.spark.sink.write import BatchSink
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.transactions import Place

@@ -10,7 +10,7 @@ import pytest
 from spark_helpers import Query, write_ledger
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.tail import TailReader
+from quorumbook.spark.source.tail import TailReader
 from quorumbook.streams import Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.write_columns import check_columns, rows_of, streams_in
+from quorumbook.spark.sink.columns import check_columns, rows_of, streams_in
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.partitions.partitioning import partition_of
 

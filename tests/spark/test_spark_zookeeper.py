@@ -22,8 +22,8 @@ from interop.peer_java import Missing, find_java
 from interop.sides import JavaSide, Shape
 from interop.stream_sides import JavaStreams
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs import xcluster_verify
-from quorumbook.spark.jobs.xcluster import CrossCluster
+from quorumbook.spark.jobs.data import xcluster_verify
+from quorumbook.spark.jobs.data.xcluster import CrossCluster
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.transactions import Application, Identity, Place, collect_orphans

@@ -39,7 +39,7 @@ _PURE_OF_OS = {"join", "basename", "dirname", "normpath", "abspath", "splitext",
 #: What may be imported by nobody: programs and pytest plugins start here, and Spark's sources.
 _ENTRY_POINTS = {
     "quorumbook", "quorumbook.__main__", "quorumbook.testing", "quorumbook.sync",
-    "quorumbook.spark.source",
+    "quorumbook.spark.data_source",
 }  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from quorumbook.config import Kind
 from quorumbook.spark.connection import CONNECTION_OPTIONS
 from quorumbook.spark.options import SourceOption
-from quorumbook.spark.read_options import READ_OPTIONS
-from quorumbook.spark.write_options import WRITE_OPTIONS
+from quorumbook.spark.sink.options import WRITE_OPTIONS
+from quorumbook.spark.source.read_options import READ_OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 OPTIONS = tuple(dict.fromkeys((*CONNECTION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)))
@@ -44,7 +44,7 @@ def test_options_of_the_spark_source_differ_in_more_than_case():
 
 
 def test_every_metadata_table_is_documented_with_its_columns():
-    from quorumbook.spark.meta_tables import META_COLUMNS
+    from quorumbook.spark.meta.tables import META_COLUMNS
 
     text = PAGE.read_text(encoding="utf-8")
     for table, columns in META_COLUMNS.items():

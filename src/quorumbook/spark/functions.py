@@ -8,12 +8,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
 
-from quorumbook.spark.ledger_rows import Damage, gather
-from quorumbook.spark.ledger_views import OpenLedgers
-from quorumbook.spark.meta_ledgers import ledger_rows
-from quorumbook.spark.planning import Piece
+from quorumbook.spark.meta.ledgers import ledger_rows
 from quorumbook.spark.pool import connected
-from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.rows.ledger_rows import Damage, gather
+from quorumbook.spark.rows.ledger_views import OpenLedgers
+from quorumbook.spark.source.planning import Piece
+from quorumbook.spark.source.read_options import ReadOptions
 
 _ENTRIES = "ledger_id bigint, entry_id bigint, size int, value binary"
 _LEDGER = "ledger_id bigint, state string, last_entry bigint, length bigint, fragments int"

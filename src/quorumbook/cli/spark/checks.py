@@ -45,7 +45,7 @@ def audit(
     out: str | None,
 ) -> int:
     """Read every copy of every entry on its bookie, verify it, and compare it with the others."""
-    from quorumbook.spark.jobs import audit as job
+    from quorumbook.spark.jobs.upkeep import audit as job
 
     ids = ledger_ids(ledgers)
     report = run_job(
@@ -76,7 +76,7 @@ def audit(
 @job_options
 def usage(call: Call, run: JobRun, group_by: str) -> int:
     """Count what is stored by whom and where, from the metadata alone."""
-    from quorumbook.spark.jobs import usage as job
+    from quorumbook.spark.jobs.upkeep import usage as job
 
     report = run_job(
         call, run, {"group_by": group_by}, lambda client: job.plan(client, group_by), job.conclude
@@ -102,7 +102,7 @@ def usage(call: Call, run: JobRun, group_by: str) -> int:
 @job_options
 def fsck_meta(call: Call, run: JobRun, fix: bool, min_age_s: float, path: str) -> int:
     """Compare the metadata of ledgers, streams and bookies with each other."""
-    from quorumbook.spark.jobs import fsck_meta as job
+    from quorumbook.spark.jobs.upkeep import fsck_meta as job
 
     report = run_job(
         call,
@@ -132,7 +132,7 @@ def fsck_meta(call: Call, run: JobRun, fix: bool, min_age_s: float, path: str) -
 @job_options
 def gc_orphans(call: Call, run: JobRun, ttl_s: float, root: str | None, path: str) -> int:
     """Delete what transactions wrote that can never be committed any more."""
-    from quorumbook.spark.jobs import gc_orphans as job
+    from quorumbook.spark.jobs.upkeep import gc_orphans as job
 
     where = root or ""
     report = run_job(

@@ -49,7 +49,7 @@ def compact_segments(
     path: str,
 ) -> int:
     """Merge small completed segments of streams into large ones."""
-    from quorumbook.spark.jobs import compact_segments as job
+    from quorumbook.spark.jobs.upkeep import compact_segments as job
 
     rules = {"target_bytes": target_bytes, "older_than_s": older_than_s, "keep_s": keep_s}
     report = run_job(
@@ -94,7 +94,7 @@ def compact_keys(
     path: str,
 ) -> int:
     """Write the latest record of each key of a stream into another one, in place of what it had."""
-    from quorumbook.spark.jobs import compact_keys as job
+    from quorumbook.spark.jobs.data import compact_keys as job
     from quorumbook.spark.jobs.frame import Report
     from quorumbook.spark.jobs.streams import stream_name
     from quorumbook.spark.pool import connected

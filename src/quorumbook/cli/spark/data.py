@@ -69,9 +69,9 @@ def export(
     path: str,
 ) -> int:
     """Write ledgers or streams into Parquet, JSON or CSV files."""
-    from quorumbook.spark.jobs import export as job
+    from quorumbook.spark.jobs.data import export as job
     from quorumbook.spark.jobs.streams import some_or_all
-    from quorumbook.spark.selection import parse_ledger_ids
+    from quorumbook.spark.source.selection import parse_ledger_ids
 
     first, last = parse_span(span)
     options = job.ExportOptions(
@@ -154,7 +154,7 @@ def ingest(
     path: str,
 ) -> int:
     """Write files or a table into a stream or into ledgers, each row once."""
-    from quorumbook.spark.jobs import ingest as job
+    from quorumbook.spark.jobs.data import ingest as job
     from quorumbook.spark.jobs.frame import Report
 
     if any("=" not in word for word in words):

@@ -72,7 +72,7 @@ def lake_sink(
     path: str,
 ) -> int:
     """Write streams into a table of Parquet, Iceberg or Delta Lake, each record once."""
-    from quorumbook.spark.jobs import lake_sink as job
+    from quorumbook.spark.jobs.data import lake_sink as job
     from quorumbook.spark.jobs.streams import some_or_all
     from quorumbook.spark.lake.rows import schema_of
     from quorumbook.spark.pool import connected

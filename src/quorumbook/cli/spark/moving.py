@@ -79,7 +79,7 @@ def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_
     from quorumbook.cli.bookie.moving import registered
     from quorumbook.cli.bookie.state import check_is_known
     from quorumbook.errors import LocalProtocolError
-    from quorumbook.spark.jobs import moving
+    from quorumbook.spark.jobs.upkeep import moving
 
     options = {
         "skip_open": skip_open,
@@ -113,7 +113,7 @@ def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_
 def rebalance(call: Call, run: JobRun, within: float) -> int:
     """Move closed ledgers from the fullest disks to the emptiest."""
     from quorumbook.cli.bookie.moving import plan_balance
-    from quorumbook.spark.jobs import moving
+    from quorumbook.spark.jobs.upkeep import moving
 
     async def planned(client: BookKeeper) -> Plan:
         return moving.plan_moves(await plan_balance(client, within))

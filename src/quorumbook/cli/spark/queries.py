@@ -127,7 +127,7 @@ def transform(
     path: str,
 ) -> int:
     """Write the records of streams, as they are or through SQL or Python, to another stream."""
-    from quorumbook.spark.jobs import transform as job
+    from quorumbook.spark.jobs.data import transform as job
     from quorumbook.spark.jobs.streams import stream_name
 
     stream_name("--to", target)  # says whether it is one
@@ -183,7 +183,7 @@ def analytics(
     **window: Any,
 ) -> int:
     """Compute measures over windows of event time, and write each window's once it is complete."""
-    from quorumbook.spark.jobs import analytics as job
+    from quorumbook.spark.jobs.data import analytics as job
     from quorumbook.spark.jobs.streams import is_stream
 
     options = job.WindowOptions(**window)

@@ -48,7 +48,7 @@ def offload(
     path: str,
 ) -> int:
     """Copy completed segments into Parquet files, and later delete the bookies' copies."""
-    from quorumbook.spark.jobs import tier
+    from quorumbook.spark.jobs.upkeep import tier
 
     arguments = {"to": to, "streams": list(streams), "delete_lag_s": delete_lag_s}
     report = run_job(
@@ -83,7 +83,7 @@ def restore(
     call: Call, run: JobRun, streams: tuple[str, ...], segments: tuple[int, ...], path: str
 ) -> int:
     """Bring offloaded segments back to bookies, byte by byte, and remove their files."""
-    from quorumbook.spark.jobs import tier
+    from quorumbook.spark.jobs.upkeep import tier
 
     report = run_job(
         call,
@@ -103,7 +103,7 @@ def restore(
 @job_options
 def tier_verify(call: Call, run: JobRun, streams: tuple[str, ...], path: str) -> int:
     """Read the files of offloaded segments again and recompute every digest."""
-    from quorumbook.spark.jobs import tier
+    from quorumbook.spark.jobs.upkeep import tier
 
     report = run_job(
         call,

@@ -58,7 +58,7 @@ def xcluster(
     path: str,
 ) -> int:
     """Copy streams to another cluster, each record once, or compare the copies."""
-    from quorumbook.spark.jobs import xcluster as job
+    from quorumbook.spark.jobs.data import xcluster as job
     from quorumbook.spark.jobs.frame import Report
     from quorumbook.spark.jobs.streams import some_or_all
     from quorumbook.spark.pool import connected
@@ -79,7 +79,7 @@ def xcluster(
         return job.CrossCluster(here, other, names, job_id=job_id, max_bytes=batch_bytes)
 
     if verifies:
-        from quorumbook.spark.jobs import xcluster_verify as verification
+        from quorumbook.spark.jobs.data import xcluster_verify as verification
 
         plan = here.run(lambda: verification.plan_verify(here, other, names))
         report = run_planned(call, run, arguments, plan, verification.conclude, connection)

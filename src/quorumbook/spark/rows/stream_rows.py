@@ -12,17 +12,17 @@ import pyarrow.compute as pc
 
 from quorumbook.client.reader import LedgerReader
 from quorumbook.errors import DigestMismatchError
-from quorumbook.spark.arrow import (
+from quorumbook.spark.pool import Cluster
+from quorumbook.spark.rows.arrow import (
     binary_column,
     constant_text_column,
     null_column,
     number_column,
     optional_binary_column,
 )
-from quorumbook.spark.ledger_rows import Damage, damaged_row, is_bearable, opened_ahead
-from quorumbook.spark.planning import Piece
-from quorumbook.spark.pool import Cluster
-from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.rows.ledger_rows import Damage, damaged_row, is_bearable, opened_ahead
+from quorumbook.spark.source.planning import Piece
+from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.streams import Position, ReaderOptions, RecordBatch, StreamReader
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
 from quorumbook.streams.format.attributes import Attributes

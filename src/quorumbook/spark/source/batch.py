@@ -12,18 +12,18 @@ from pyspark.sql.types import StructType
 from quorumbook.env import logger
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
-from quorumbook.spark.kinds import Kind, kind_of, views_of
-from quorumbook.spark.offsets import Offset
-from quorumbook.spark.planning import Piece, plan
 from quorumbook.spark.pool import Cluster, connected
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.replica_rows import check_replica
-from quorumbook.spark.schema import arrow_schema, check_schema
-from quorumbook.spark.selection import Source
-from quorumbook.spark.starts import after_truncation, resolve
-from quorumbook.spark.task import Task
-from quorumbook.spark.views import View, Views, pieces_of
-from quorumbook.spark.where import Where, check_names
+from quorumbook.spark.rows.replica_rows import check_replica
+from quorumbook.spark.rows.schema import arrow_schema, check_schema
+from quorumbook.spark.rows.views import View, Views, pieces_of
+from quorumbook.spark.source.kinds import Kind, kind_of, views_of
+from quorumbook.spark.source.offsets import Offset
+from quorumbook.spark.source.planning import Piece, plan
+from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.source.selection import Source
+from quorumbook.spark.source.starts import after_truncation, resolve
+from quorumbook.spark.source.task import Task
+from quorumbook.spark.source.where import Where, check_names
 from quorumbook.streams.errors import (
     DataLossError,
     PositionTruncatedError,

@@ -14,10 +14,10 @@ from typing import Any
 
 from quorumbook.env.tasks import of_each
 from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs.data.xcluster import copy_state
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
-from quorumbook.spark.jobs.xcluster import copy_state
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.streams import Namespace, Record, SequenceId, Split
 from quorumbook.streams.errors import PositionTruncatedError, StreamNotFoundError

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from quorumbook.spark import ledger_rows, replica_rows, stream_rows
-from quorumbook.spark.ledger_views import LedgerViews
-from quorumbook.spark.planning import Piece
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.schema import KAFKA_COLUMNS, LEDGER_COLUMNS, STREAM_COLUMNS
-from quorumbook.spark.selection import Source
-from quorumbook.spark.stream_views import StreamViews
-from quorumbook.spark.views import Views
+from quorumbook.spark.rows import ledger_rows, replica_rows, stream_rows
+from quorumbook.spark.rows.ledger_views import LedgerViews
+from quorumbook.spark.rows.schema import KAFKA_COLUMNS, LEDGER_COLUMNS, STREAM_COLUMNS
+from quorumbook.spark.rows.stream_views import StreamViews
+from quorumbook.spark.rows.views import Views
+from quorumbook.spark.source.planning import Piece
+from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.source.selection import Source
 
 
 @dataclass(frozen=True, slots=True)

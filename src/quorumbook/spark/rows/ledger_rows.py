@@ -22,17 +22,17 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
-from quorumbook.spark.arrow import (
+from quorumbook.spark.pool import Cluster
+from quorumbook.spark.rows.arrow import (
     binary_column,
     number_column,
     rows_column,
     sizes_of,
     sliced_column,
 )
-from quorumbook.spark.ledger_views import opening
-from quorumbook.spark.planning import Piece
-from quorumbook.spark.pool import Cluster
-from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.rows.ledger_views import opening
+from quorumbook.spark.source.planning import Piece
+from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.streams.errors import CorruptRecordsError
 
 T = TypeVar("T")

@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from quorumbook.spark.meta_ledgers import Row
-from quorumbook.spark.meta_tables import BY_LEDGER, META_COLUMNS, SMALL_TABLES, rows_by_ledger
+from quorumbook.spark.meta.ledgers import Row
+from quorumbook.spark.meta.tables import BY_LEDGER, META_COLUMNS, SMALL_TABLES, rows_by_ledger
 from quorumbook.spark.pool import Cluster, connected
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.schema import arrow_schema, check_schema
-from quorumbook.spark.task import Task
+from quorumbook.spark.rows.schema import arrow_schema, check_schema
+from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.source.task import Task
 
 #: Of so many ledgers one task reads the metadata: a second's work or more.
 _LEDGERS_OF_A_TASK = 10_000

@@ -32,7 +32,7 @@ from quorumbook.metadata.racks import RackTable
 from quorumbook.metadata.registration import BookieRegistration
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.protocol import v3
-from quorumbook.spark.meta_ledgers import (
+from quorumbook.spark.meta.ledgers import (
     Row,
     copies_at,
     entry_rows,
@@ -43,7 +43,7 @@ from quorumbook.spark.meta_ledgers import (
     replica_rows,
 )
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.read_options import ReadOptions
+from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import NamespaceNotBoundError
 from quorumbook.streams.tier.nodes import TierNodes

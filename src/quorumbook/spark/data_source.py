@@ -16,17 +16,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.batch import BatchReader
-from quorumbook.spark.kinds import kind_of
-from quorumbook.spark.meta import MetaReader
-from quorumbook.spark.meta_tables import META_COLUMNS
+from quorumbook.spark.meta.reader import MetaReader
+from quorumbook.spark.meta.tables import META_COLUMNS
 from quorumbook.spark.options import Use
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.schema import struct_of
-from quorumbook.spark.selection import Source as Kind
-from quorumbook.spark.tail import TailReader
-from quorumbook.spark.write import BatchSink, StreamSink
-from quorumbook.spark.write_options import WriteOptions
+from quorumbook.spark.rows.schema import struct_of
+from quorumbook.spark.sink.options import WriteOptions
+from quorumbook.spark.sink.write import BatchSink, StreamSink
+from quorumbook.spark.source.batch import BatchReader
+from quorumbook.spark.source.kinds import kind_of
+from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.source.selection import Source as Kind
+from quorumbook.spark.source.tail import TailReader
 
 
 class Source:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.spark.offsets import Offset, is_same_stream
-from quorumbook.spark.planning import Piece
+from quorumbook.spark.source.offsets import Offset, is_same_stream
+from quorumbook.spark.source.planning import Piece
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.partitions.partitioning import bare_name
 
 if TYPE_CHECKING:
-    from quorumbook.spark.ledger_views import OpenLedgers
+    from quorumbook.spark.rows.ledger_views import OpenLedgers
 
 
 class Extent(NamedTuple):

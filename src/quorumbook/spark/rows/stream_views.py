@@ -14,11 +14,11 @@ from quorumbook.env.tasks import of_each
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.spark.ledger_views import OpenLedgers
-from quorumbook.spark.offsets import birth_of
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.views import Extent, Sizes, View
+from quorumbook.spark.rows.ledger_views import OpenLedgers
+from quorumbook.spark.rows.views import Extent, Sizes, View
+from quorumbook.spark.source.offsets import birth_of
+from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.format.segment_text import SegmentMetadata

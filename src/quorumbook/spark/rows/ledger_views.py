@@ -13,8 +13,8 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.protocol.digest import DigestType
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.views import Extent, Sizes, View
+from quorumbook.spark.rows.views import Extent, Sizes, View
+from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.streams.tier.reader import PartsReader
 
 

@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from quorumbook import __version__
 from quorumbook.errors import ConfigError
-from quorumbook.spark.appending import Appender
 from quorumbook.spark.pool import Cluster, connected
-from quorumbook.spark.small_segments import merge_where_many
-from quorumbook.spark.write_columns import check_columns, rows_of, streams_in
-from quorumbook.spark.write_options import WriteOptions
+from quorumbook.spark.sink.appending import Appender
+from quorumbook.spark.sink.columns import check_columns, rows_of, streams_in
+from quorumbook.spark.sink.options import WriteOptions
+from quorumbook.spark.sink.small_segments import merge_where_many
 from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
 from quorumbook.streams.transactions import (
     Application,

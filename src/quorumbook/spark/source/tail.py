@@ -25,22 +25,22 @@ from pyspark.sql.types import StructType
 
 from quorumbook.env import logger
 from quorumbook.env.tasks import of_each
-from quorumbook.spark.batch import lose, missing, pieces_between, read_task
-from quorumbook.spark.cursors import QueryCursors
-from quorumbook.spark.kinds import kind_of, views_of
-from quorumbook.spark.lag import lag_behind
-from quorumbook.spark.limits import Measure, Measures, limited
-from quorumbook.spark.offsets import Offset, Offsets, is_same_stream
-from quorumbook.spark.planning import Piece, plan
 from quorumbook.spark.pool import Cluster, connected
-from quorumbook.spark.read_options import ReadOptions
-from quorumbook.spark.relocation import relocated, stamped
-from quorumbook.spark.schema import check_schema
-from quorumbook.spark.selection import Source
-from quorumbook.spark.starts import after_truncation, resolve
-from quorumbook.spark.task import Task
-from quorumbook.spark.views import View, Views
-from quorumbook.spark.where import check_names
+from quorumbook.spark.rows.schema import check_schema
+from quorumbook.spark.rows.views import View, Views
+from quorumbook.spark.source.batch import lose, missing, pieces_between, read_task
+from quorumbook.spark.source.cursors import QueryCursors
+from quorumbook.spark.source.kinds import kind_of, views_of
+from quorumbook.spark.source.lag import lag_behind
+from quorumbook.spark.source.limits import Measure, Measures, limited
+from quorumbook.spark.source.offsets import Offset, Offsets, is_same_stream
+from quorumbook.spark.source.planning import Piece, plan
+from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.source.relocation import relocated, stamped
+from quorumbook.spark.source.selection import Source
+from quorumbook.spark.source.starts import after_truncation, resolve
+from quorumbook.spark.source.task import Task
+from quorumbook.spark.source.where import check_names
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Jobs that look after a cluster: audits, moves, tiers, checks and usage."""

@@ -1,0 +1,1 @@
+"""Frames into streams and ledgers: each row once."""

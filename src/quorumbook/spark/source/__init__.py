@@ -1,0 +1,1 @@
+"""Streams and ledgers as a source of Spark: what is there, cut into tasks, batch or query."""
