@@ -17,8 +17,8 @@ from doubles.sim_threads import StepClock, StepThreads
 from quorumbook.env import Env
 from quorumbook.errors import StorageError
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
+from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
 
 KEY = b"0123456789abcdefghij"

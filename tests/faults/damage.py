@@ -55,8 +55,8 @@ from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import DigestType
-from quorumbook.storage.ledgers import lac_of_packet
 from quorumbook.storage.options import GcOptions, ScrubOptions, StorageOptions
+from quorumbook.storage.states.ledgers import lac_of_packet
 
 BOOKIE = "damaged"
 KINDS = ("flip", "zero", "truncate", "delete", "exchange", "swap")

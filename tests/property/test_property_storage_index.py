@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quorumbook.storage.index import Index
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.state_file import LedgerState
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import Index
+from quorumbook.storage.states.state_file import LedgerState
 
 LEDGERS = st.integers(0, 2)
 FIRST = st.integers(0, 40)

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from doubles.records import lac_packet
 from doubles.sim_disk import SimDisk
 from doubles.storage_world import KEY, World, run_of
-from quorumbook.storage import flush
+from quorumbook.storage.checkpoint import checkpoint as flush
 
 LEDGERS = st.integers(1, 2)
 

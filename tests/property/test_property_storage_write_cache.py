@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from doubles.records import entry
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.reads import collect
-from quorumbook.storage.write_cache import WriteCache, held_bytes
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.cache.write import WriteCache, held_bytes
+from quorumbook.storage.reading.reads import collect
 
 
 @st.composite

@@ -17,8 +17,8 @@ from quorumbook.env import Env
 from quorumbook.errors import CorruptJournalError, StorageError
 from quorumbook.storage.journal.format import fence_record, journal_name, key_record, lac_record
 from quorumbook.storage.journal.group_commit import Journal
+from quorumbook.storage.journal.marks import NO_MARK, LogMark
 from quorumbook.storage.journal.replay import ReplayReport, replay
-from quorumbook.storage.marks import NO_MARK, LogMark
 
 DIRECTORY = "/j"
 Event = tuple[Any, ...]

@@ -16,7 +16,7 @@ from quorumbook.errors import QuorumbookError
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.metadata_format import decode, encode
 from quorumbook.protocol.digest import DigestType
-from quorumbook.storage.index_files import copy_index
+from quorumbook.storage.index.files import copy_index
 from quorumbook.streams.tier.manifest import Manifest, TierState
 
 CANARY = b"canary-of-a-password"
@@ -105,7 +105,7 @@ async def test_nobody_else_reads_what_a_bookie_keeps(tmp_path: Path) -> None:
 
 
 async def _open_again(index: Path) -> None:
-    from quorumbook.storage.index_rows import connect
+    from quorumbook.storage.index.rows import connect
 
     connection = connect(str(index), 1024)
     connection.execute("PRAGMA journal_mode = WAL")

@@ -10,7 +10,7 @@ from quorumbook.env import logger
 from quorumbook.errors import StorageError
 from quorumbook.ids import MASTER_KEY_SIZE_BYTES, LedgerId
 from quorumbook.protocol.status import Status, status_for
-from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
 
 _log = logger("bookie.access")

@@ -33,7 +33,7 @@ from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import AddRun
 from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status, status_for
-from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
 
 _log = logger("bookie.adds")

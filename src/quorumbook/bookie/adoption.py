@@ -45,12 +45,12 @@ from quorumbook.storage.adoption.adopt import (
     read_note,
     settle,
 )
-from quorumbook.storage.adoption.peer_index import DB, SORTED, index_kinds
 from quorumbook.storage.adoption.survey import Draft, Places, demand_whole, survey
-from quorumbook.storage.directories import LOCK_NAME, Directories, make_the_peers
-from quorumbook.storage.index_files import BUILDING_SUFFIX
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.state_file import LedgerState
+from quorumbook.storage.directories.places import LOCK_NAME, Directories, make_the_peers
+from quorumbook.storage.index.files import BUILDING_SUFFIX
+from quorumbook.storage.index.peer_parts import DB, SORTED, index_kinds
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.states.state_file import LedgerState
 
 _LOOK_UPS_AT_A_TIME = 64
 

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs
 
 from quorumbook.bookie.http import Body
 from quorumbook.errors import MetadataError
-from quorumbook.storage.gc.collector import Collector
+from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.gc.decisions import fate
 
 ROOT = "/api/v1/bookie/gc"

@@ -29,10 +29,10 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.protocol.digest import Digester, DigestType, digester
+from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.options import Damage, ScrubOptions
 from quorumbook.storage.scrub.scrubber import Scrubber
 from quorumbook.storage.store import LedgerStorage
-from quorumbook.storage.stored_run import StoredRun
 
 _log = logger("bookie.healing")
 _LONGEST_PAUSE_S = 3600.0

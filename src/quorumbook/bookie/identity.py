@@ -45,8 +45,8 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cookies import Cookie, CookieStore, check_cookies
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.storage import directories as places
-from quorumbook.storage.marks import mark_file_name
+from quorumbook.storage.directories import places
+from quorumbook.storage.journal.marks import mark_file_name
 
 _log = logger("bookie.identity")
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")

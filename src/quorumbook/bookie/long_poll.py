@@ -19,7 +19,7 @@ from quorumbook.ids import INVALID_ENTRY_ID, LedgerId
 from quorumbook.protocol import server as answers
 from quorumbook.protocol.requests import Read
 from quorumbook.protocol.status import Status
-from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
 
 

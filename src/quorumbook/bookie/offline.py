@@ -17,13 +17,13 @@ from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env
 from quorumbook.errors import MetadataFormatError, StorageError
 from quorumbook.metadata.cookies import Cookie
-from quorumbook.storage import directories as places
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.index_files import index_exists, set_aside
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.directories import places
+from quorumbook.storage.index.files import index_exists, set_aside
 from quorumbook.storage.inspection import HARMLESS, LOST, REPAIRABLE, Finding, inspect
 from quorumbook.storage.journal.format import NEWEST_NAME, journal_id_of
+from quorumbook.storage.journal.marks import is_mark_file
 from quorumbook.storage.journal.synced import SYNCED_NAME
-from quorumbook.storage.marks import is_mark_file
 from quorumbook.storage.options import StartReport
 from quorumbook.storage.startup import open_storage
 

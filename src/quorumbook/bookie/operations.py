@@ -39,7 +39,7 @@ from quorumbook.protocol.requests import (
     WriteLAC,
 )
 from quorumbook.protocol.status import Status, status_for
-from quorumbook.storage.ledgers import LedgerHandle, lac_of_packet
+from quorumbook.storage.states.ledgers import LedgerHandle, lac_of_packet
 from quorumbook.storage.store import LedgerStorage
 
 _TOTAL_SPACE, _FREE_SPACE = 1, 2

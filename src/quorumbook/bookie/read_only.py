@@ -27,7 +27,7 @@ from urllib.parse import parse_qs
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.http import Body
 from quorumbook.env import Env, logger, run_job
-from quorumbook.storage import directories as places
+from quorumbook.storage.directories import places
 
 _log = logger("bookie")
 T = TypeVar("T")

@@ -51,7 +51,7 @@ from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.registration import BookieServiceInfo, Endpoint
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.storage.gc.collector import Collector
+from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.options import Damage
 from quorumbook.storage.store import LedgerStorage
 

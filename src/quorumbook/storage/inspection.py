@@ -17,21 +17,21 @@ from quorumbook.env import Env
 from quorumbook.errors import StorageError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.adoption.peer_index import index_parts
-from quorumbook.storage.directories import Directories, current
+from quorumbook.storage.checkpoint.checkpoint import MARK_KEY, decode_index_marks
+from quorumbook.storage.directories.places import Directories, current
+from quorumbook.storage.directories.unclean import was_unclean
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.scan import DamagedStretch, scan_entry_log
 from quorumbook.storage.entrylog.writer import find_entry_logs
-from quorumbook.storage.flush import MARK_KEY, decode_index_marks
-from quorumbook.storage.index import DamagedIndexError
-from quorumbook.storage.index_files import copy_index, index_exists
-from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.index.files import copy_index, index_exists
+from quorumbook.storage.index.peer_parts import index_parts
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import DamagedIndexError
+from quorumbook.storage.journal.marks import LastMarks
 from quorumbook.storage.journal.replay import replay
-from quorumbook.storage.loading import Loader, ReadStatistics
-from quorumbook.storage.marks import LastMarks
-from quorumbook.storage.state_file import read_states
-from quorumbook.storage.stored_run import StoredRun
-from quorumbook.storage.unclean import was_unclean
+from quorumbook.storage.reading.loading import Loader, ReadStatistics
+from quorumbook.storage.states.state_file import read_states
 
 HARMLESS, REPAIRABLE, LOST = "harmless", "repairable", "lost"
 _COPIED = "start the bookie: what it lacks is unknown until other bookies' copies are here"

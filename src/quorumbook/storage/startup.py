@@ -26,13 +26,8 @@ from quorumbook.env import Env, logger
 from quorumbook.errors import DiskFullError, ForeignDirectoryError, StorageError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.adoption.peer_index import index_parts
-from quorumbook.storage.book import Book
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import Directories, current, make_ours
-from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
-from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
-from quorumbook.storage.flush import (
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.checkpoint.checkpoint import (
     LIMBO_START_ID,
     LIMBO_START_KEY,
     MARK_KEY,
@@ -41,8 +36,13 @@ from quorumbook.storage.flush import (
     decode_index_marks,
     encode_index_marks,
 )
-from quorumbook.storage.index import DamagedIndexError, Index
-from quorumbook.storage.index_files import (
+from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.directories.places import Directories, current, make_ours
+from quorumbook.storage.directories.reserve import START_NAME, START_SIZE_BYTES, Reserve
+from quorumbook.storage.directories.unclean import was_unclean
+from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
+from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
+from quorumbook.storage.index.files import (
     BUILDING_SUFFIX,
     index_exists,
     is_distrusted,
@@ -50,16 +50,21 @@ from quorumbook.storage.index_files import (
     remove_index,
     set_aside,
 )
-from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.index.peer_parts import index_parts
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import DAMAGED, StoredRun
+from quorumbook.storage.index.tables import DamagedIndexError, Index
+from quorumbook.storage.journal.marks import NO_MARK, LastMarks, Marks, has_reached
 from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.journal.replay import journal_ids, replay
-from quorumbook.storage.ledgers import lac_of_packet
-from quorumbook.storage.marks import NO_MARK, LastMarks, Marks, has_reached
 from quorumbook.storage.options import StartReport, StorageOptions
-from quorumbook.storage.reserve import START_NAME, START_SIZE_BYTES, Reserve
-from quorumbook.storage.state_file import Deletion, LedgerState, StateCopies, StateFileContent
-from quorumbook.storage.stored_run import DAMAGED, StoredRun
-from quorumbook.storage.unclean import was_unclean
+from quorumbook.storage.states.ledgers import lac_of_packet
+from quorumbook.storage.states.state_file import (
+    Deletion,
+    LedgerState,
+    StateCopies,
+    StateFileContent,
+)
 
 _REBUILD_ROWS = 500
 _log = logger("storage")

@@ -27,23 +27,23 @@ from quorumbook.env import DiskUsage, Env, Worker, logger, run_job
 from quorumbook.errors import InternalError, StorageError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.book import Book
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import CURRENT, Directories
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.checkpoint.schedule import Flusher
+from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.directories.places import CURRENT, Directories
+from quorumbook.storage.directories.unclean import mark_running, mark_stopped
 from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES, EntryLogReader
-from quorumbook.storage.flusher import Flusher
 from quorumbook.storage.gc.care import StorageCare
 from quorumbook.storage.gc.logs import EntryLogKeeper
-from quorumbook.storage.index_files import distrust
-from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.index.files import distrust
+from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.several import Journals
-from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
-from quorumbook.storage.peeking import Peeks
-from quorumbook.storage.reads import BatchDone, Reads
+from quorumbook.storage.reading.peeking import Peeks
+from quorumbook.storage.reading.reads import BatchDone, Reads
 from quorumbook.storage.scrub.care import ScrubCare
 from quorumbook.storage.startup import Opened, open_storage
-from quorumbook.storage.unclean import mark_running, mark_stopped
+from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.writes import Done, Writes
 
 _DAMAGE_LIMIT = 10_000

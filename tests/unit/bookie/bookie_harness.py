@@ -25,8 +25,8 @@ from quorumbook.metadata.uri import open_store
 from quorumbook.protocol import v2
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.ledgers import LedgerHandle
 from quorumbook.storage.options import StorageOptions
+from quorumbook.storage.states.ledgers import LedgerHandle
 
 PASSWORD = b"passwd"
 KEY = master_key(PASSWORD)

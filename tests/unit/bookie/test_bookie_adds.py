@@ -20,7 +20,7 @@ from bookie_harness import (
 from quorumbook.errors import StorageError
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
-from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle
 
 OK, FENCED, UNAUTHORIZED, BUSY, READ_ONLY, IO_ERROR = (
     V2_CODE[status]

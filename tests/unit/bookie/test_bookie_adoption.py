@@ -34,7 +34,7 @@ from quorumbook.metadata.registration import BookieRegistration, BookieServiceIn
 from quorumbook.protocol.digest import DigestType, master_key
 from quorumbook.protocol.run import EntryRun
 from quorumbook.storage.adoption.peer_index import IndexFiles
-from quorumbook.storage.directories import Directories, make_ours, make_the_peers
+from quorumbook.storage.directories.places import Directories, make_ours, make_the_peers
 from quorumbook.storage.store import LedgerStorage
 
 LAC = lac_packet(3, 1)

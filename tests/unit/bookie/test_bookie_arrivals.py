@@ -30,7 +30,7 @@ from quorumbook.bookie.arrivals import Arrivals
 from quorumbook.env import Env, RealDisk
 from quorumbook.protocol import availability, v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
-from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle
 
 OK = V2_CODE[Status.OK]
 LEDGER, OTHER = 7, 8

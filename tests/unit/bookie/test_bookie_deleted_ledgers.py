@@ -32,7 +32,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
-from quorumbook.storage.index_files import remove_index
+from quorumbook.storage.index.files import remove_index
 
 MINUTE_NS = 60 * 1_000_000_000
 DAY_MS = 86_400_000

@@ -19,7 +19,7 @@ from quorumbook.errors import BookieIOError, StorageError
 from quorumbook.protocol import v2, v3
 from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import V2_CODE, Status
-from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle
 
 
 def code_of(frame: bytes) -> int:

@@ -26,7 +26,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.protocol import v2
 from quorumbook.protocol.status import V2_CODE, Status
-from quorumbook.storage.index import Index
+from quorumbook.storage.index.tables import Index
 
 OK, NO_LEDGER, NO_ENTRY, FENCED = (
     V2_CODE[each] for each in (Status.OK, Status.NO_LEDGER, Status.NO_ENTRY, Status.FENCED)

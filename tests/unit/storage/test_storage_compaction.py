@@ -12,9 +12,9 @@ from test_storage_gc import OPTIONS, Garbage
 
 from doubles.storage_world import SMALL, World, run_of
 from quorumbook.errors import StorageError
+from quorumbook.storage.directories.reserve import COMPACTION_NAME
 from quorumbook.storage.gc.logs import EntryLogKeeper
 from quorumbook.storage.options import Damage, GcOptions
-from quorumbook.storage.reserve import COMPACTION_NAME
 
 #: Of a log of this size a third of the ledgers stays.
 KEPT, DEAD = (3, 6), (1, 2, 4, 5)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from doubles.storage_world import World, run_of
-from quorumbook.storage.index import DamagedIndexError
-from quorumbook.storage.index_files import remove_index
+from quorumbook.storage.index.files import remove_index
+from quorumbook.storage.index.tables import DamagedIndexError
 
 
 async def deleted_world(tmp_path: Path) -> World:

@@ -13,8 +13,8 @@ import pytest
 from doubles.sim_threads import turn
 from doubles.storage_world import KEY, SMALL, World, run_of, until
 from quorumbook.errors import DiskFullError
-from quorumbook.storage import flusher as flusher_module
-from quorumbook.storage.marks import LogMark
+from quorumbook.storage.checkpoint import schedule as flusher_module
+from quorumbook.storage.journal.marks import LogMark
 
 #: More than one piece of a checkpoint, which rests behind each.
 PIECE = 1024 * 1024

@@ -17,7 +17,7 @@ from quorumbook.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from quorumbook.storage.gc.collector import Collector
+from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.gc.decisions import (
     LEDGERS_ALWAYS,
     GcPlan,

@@ -9,7 +9,7 @@ from pathlib import Path
 from test_storage_gc import FakeCluster, Garbage, filled
 
 from doubles.storage_world import World, run_of
-from quorumbook.storage.index_files import remove_index
+from quorumbook.storage.index.files import remove_index
 
 #: More passes than a deletion takes.
 PASSES = 4

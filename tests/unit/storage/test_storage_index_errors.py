@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorumbook.errors import DiskFullError, StorageError
-from quorumbook.storage.index import DamagedIndexError, Index
-from quorumbook.storage.index_rows import index_errors
+from quorumbook.storage.index.rows import index_errors
+from quorumbook.storage.index.tables import DamagedIndexError, Index
 
 
 @pytest.mark.parametrize(

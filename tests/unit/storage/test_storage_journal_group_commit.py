@@ -23,9 +23,9 @@ from quorumbook.storage.journal.group_commit import (
     Journal,
     JournalStoppedError,
 )
+from quorumbook.storage.journal.marks import NO_MARK, LogMark
 from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.journal.replay import replay
-from quorumbook.storage.marks import NO_MARK, LogMark
 
 DIRECTORY = "/journal/current"
 

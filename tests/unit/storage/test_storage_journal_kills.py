@@ -25,9 +25,9 @@ from quorumbook.storage.journal.format import (
     key_record,
     lac_record,
 )
+from quorumbook.storage.journal.marks import NO_MARK, LogMark
 from quorumbook.storage.journal.replay import ReplayReport, replay
 from quorumbook.storage.journal.synced import Synced, SyncedNote
-from quorumbook.storage.marks import NO_MARK, LogMark
 
 SALT = 0x5A17_0000_FEED_F00D
 KEY = b"k" * 20

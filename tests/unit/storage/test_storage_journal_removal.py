@@ -7,8 +7,8 @@ from pathlib import Path
 from doubles.sim_disk import SimDisk
 from doubles.storage_world import World, run_of
 from quorumbook.env import Env
+from quorumbook.storage.journal.marks import LogMark
 from quorumbook.storage.journal.removal import RELEASE_BYTES, JournalRemoval
-from quorumbook.storage.marks import LogMark
 
 DIRECTORY = "/journal/current"
 

@@ -25,8 +25,8 @@ from quorumbook.storage.journal.format import (
     lac_record,
     padding_record_size,
 )
+from quorumbook.storage.journal.marks import NO_MARK, LogMark
 from quorumbook.storage.journal.replay import ReplayReport, replay
-from quorumbook.storage.marks import NO_MARK, LogMark
 
 DIRECTORY = "/j"
 GOLDEN = Path(__file__).parents[2] / "golden"

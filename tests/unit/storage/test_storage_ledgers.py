@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from doubles.storage_world import World, run_of
-from quorumbook.storage.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle
 
 
 class Callback:

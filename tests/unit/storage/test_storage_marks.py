@@ -9,7 +9,7 @@ import pytest
 from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
 from quorumbook.errors import CorruptStateError, DiskFullError, InternalError, StorageError
-from quorumbook.storage.marks import (
+from quorumbook.storage.journal.marks import (
     NO_MARK,
     LastMarks,
     LogMark,

@@ -9,7 +9,7 @@ import pytest
 from doubles.records import entry
 from doubles.storage_world import World, run_of
 from quorumbook.errors import BookieIOError, NoSuchLedgerError
-from quorumbook.storage import peeking
+from quorumbook.storage.reading import peeking
 
 
 async def flushed(tmp_path: Path, *, ledgers: int = 1) -> World:

@@ -24,9 +24,9 @@ from quorumbook.storage.adoption.index_file import (
 )
 from quorumbook.storage.adoption.peer_index import IndexFiles
 from quorumbook.storage.adoption.rocksdb import RocksIndex, encode_ledger, write_databases
-from quorumbook.storage.index import Index
-from quorumbook.storage.state_file import LedgerState
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import Index
+from quorumbook.storage.states.state_file import LedgerState
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "ondisk.json").read_text())
 DISK = json.loads((Path(__file__).parents[2] / "golden" / "live_disk_sorted.json").read_text())

@@ -8,7 +8,7 @@ import pytest
 from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
 from quorumbook.errors import CorruptStateError, StorageError
-from quorumbook.storage.state_file import (
+from quorumbook.storage.states.state_file import (
     NAME,
     Deletion,
     LedgerState,

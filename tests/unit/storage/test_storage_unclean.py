@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from doubles.storage_world import World, run_of
+from quorumbook.storage.directories.unclean import NAME
 from quorumbook.storage.journal.synced import SYNCED_NAME
-from quorumbook.storage.unclean import NAME
 
 MARKS = [f"/ledgers{i}/current/{NAME}" for i in range(2)]
 

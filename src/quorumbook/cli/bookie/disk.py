@@ -15,7 +15,7 @@ from quorumbook.cli.output import FORMATS, TABLE, Row
 
 if TYPE_CHECKING:
     from quorumbook.bookie.options import BookieOptions
-    from quorumbook.storage.directories import Directories
+    from quorumbook.storage.directories.places import Directories
 
 _data_dir = click.option("--data-dir", metavar="DIR", help="The bookie's --data-dir.")
 _repair = click.option("--repair", "is_repair", is_flag=True, help="Do it; without, only say what.")
@@ -114,11 +114,11 @@ def journal(call: Call, data_dir: str | None) -> None:
 
 def _journals(env: Any, directories: Directories) -> Iterator[Row]:
     from quorumbook.errors import StorageError
+    from quorumbook.storage.directories.unclean import was_unclean
     from quorumbook.storage.inspection import JournalSummary
     from quorumbook.storage.journal.format import journal_name
+    from quorumbook.storage.journal.marks import LastMarks
     from quorumbook.storage.journal.replay import journal_ids, summarize
-    from quorumbook.storage.marks import LastMarks
-    from quorumbook.storage.unclean import was_unclean
 
     is_unclean = was_unclean(env.disk, directories.ledgers)
     marks = LastMarks(env, directories.ledgers, len(directories.journals))

@@ -25,23 +25,23 @@ from dataclasses import dataclass, field
 from quorumbook.env import Env
 from quorumbook.errors import CorruptStateError, DiskFullError, ForeignDirectoryError
 from quorumbook.ids import LedgerId
-from quorumbook.storage.adoption.peer_index import index_parts
 from quorumbook.storage.adoption.survey import Draft, Places
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import ADOPTING_NAME, Directories, make_ours
-from quorumbook.storage.entrylog.format import encode_last_id, entry_log_name
-from quorumbook.storage.flush import (
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.checkpoint.checkpoint import (
     LIMBO_START_ID,
     LIMBO_START_KEY,
     MARK_KEY,
     encode_index_marks,
 )
-from quorumbook.storage.index_files import index_exists, move_index
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.marks import LogMark, mark_file_name, write_mark
+from quorumbook.storage.directories.places import ADOPTING_NAME, Directories, make_ours
+from quorumbook.storage.entrylog.format import encode_last_id, entry_log_name
+from quorumbook.storage.index.files import index_exists, move_index
+from quorumbook.storage.index.peer_parts import index_parts
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.journal.marks import LogMark, mark_file_name, write_mark
 from quorumbook.storage.options import StorageOptions
 from quorumbook.storage.startup import open_storage
-from quorumbook.storage.state_file import LedgerState, StateCopies
+from quorumbook.storage.states.state_file import LedgerState, StateCopies
 
 #: Meta of the index: whose directories they were, so that they are given back as they came.
 ADOPTED_KIND_KEY = "adopted_kind"

@@ -22,7 +22,7 @@ from quorumbook.storage.entrylog.format import (
     read_ledgers_map,
 )
 from quorumbook.storage.entrylog.scan import ScannedRun, scan_entry_log
-from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.index.reader import IndexReader
 
 
 def close_entry_logs(

@@ -41,30 +41,30 @@ from quorumbook.storage.adoption.index_file import (
     index_file_path,
     write_index_file,
 )
-from quorumbook.storage.adoption.peer_index import DATABASES, DB
 from quorumbook.storage.adoption.rocksdb import remove_databases, write_databases
 from quorumbook.storage.adoption.survey import Places
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.directories import (
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.checkpoint.checkpoint import LIMBO_START_KEY
+from quorumbook.storage.directories.places import (
     GIVING_BACK_NAME,
     Directories,
     is_any_ours,
     make_the_peers,
 )
+from quorumbook.storage.directories.reserve import COMPACTION_NAME, START_NAME
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs
-from quorumbook.storage.flush import LIMBO_START_KEY
 from quorumbook.storage.gc.hold import NAME as HOLD_NAME
-from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.index.peer_parts import DATABASES, DB
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.journal.format import NEWEST_NAME
+from quorumbook.storage.journal.marks import LogMark, Marks, mark_file_name, write_mark
 from quorumbook.storage.journal.synced import SYNCED_NAME
-from quorumbook.storage.marks import LogMark, Marks, mark_file_name, write_mark
 from quorumbook.storage.options import StorageOptions
-from quorumbook.storage.reserve import COMPACTION_NAME, START_NAME
 from quorumbook.storage.startup import open_storage
-from quorumbook.storage.state_file import NAME as STATES_NAME
-from quorumbook.storage.state_file import LedgerState
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.states.state_file import NAME as STATES_NAME
+from quorumbook.storage.states.state_file import LedgerState
 
 STAGE_NAME = "giving-back"
 ASIDE_NAME = "after-giving-back"

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from quorumbook.env import Env
 from quorumbook.errors import CorruptIndexError
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.storage.index.peer_parts import is_index_folder
 
 MAGIC = b"BKLE"
 VERSION = 1
@@ -37,7 +38,6 @@ LOCATION_SIZE = 8
 _FENCED = 1
 _HEAD = Struct(">4sii")
 _INT32 = Struct(">i")
-_HEX = re.compile(r"[0-9a-f]{1,2}")
 _NAME = re.compile(r"([0-9a-f]{1,16})\.idx(\.rloc)?")
 
 
@@ -105,11 +105,6 @@ def decode_locations(data: bytes) -> array[int]:
     if sys.byteorder == "little":
         locations.byteswap()
     return locations
-
-
-def is_index_folder(name: str) -> bool:
-    """Tell whether a name in ``current`` is that of a folder with index files."""
-    return _HEX.fullmatch(name) is not None
 
 
 def find_index_files(env: Env, directories: Iterable[str]) -> dict[LedgerId, str]:

@@ -25,14 +25,9 @@ from quorumbook.storage.adoption.index_file import (
     decode_header,
     decode_locations,
     find_index_files,
-    is_index_folder,
 )
-from quorumbook.storage.state_file import LedgerState
-
-#: The peer's storages, as ``--storage`` and reports name them.
-SORTED, DB = "sorted", "db"
-#: What lies in an index directory of DbLedgerStorage.
-DATABASES = ("ledgers", "locations")
+from quorumbook.storage.index.peer_parts import SORTED
+from quorumbook.storage.states.state_file import LedgerState
 
 _OPEN_FILES = 500
 _PIECE_BYTES = 1024 * 1024
@@ -60,30 +55,6 @@ class PeerIndex(Protocol):
     def close(self) -> None:
         """Close what is open."""
         ...
-
-
-def index_kinds(env: Env, indexes: Sequence[str]) -> list[str]:
-    """Tell whose index lies in these directories (``.../current``): none, one or both kinds."""
-    kinds = []
-    if any(
-        is_index_folder(name)
-        for directory in indexes
-        if env.disk.exists(directory)
-        for name in env.disk.list_directory(directory)
-    ):
-        kinds.append(SORTED)
-    if any(env.disk.exists(f"{directory}/{DATABASES[0]}/CURRENT") for directory in indexes):
-        kinds.append(DB)
-    return kinds
-
-
-def index_parts(env: Env, directory: str) -> list[str]:
-    """Return the names in an index directory (``.../current``) that make up the peer's index."""
-    return [
-        name
-        for name in env.disk.list_directory(directory)
-        if is_index_folder(name) or (name in DATABASES)
-    ]
 
 
 class IndexFiles:

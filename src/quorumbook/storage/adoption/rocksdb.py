@@ -22,8 +22,8 @@ from quorumbook.env import Env
 from quorumbook.errors import CorruptIndexError, ForeignDirectoryError, RemoteProtocolError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.messages import message_class, parse
-from quorumbook.storage.adoption.peer_index import DATABASES, DB
-from quorumbook.storage.state_file import LedgerState
+from quorumbook.storage.index.peer_parts import DATABASES, DB
+from quorumbook.storage.states.state_file import LedgerState
 
 _ID = Struct(">q")
 _ENTRY = Struct(">qq")

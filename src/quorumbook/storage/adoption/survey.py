@@ -24,17 +24,18 @@ from quorumbook.env import Env
 from quorumbook.errors import CorruptEntryLogError, ForeignDirectoryError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.adoption.peer_index import SORTED, IndexFiles, PeerIndex
+from quorumbook.storage.adoption.peer_index import IndexFiles, PeerIndex
 from quorumbook.storage.adoption.rocksdb import RocksIndex
-from quorumbook.storage.directories import current
+from quorumbook.storage.directories.places import current
 from quorumbook.storage.entrylog.scan import ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import find_entry_logs, newest_entry_log_id
-from quorumbook.storage.index import Index
-from quorumbook.storage.index_files import remove_index
+from quorumbook.storage.index.files import remove_index
+from quorumbook.storage.index.peer_parts import SORTED
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import Index
+from quorumbook.storage.journal.marks import LastMarks, LogMark
 from quorumbook.storage.journal.replay import replay
-from quorumbook.storage.marks import LastMarks, LogMark
-from quorumbook.storage.state_file import LedgerState
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.states.state_file import LedgerState
 
 _BATCH_ROWS = 500
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from quorumbook.env import Env, Worker, run_job
 from quorumbook.ids import LedgerId
-from quorumbook.storage.book import Book
+from quorumbook.storage.checkpoint.visible import Book
 from quorumbook.storage.gc.decisions import LogUsage
 from quorumbook.storage.gc.hold import Hold, read_hold, write_hold
 from quorumbook.storage.gc.logs import CompactionStep, EntryLogKeeper, log_usages
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.stored_run import Extent
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import Extent
 
 
 class StorageCare:

@@ -29,17 +29,17 @@ from dataclasses import dataclass, field
 from quorumbook.env import Env, logger
 from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.storage.checkpoint.checkpoint import Checkpointer
+from quorumbook.storage.directories.reserve import COMPACTION_NAME, Reserve
 from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
-from quorumbook.storage.flush import Checkpointer
 from quorumbook.storage.gc.decisions import LogUsage, removable
-from quorumbook.storage.index import Index
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.loading import Loader, ReadStatistics
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import Index
 from quorumbook.storage.options import Damage
-from quorumbook.storage.reserve import COMPACTION_NAME, Reserve
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.reading.loading import Loader, ReadStatistics
 
 _log = logger("storage.gc")
 

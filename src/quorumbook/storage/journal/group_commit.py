@@ -31,8 +31,8 @@ from quorumbook.storage.journal.format import (
     journal_id_of,
     journal_name,
 )
+from quorumbook.storage.journal.marks import NO_MARK, LogMark
 from quorumbook.storage.journal.synced import Synced, SyncedNote
-from quorumbook.storage.marks import NO_MARK, LogMark
 
 Done = Callable[[BaseException | None], None]
 

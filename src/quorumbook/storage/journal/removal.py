@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from quorumbook.env import Env
 from quorumbook.storage.journal.format import journal_id_of, journal_name
-from quorumbook.storage.marks import LogMark
+from quorumbook.storage.journal.marks import LogMark
 
 RELEASE_BYTES = 1024 * 1024
 #: More retired journals than this are not kept, however few calls there are to release them.

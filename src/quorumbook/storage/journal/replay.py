@@ -33,10 +33,10 @@ from quorumbook.storage.journal.format import (
     journal_id_of,
     journal_name,
 )
+from quorumbook.storage.journal.marks import NO_MARK, LogMark
 from quorumbook.storage.journal.runs import JournalVisitor, RunCollector
 from quorumbook.storage.journal.scan import FileEnd, read_header, scan_checked, scan_plain
 from quorumbook.storage.journal.synced import Synced, read_synced
-from quorumbook.storage.marks import NO_MARK, LogMark
 
 __all__ = ["JournalVisitor", "ReplayReport", "journal_ids", "replay"]
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from quorumbook.env import Env
 from quorumbook.ids import LedgerId
 from quorumbook.storage.journal.group_commit import Done, Journal
-from quorumbook.storage.marks import Marks
+from quorumbook.storage.journal.marks import Marks
 
 
 class Journals:

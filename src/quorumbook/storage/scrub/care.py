@@ -19,10 +19,10 @@ from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import Digester
 from quorumbook.storage.entrylog.reader import EntryLogReader
-from quorumbook.storage.index import Index
-from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import Index
 from quorumbook.storage.scrub.decisions import Position, judge
-from quorumbook.storage.stored_run import StoredRun
 
 T = TypeVar("T")
 POSITION_KEY = "scrub"

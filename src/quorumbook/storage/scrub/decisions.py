@@ -18,8 +18,8 @@ from google_crc32c import value as crc32c
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.protocol.digest import Digester
-from quorumbook.storage.loading import entry_head
-from quorumbook.storage.stored_run import DAMAGED, StoredRun
+from quorumbook.storage.index.stored_run import DAMAGED, StoredRun
+from quorumbook.storage.reading.loading import entry_head
 
 _POSITION = re.compile(r"(-?[0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
 

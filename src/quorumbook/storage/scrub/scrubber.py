@@ -24,11 +24,11 @@ from quorumbook.env.tasks import end
 from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import Digester
-from quorumbook.storage.index import DamagedIndexError
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import DamagedIndexError
 from quorumbook.storage.options import Damage, ScrubOptions
 from quorumbook.storage.scrub.care import ScrubCare
 from quorumbook.storage.scrub.decisions import Position, damaged_entries
-from quorumbook.storage.stored_run import StoredRun
 
 _log = logger("storage.scrub")
 _SECOND = 1_000_000_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.read_cache import ReadCache
-from quorumbook.storage.write_cache import WriteCache
+from quorumbook.storage.cache.read import ReadCache
+from quorumbook.storage.cache.write import WriteCache
 
 _NO_LIMIT = 2**63 - 1
 

@@ -16,13 +16,13 @@ from struct import Struct
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.flush import Checkpoint
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.ledgers import LedgerHandle, LedgerTable
-from quorumbook.storage.marks import Marks
-from quorumbook.storage.state_file import Deletion
-from quorumbook.storage.write_cache import WriteCache
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.cache.write import WriteCache
+from quorumbook.storage.checkpoint.checkpoint import Checkpoint
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.journal.marks import Marks
+from quorumbook.storage.states.ledgers import LedgerHandle, LedgerTable
+from quorumbook.storage.states.state_file import Deletion
 
 _LAC = Struct(">q")
 #: Where the last add confirmed of an entry ends.

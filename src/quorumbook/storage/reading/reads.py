@@ -37,12 +37,12 @@ from quorumbook.ids import (
     LedgerId,
 )
 from quorumbook.protocol.run import SIZE, EntryRun
-from quorumbook.storage.caches import Caches, ranges_of
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.ledgers import LedgerHandle
-from quorumbook.storage.loading import STRIDE, Loaded, Loader, LogReader, ReadStatistics
+from quorumbook.storage.cache.layers import Caches, ranges_of
+from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.options import MIB, Damage
-from quorumbook.storage.peeking import Peeks
+from quorumbook.storage.reading.loading import STRIDE, Loaded, Loader, LogReader, ReadStatistics
+from quorumbook.storage.reading.peeking import Peeks
+from quorumbook.storage.states.ledgers import LedgerHandle
 
 T = TypeVar("T")
 BatchDone: TypeAlias = Callable[[list[bytes], int, BaseException | None], None]

@@ -17,9 +17,9 @@ from google_crc32c import value as crc32c
 from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.index_reader import IndexReader
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.options import Damage
-from quorumbook.storage.stored_run import StoredRun
 
 T = TypeVar("T")
 _ENTRY_HEAD = Struct(">iqq")

@@ -27,6 +27,7 @@ from quorumbook.env import Env, logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError, StorageError
 from quorumbook.ids import LedgerId
+from quorumbook.storage.collection.surplus import Owners, SurplusCopies
 from quorumbook.storage.gc.decisions import (
     DELETIONS_MAX,
     GcPlan,
@@ -37,7 +38,6 @@ from quorumbook.storage.gc.decisions import (
     worth_compacting,
 )
 from quorumbook.storage.gc.hold import Hold, judge
-from quorumbook.storage.gc.surplus import Owners, SurplusCopies
 from quorumbook.storage.options import Damage, GcOptions
 from quorumbook.storage.store import LedgerStorage
 

@@ -20,7 +20,7 @@ from itertools import islice
 from struct import Struct
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from quorumbook.storage.state_file import LedgerState
+from quorumbook.storage.states.state_file import LedgerState
 
 _LAC = Struct(">q")
 #: Cancelled watches that may lie among the others, beside as many as there are others.

@@ -21,10 +21,10 @@ from collections.abc import Callable
 
 from quorumbook.env import Worker, logger
 from quorumbook.errors import DiskFullError, StorageError
-from quorumbook.storage.book import Book
-from quorumbook.storage.caches import Caches
-from quorumbook.storage.flush import Checkpoint, Checkpointer
-from quorumbook.storage.marks import Marks
+from quorumbook.storage.cache.layers import Caches
+from quorumbook.storage.checkpoint.checkpoint import Checkpoint, Checkpointer
+from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.journal.marks import Marks
 from quorumbook.storage.options import StorageOptions
 
 _ATTEMPTS = 5

@@ -20,8 +20,8 @@ from typing import Protocol
 
 from quorumbook.env import Clock, logger
 from quorumbook.ids import LedgerId
+from quorumbook.storage.index.stored_run import Extent
 from quorumbook.storage.store import LedgerStorage
-from quorumbook.storage.stored_run import Extent
 
 _SECOND = 1_000_000_000
 _BATCH = 200

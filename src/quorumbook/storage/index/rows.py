@@ -17,9 +17,9 @@ from typing import Any
 from google_crc32c import extend, value
 
 from quorumbook.errors import CorruptIndexError, DiskFullError, StorageError
-from quorumbook.storage.index_files import keep_private
-from quorumbook.storage.state_file import Deletion, LedgerState
-from quorumbook.storage.stored_run import DAMAGED, StoredRun, packed_size_bytes
+from quorumbook.storage.index.files import keep_private
+from quorumbook.storage.index.stored_run import DAMAGED, StoredRun, packed_size_bytes
+from quorumbook.storage.states.state_file import Deletion, LedgerState
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x51424958  # "QBIX"

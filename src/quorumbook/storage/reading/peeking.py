@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.storage.entrylog.reader import EntryLogReader
-from quorumbook.storage.loading import entry_head
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.reading.loading import entry_head
 
 #: With sizes of their own for each entry, a row takes up to 4 KB.
 _ROWS_MAX = 1024

@@ -30,14 +30,14 @@ from google_crc32c import value as crc32c
 from quorumbook.errors import DiskFullError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
+from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.entrylog.writer import WRITE_BUFFER_BYTES, EntryLogs
-from quorumbook.storage.index import DamagedIndexError, Index
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.index.tables import DamagedIndexError, Index
+from quorumbook.storage.journal.marks import NO_MARK, LastMarks, LogMark, Marks, furthest
 from quorumbook.storage.journal.removal import JournalRemoval
-from quorumbook.storage.ledgers import LedgerHandle
-from quorumbook.storage.marks import NO_MARK, LastMarks, LogMark, Marks, furthest
-from quorumbook.storage.state_file import Deletion, LedgerState, StateCopies
-from quorumbook.storage.stored_run import StoredRun
-from quorumbook.storage.write_cache import WriteCache
+from quorumbook.storage.states.ledgers import LedgerHandle
+from quorumbook.storage.states.state_file import Deletion, LedgerState, StateCopies
 
 #: Meta of the index: the mark that it has reached.
 MARK_KEY = "mark"

@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.run import EntryRun
-from quorumbook.storage.write_cache import LEDGER_OVERHEAD_BYTES, held_bytes
+from quorumbook.storage.cache.write import LEDGER_OVERHEAD_BYTES, held_bytes
 
 
 class ReadCache:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.storage.index_rows import (
+from quorumbook.storage.index.rows import (
     COLUMNS,
     STATE_COLUMNS,
     DamagedIndexError,
@@ -16,8 +16,8 @@ from quorumbook.storage.index_rows import (
     row_to_run,
     row_to_state,
 )
-from quorumbook.storage.state_file import Deletion, LedgerState
-from quorumbook.storage.stored_run import DAMAGED, Extent, StoredRun
+from quorumbook.storage.index.stored_run import DAMAGED, Extent, StoredRun
+from quorumbook.storage.states.state_file import Deletion, LedgerState
 
 #: Ledgers that are asked for in one statement.
 _SLICE_LEDGERS = 1000

@@ -38,9 +38,9 @@ from operator import attrgetter
 from typing import Any
 
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.storage.index_files import index_exists
-from quorumbook.storage.index_reader import IndexReader
-from quorumbook.storage.index_rows import (
+from quorumbook.storage.index.files import index_exists
+from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.rows import (
     APPLICATION_ID,
     COLUMNS,
     DELETED_SCHEMA,
@@ -57,8 +57,8 @@ from quorumbook.storage.index_rows import (
     run_to_row,
     state_to_row,
 )
-from quorumbook.storage.state_file import Deletion, LedgerState
-from quorumbook.storage.stored_run import StoredRun
+from quorumbook.storage.index.stored_run import StoredRun
+from quorumbook.storage.states.state_file import Deletion, LedgerState
 
 __all__ = ["SCHEMA_VERSION", "DamagedIndexError", "Index", "NewerIndexError"]
 

@@ -1,0 +1,1 @@
+"""Garbage collection: which ledgers and copies go, over a storage that serves."""
