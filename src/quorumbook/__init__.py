@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quorumbook.client.client import BookKeeper, connect
-    from quorumbook.client.entries import Entry, EntryBatch
     from quorumbook.client.options import ClientOptions
-    from quorumbook.client.reader import LedgerReader
-    from quorumbook.client.writer import LedgerWriter
+    from quorumbook.client.reading.entries import Entry, EntryBatch
+    from quorumbook.client.reading.reader import LedgerReader
+    from quorumbook.client.writing.writer import LedgerWriter
     from quorumbook.env import TlsOptions
     from quorumbook.errors import QuorumbookError
     from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -53,13 +53,13 @@ _HOMES = {
     "BookKeeper": "quorumbook.client.client",
     "ClientOptions": "quorumbook.client.options",
     "DigestType": "quorumbook.protocol.digest",
-    "Entry": "quorumbook.client.entries",
-    "EntryBatch": "quorumbook.client.entries",
+    "Entry": "quorumbook.client.reading.entries",
+    "EntryBatch": "quorumbook.client.reading.entries",
     "Fragment": "quorumbook.ledger.metadata",
     "LedgerMetadata": "quorumbook.ledger.metadata",
-    "LedgerReader": "quorumbook.client.reader",
+    "LedgerReader": "quorumbook.client.reading.reader",
     "LedgerState": "quorumbook.ledger.metadata",
-    "LedgerWriter": "quorumbook.client.writer",
+    "LedgerWriter": "quorumbook.client.writing.writer",
     "PlacementOptions": "quorumbook.ledger.placement.options",
     "QuorumbookError": "quorumbook.errors",
     "TlsOptions": "quorumbook.env",

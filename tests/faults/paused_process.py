@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator
 import uvloop
 
 from quorumbook.client.client import BookKeeper
-from quorumbook.client.entries import Entry
 from quorumbook.client.options import ClientOptions
+from quorumbook.client.reading.entries import Entry
 from quorumbook.errors import QuorumbookError
 from quorumbook.metadata.uri import open_store
 from quorumbook.metadata.zookeeper.store import ZooKeeperStore

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import quorumbook
 from interop.peer_driver import Peer, PeerError, Seen, payload, seen
 from quorumbook.client.client import BookKeeper
-from quorumbook.client.reader import LedgerReader
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.reading.reader import LedgerReader
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import QuorumbookError
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol.digest import DigestType

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="pip install 'quorumbook[spark]'")
 
-from quorumbook.client.entries import EntryBatch
+from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.protocol.digest import DigestType, digester

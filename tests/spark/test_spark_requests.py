@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from quorumbook.client.channels import ControlChannel
-from quorumbook.client.entry_reads import ReadChannel
+from quorumbook.client.transport.channels import ControlChannel
+from quorumbook.client.transport.entry_reads import ReadChannel
 from quorumbook.spark.data_source import Source
 from quorumbook.spark.pool import connected
 from quorumbook.spark.source.read_options import ReadOptions

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from quorumbook.client.pending import Watcher
+from quorumbook.client.writing.pending import Watcher
 from quorumbook.streams import (
     Appended,
     Namespace,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
-from quorumbook.client.entries import EntryBatch
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.entries import EntryBatch
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError, ReadFailedError
 from quorumbook.protocol.requests import BatchRead, Read
 from quorumbook.protocol.status import Status

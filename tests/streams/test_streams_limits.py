@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumbook.client.pending import Watcher
+from quorumbook.client.writing.pending import Watcher
 from quorumbook.errors import (
     ConfigError,
     MetadataUnavailableError,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quorumbook.client.entries import EntryBatch
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.entries import EntryBatch
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.streams import Namespace, Position, StreamPolicy, StreamReader
 
 SEGMENTS = 12

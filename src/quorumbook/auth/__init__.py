@@ -5,7 +5,7 @@ of its own.  ``plugins.py`` has the interface, which is public, and finds a plug
 ``shared_secret.py`` (on ``scram.py``), ``certificate_role.py`` and ``sasl.py`` are plug-ins, the
 last on ``digest_md5.py`` and ``kerberos.py``, which ZooKeeper speaks as well.  When messages
 travel, what is refused meanwhile and for how long is the affair of ``bookie/admission.py`` and
-``client/handshake.py``; encryption is of ``env``.
+``client/transport/handshake.py``; encryption is of ``env``.
 """
 
 from quorumbook.auth.plugins import (

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from quorumbook.autorecovery.replication import Copier
 from quorumbook.autorecovery.replication_reads import missing_entries
 from quorumbook.client.context import Context, change_metadata
-from quorumbook.client.lac import read_lac
+from quorumbook.client.reading.last_confirmed import read_lac
 from quorumbook.client.recovery import recover
 from quorumbook.env import logger
 from quorumbook.errors import (

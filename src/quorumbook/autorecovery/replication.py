@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumbook.autorecovery.replication_reads import read_verified
-from quorumbook.client.connection import Channel
 from quorumbook.client.context import Context
+from quorumbook.client.transport.connection import Channel
 from quorumbook.env import Budget
 from quorumbook.env.tasks import end
 from quorumbook.errors import (

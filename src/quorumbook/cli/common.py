@@ -106,7 +106,7 @@ class Call:
         if not self.is_verbose:
             logging.basicConfig(level=logging.WARNING, format="quorumbook: %(message)s")
             # Which bookie is avoided for how long matters to programs that go on for longer.
-            logging.getLogger("quorumbook.client.bookies").setLevel(logging.ERROR)
+            logging.getLogger("quorumbook.client.cluster.bookies").setLevel(logging.ERROR)
         options = client_options(self.settings)
         raised = {name: max(getattr(options, name), number) for name, number in least.items()}
         return BookKeeper(self.metadata_uri, options=dataclasses.replace(options, **raised))

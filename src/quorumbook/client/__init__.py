@@ -1,9 +1,10 @@
 """The client of a cluster, on asyncio; ``quorumbook`` itself names what users need of it.
 
 client      connect, create, open, list, delete
-writer      appending: what the caller sees;  adds, pending, positions, window: how it is done
-ensemble    replaces bookies that fail;  explicit_lac publishes what an idle writer confirmed
-reader      reading and tailing;  reading: ranges ahead of the consumer;  lac: asking for news
+writing     a ledger's writer: from calls to adds, and bookies that fail meanwhile
+reading     a ledger's reader: ranges, single entries, what is new
 recovery    takes a ledger over whose writer is gone
-bookies     who is there, who is suspect;  connection: the two channels to each;  ticker: time
+context     what all of these share;  cluster: who is there, who is suspect, who is chosen
+transport   the two channels to each bookie
+waiting     time limits, room, turns, closing
 """

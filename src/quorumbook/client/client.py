@@ -9,18 +9,18 @@ import hmac
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any, Unpack
 
-from quorumbook.client.bookies import Bookies
-from quorumbook.client.closing import Closing
+from quorumbook.client.cluster.bookies import Bookies
+from quorumbook.client.cluster.racks import rack_source
 from quorumbook.client.context import Context
-from quorumbook.client.creation import create
-from quorumbook.client.handshake import security_of
 from quorumbook.client.options import ClientOptions, LedgerWriterKeywords
-from quorumbook.client.racks import rack_source
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
-from quorumbook.client.ticker import Ticker
-from quorumbook.client.waiting import again, each_within, limit
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.transport.handshake import security_of
+from quorumbook.client.transport.ticker import Ticker
+from quorumbook.client.waiting.again import again, each_within, limit
+from quorumbook.client.waiting.closing import Closing
+from quorumbook.client.writing.creation import create
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import Env, logger
 from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from quorumbook.client.context import Context
-from quorumbook.client.entries import blamed
+from quorumbook.client.reading.entries import blamed
 from quorumbook.env import logger
 from quorumbook.errors import (
     DigestMismatchError,

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 from quorumbook.client.client import BookKeeper
-from quorumbook.client.closing import Closing
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
     LocalProtocolError,

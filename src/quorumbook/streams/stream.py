@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
-from quorumbook.client.closing import Closing
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError
 from quorumbook.metadata.store import Watch
 from quorumbook.options import takes

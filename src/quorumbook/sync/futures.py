@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from quorumbook.client.pending import Group
-from quorumbook.client.waiting import again
+from quorumbook.client.waiting.again import again
+from quorumbook.client.writing.pending import Group
 from quorumbook.env import forks, patience
 from quorumbook.errors import QuorumbookError, RequestTimeoutError
 from quorumbook.ids import EntryId

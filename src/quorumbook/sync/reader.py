@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quorumbook.client import reader as aio
-from quorumbook.client.entries import Entry, EntryBatch
+from quorumbook.client.reading import reader as aio
+from quorumbook.client.reading.entries import Entry, EntryBatch
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.sync.loop import Closing

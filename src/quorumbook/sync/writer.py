@@ -8,10 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from quorumbook.client import writer as aio
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
-from quorumbook.client.window import check_fits
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, check_fits
+from quorumbook.client.writing import writer as aio
+from quorumbook.client.writing.pending import Group
 from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId

@@ -20,8 +20,8 @@ from faults.torture.history import SMALLEST, Scribe, payload, writer_of
 from faults.torture.network import DivertedNetwork
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.reader import LedgerReader
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.reading.reader import LedgerReader
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import Env
 from quorumbook.errors import (
     BackpressureError,

@@ -28,7 +28,7 @@ from typing import Any
 import quorumbook
 from doubles.certificates import Authority
 from doubles.ports import free_ports
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import TlsOptions
 from quorumbook.errors import QuorumbookError
 from quorumbook.protocol import v3

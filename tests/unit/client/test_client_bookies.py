@@ -9,7 +9,7 @@ import pytest
 import quorumbook
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.ticker import Ticker
+from quorumbook.client.transport.ticker import Ticker
 from quorumbook.env import Env
 from quorumbook.errors import (
     ClientClosedError,

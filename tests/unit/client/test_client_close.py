@@ -10,7 +10,7 @@ import pytest
 from client_harness import QUIET, refuse_adds
 
 from doubles.mock_bookie import SILENCE, mock_cluster, until
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     AddQuorumTimeoutError,
     ClientClosedError,

@@ -8,7 +8,7 @@ import pytest
 from client_harness import QUIET
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockBookie, mock_cluster, until
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     LedgerFencedError,
     QuorumbookError,

@@ -8,8 +8,8 @@ import pytest
 from client_harness import QUIET, Gate, refuse_adds
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster, until
-from quorumbook.client import ensemble
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.writing import ensemble
 from quorumbook.errors import (
     AddQuorumTimeoutError,
     NotEnoughBookiesError,

@@ -10,7 +10,7 @@ from client_harness import QUIET
 from doubles.mock_bookie import SILENCE, MockCluster, mock_cluster, until
 from quorumbook.client import context
 from quorumbook.client.client import BookKeeper
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     LedgerClosedError,
     LedgerFencedError,

@@ -8,7 +8,7 @@ import pytest
 
 from doubles.mock_bookie import PATIENCE_S, MockBookie, MockCluster, mock_cluster, until
 from quorumbook.client.client import BookKeeper
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
     MetadataUnavailableError,
     NoSuchEntryError,

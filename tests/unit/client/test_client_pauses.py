@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from doubles.virtual_time import run_virtually, virtual_clock, virtual_loop
-from quorumbook.client.channels import ControlChannel, FastChannel
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.ticker import Ticker
-from quorumbook.client.waiting import limit
+from quorumbook.client.transport.channels import ControlChannel, FastChannel
+from quorumbook.client.transport.ticker import Ticker
+from quorumbook.client.waiting.again import limit
 from quorumbook.env import Env
 from quorumbook.env.machine import RealNetwork
 from quorumbook.errors import ConnectionLostError, RequestTimeoutError

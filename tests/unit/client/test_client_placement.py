@@ -12,7 +12,7 @@ from client_harness import payloads_at, refuse_adds
 import quorumbook
 from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster, until
 from quorumbook import PlacementOptions
-from quorumbook.client.racks import AskedRacks
+from quorumbook.client.cluster.racks import AskedRacks
 from quorumbook.env import Env
 from quorumbook.errors import ConfigError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ledger.placement import own as own_placement

@@ -12,8 +12,8 @@ import pytest
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
 from quorumbook.client.client import BookKeeper
-from quorumbook.client.entries import EntryBatch
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.entries import EntryBatch
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
     DigestMismatchError,
     LedgerClosedError,

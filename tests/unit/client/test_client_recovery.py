@@ -11,7 +11,7 @@ from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, 
 from quorumbook.client import recovery
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.recovery import _RecoveryDriver
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     LedgerFencedError,
     LedgerRecoveryError,

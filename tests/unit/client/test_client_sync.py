@@ -265,7 +265,7 @@ def test_entries_confirmed_before_the_failure_of_their_batch_are_told_as_such(
         ledger = bk.create_ledger()
         batch = quorumbook.sync.futures.Batch()
         batch.payloads = [b"a", b"b", b"c"]
-        batch.group = quorumbook.client.pending.Group(batch.payloads, None, None)
+        batch.group = quorumbook.client.writing.pending.Group(batch.payloads, None, None)
         batch.group.first_entry_id, batch.group.resolved = 7, 2
         batch.finish(LedgerFencedError("fenced"))
         futures = [quorumbook.sync.AppendFuture(batch, i) for i in range(3)]

@@ -13,7 +13,7 @@ import pytest
 from client_harness import QUIET, polling_from
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.env import Env
 from quorumbook.errors import (
     ClientClosedError,

@@ -8,7 +8,7 @@ import pytest
 from client_harness import QUIET, payloads_at
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.errors import (
     BackpressureError,
     LedgerClosedError,

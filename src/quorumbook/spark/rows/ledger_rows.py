@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from quorumbook.client.entries import EntryBatch
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.entries import EntryBatch
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
     DigestMismatchError,
     NoSuchEntryError,

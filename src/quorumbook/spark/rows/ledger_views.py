@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import LedgerClosedError, NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId

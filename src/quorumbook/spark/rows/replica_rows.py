@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 from quorumbook.autorecovery.replication_reads import read_verified
-from quorumbook.client.entries import EntryBatch
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.entries import EntryBatch
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
     ConfigError,
     DigestMismatchError,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import DigestMismatchError
 from quorumbook.spark.pool import Cluster
 from quorumbook.spark.rows.arrow import (

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
-from quorumbook.client.closing import Closing
-from quorumbook.client.waiting import again
+from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import NodeExistsError, QuorumbookError

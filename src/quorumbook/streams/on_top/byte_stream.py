@@ -8,7 +8,7 @@ Java's ``AppendOnlyStreamWriter`` and ``AppendOnlyStreamReader`` read and write 
 
 from __future__ import annotations
 
-from quorumbook.client.closing import Closing, ClosingQuietly
+from quorumbook.client.waiting.closing import Closing, ClosingQuietly
 from quorumbook.errors import LocalProtocolError
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError
 from quorumbook.streams.reading.entries import decode_user_records

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from quorumbook.client.waiting import again
+from quorumbook.client.waiting.again import again
 from quorumbook.env import logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import LedgerClosedError, QuorumbookError

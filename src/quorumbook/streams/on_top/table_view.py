@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar, overload
 
-from quorumbook.client.closing import Closing
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger
 from quorumbook.errors import LocalProtocolError
 from quorumbook.streams.format.position import Position

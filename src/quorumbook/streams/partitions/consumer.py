@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-from quorumbook.client.closing import Closing
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
-from quorumbook.client.closing import Closing
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.partitions.merging import Merged
 from quorumbook.streams.partitions.partitioning import StreamCut

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quorumbook.client.closing import ClosingQuietly
+from quorumbook.client.waiting.closing import ClosingQuietly
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.errors import StreamSealedError
 from quorumbook.streams.format.attributes import Attributes

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.reading.segment_list import Listed
 from quorumbook.streams.reading.segment_reader import SegmentReader, open_segment

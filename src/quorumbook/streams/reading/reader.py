@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Generic, TypeAlias, TypeVar, cast
 
-from quorumbook.client.closing import Closing
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.env.tasks import end
 from quorumbook.errors import LedgerClosedError
 from quorumbook.streams.format.gap import Gap

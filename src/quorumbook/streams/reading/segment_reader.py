@@ -6,8 +6,8 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 
-from quorumbook.client.entries import EntryBatch
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.entries import EntryBatch
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerInMetadataError
 from quorumbook.ids import EntryId
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError

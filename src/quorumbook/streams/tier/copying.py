@@ -15,7 +15,7 @@ from functools import partial
 
 import google_crc32c
 
-from quorumbook.client.entries import EntryBatch
+from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.env import Env
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.digest import Digester, DigestType, digester

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 
-from quorumbook.client.entries import EntryBatch
+from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.errors import DigestMismatchError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import HEADER_SIZE_BYTES, Digester, DigestType

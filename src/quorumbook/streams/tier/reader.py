@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import TypeVar
 
-from quorumbook.client.entries import Entry, EntryBatch
+from quorumbook.client.reading.entries import Entry, EntryBatch
 from quorumbook.env import Env
 from quorumbook.errors import LedgerClosedError, NoSuchEntryError
 from quorumbook.ids import EntryId

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.client.client import BookKeeper
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.digest import DigestType

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import BackpressureError
 from quorumbook.streams.errors import RecordTooLargeError
 from quorumbook.streams.format.compression import Codec

@@ -8,7 +8,7 @@ from collections import deque
 from enum import Enum
 from typing import Any
 
-from quorumbook.client.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.env import logger
 from quorumbook.errors import LocalProtocolError
 from quorumbook.streams.format.names import TRANSACTION_COMPONENT

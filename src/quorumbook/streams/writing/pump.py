@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
-from quorumbook.client.waiting import again
-from quorumbook.client.window import Window
+from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.env import Complaint, logger
 from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from quorumbook.client.pending import Group, Watcher
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.pending import Group, Watcher
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import Complaint, logger
 from quorumbook.errors import (
     LedgerError,

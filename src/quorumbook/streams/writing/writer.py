@@ -12,10 +12,10 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from quorumbook.client.closing import ClosingQuietly
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
-from quorumbook.client.waiting import again
-from quorumbook.client.writer import frozen
+from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.closing import ClosingQuietly
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
+from quorumbook.client.writing.writer import frozen
 from quorumbook.env import patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (

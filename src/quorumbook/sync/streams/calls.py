@@ -16,7 +16,7 @@ from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, ClientClosedError, QuorumbookError
 from quorumbook.streams.writing.options import WriterOptions

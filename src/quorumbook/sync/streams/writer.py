@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
-from quorumbook.client.writer import frozen
+from quorumbook.client.writing.writer import frozen
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from quorumbook.client.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection

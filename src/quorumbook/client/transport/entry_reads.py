@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from quorumbook.client.channels import FastChannel
-from quorumbook.client.waiting import outcome_of
+from quorumbook.client.transport.channels import FastChannel
+from quorumbook.client.waiting.again import outcome_of
 from quorumbook.env import logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import BookieUnavailableError, ConnectionLostError, QuorumbookError

@@ -12,14 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from quorumbook.client.positions import stripe_of
-from quorumbook.client.waiting import again
+from quorumbook.client.waiting.again import again
+from quorumbook.client.writing.positions import stripe_of
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId
-
-#: What an entry costs beside its payload: frame head, entry header, digest, the bytes object,
-#: the future and its place in lists.
-ENTRY_OVERHEAD_BYTES = 300
 
 
 class Watcher(Protocol):

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
 from quorumbook.client.context import Context
-from quorumbook.client.waiting import again
+from quorumbook.client.waiting.again import again
 from quorumbook.env import logger, patience
 from quorumbook.errors import QuorumbookError, WriteFailedError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId

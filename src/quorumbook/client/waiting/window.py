@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
 from quorumbook.errors import BackpressureError, LocalProtocolError
+
+#: What an entry costs beside its payload: frame head, entry header, digest, the bytes object,
+#: the future and its place in lists.
+ENTRY_OVERHEAD_BYTES = 300
 
 
 class Window:

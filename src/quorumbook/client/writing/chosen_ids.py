@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES
-from quorumbook.client.waiting import again, fail
-from quorumbook.client.window import Window
+from quorumbook.client.waiting.again import again, fail
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.chosen_ids import ChosenIds

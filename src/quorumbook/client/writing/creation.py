@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Protocol, Self
 
-from quorumbook.client.bookies import Bookies
+from quorumbook.client.cluster.bookies import Bookies
 from quorumbook.client.context import Context
 from quorumbook.env import logger, patience
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from quorumbook.client.context import Context
-from quorumbook.client.entries import EntryBatch, blamed
-from quorumbook.client.reading import Sticky
+from quorumbook.client.reading.entries import EntryBatch, blamed
+from quorumbook.client.reading.ranges import Sticky
 from quorumbook.env import logger
 from quorumbook.errors import DigestMismatchError, QuorumbookError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId

@@ -11,8 +11,8 @@ import asyncio
 from typing import Any
 
 from quorumbook.client.context import Context
-from quorumbook.client.entries import EntryBatch
-from quorumbook.client.reading import Sticky
+from quorumbook.client.reading.entries import EntryBatch
+from quorumbook.client.reading.ranges import Sticky
 from quorumbook.env import patience
 from quorumbook.errors import BookieUnavailableError, DigestMismatchError
 from quorumbook.ids import EntryId

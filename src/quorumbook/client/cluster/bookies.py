@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from quorumbook.client.channels import ControlChannel
-from quorumbook.client.connection import Channel
-from quorumbook.client.deferred import DeferredChannel
-from quorumbook.client.entry_reads import ReadChannel
-from quorumbook.client.handshake import Security
+from quorumbook.client.cluster.placement import Placement
+from quorumbook.client.cluster.racks import RackSource
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.placement import Placement
-from quorumbook.client.racks import RackSource
-from quorumbook.client.ticker import Ticker
-from quorumbook.client.waiting import outcome_of
+from quorumbook.client.transport.channels import ControlChannel
+from quorumbook.client.transport.connection import Channel
+from quorumbook.client.transport.deferred import DeferredChannel
+from quorumbook.client.transport.entry_reads import ReadChannel
+from quorumbook.client.transport.handshake import Security
+from quorumbook.client.transport.ticker import Ticker
+from quorumbook.client.waiting.again import outcome_of
 from quorumbook.env import Env, logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import (

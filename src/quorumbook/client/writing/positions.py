@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import compress, cycle
 
-from quorumbook.client.connection import AddListener, Channel
+from quorumbook.client.transport.connection import AddListener, Channel
 from quorumbook.ids import BookieId, EntryId, LedgerId
 
 #: Marks are this far apart at least: a time-out is that much late at most.

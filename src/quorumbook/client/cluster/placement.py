@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-from quorumbook.client.racks import RackSource
+from quorumbook.client.cluster.racks import RackSource
 from quorumbook.env import Env, logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import MetadataError, QuorumbookError

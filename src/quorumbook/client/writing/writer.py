@@ -12,14 +12,14 @@ import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from quorumbook.client.adds import AddDriver
-from quorumbook.client.chosen import Append, ChosenAppends
-from quorumbook.client.closing import ClosingQuietly
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group
-from quorumbook.client.waiting import again, outcome_of
-from quorumbook.client.window import Window
+from quorumbook.client.waiting.again import again, outcome_of
+from quorumbook.client.waiting.closing import ClosingQuietly
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
+from quorumbook.client.writing.adds import AddDriver
+from quorumbook.client.writing.chosen_ids import Append, ChosenAppends
+from quorumbook.client.writing.pending import Group
 from quorumbook.errors import (
     BackpressureError,
     ClientClosedError,

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from quorumbook.client.handshake import Security, lost_error, open_stream
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.ticker import Ticker
-from quorumbook.client.waiting import again, outcome_of
+from quorumbook.client.transport.handshake import Security, lost_error, open_stream
+from quorumbook.client.transport.ticker import Ticker
+from quorumbook.client.waiting.again import again, outcome_of
 from quorumbook.env import Env, logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (

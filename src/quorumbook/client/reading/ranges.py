@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from quorumbook.client.context import Context
-from quorumbook.client.entries import EntryBatch, blamed
-from quorumbook.client.waiting import again
+from quorumbook.client.reading.entries import EntryBatch, blamed
+from quorumbook.client.waiting.again import again
 from quorumbook.errors import ClientClosedError, DigestMismatchError, QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.ledger.metadata import LedgerMetadata

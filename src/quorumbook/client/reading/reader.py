@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-from quorumbook.client.closing import Closing
 from quorumbook.client.context import Context
-from quorumbook.client.entries import Entry, EntryBatch
-from quorumbook.client.lac import LacPolls, read_lac
-from quorumbook.client.reading import ChunkRead, RangeRead, Sticky
-from quorumbook.client.single import read_single
-from quorumbook.client.waiting import again, outcome_of
+from quorumbook.client.reading.entries import Entry, EntryBatch
+from quorumbook.client.reading.last_confirmed import LacPolls, read_lac
+from quorumbook.client.reading.ranges import ChunkRead, RangeRead, Sticky
+from quorumbook.client.reading.single_entry import read_single
+from quorumbook.client.waiting.again import again, outcome_of
+from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger
 from quorumbook.errors import (
     ClientClosedError,

@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from quorumbook.client.connection import Channel
 from quorumbook.client.context import Context
-from quorumbook.client.deferred import force, seal_deferred_adds
-from quorumbook.client.ensemble import EnsembleKeeper
-from quorumbook.client.explicit_lac import LacPublisher
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.pending import ENTRY_OVERHEAD_BYTES, Group, PendingGroups
-from quorumbook.client.positions import Position, stripe_of
-from quorumbook.client.waiting import again, outcome_of
-from quorumbook.client.window import Window
+from quorumbook.client.transport.connection import Channel
+from quorumbook.client.transport.deferred import force, seal_deferred_adds
+from quorumbook.client.waiting.again import again, outcome_of
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
+from quorumbook.client.writing.ensemble import EnsembleKeeper
+from quorumbook.client.writing.explicit_lac import LacPublisher
+from quorumbook.client.writing.pending import Group, PendingGroups
+from quorumbook.client.writing.positions import Position, stripe_of
 from quorumbook.env import logger
 from quorumbook.errors import (
     AddQuorumTimeoutError,

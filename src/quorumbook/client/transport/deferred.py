@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from quorumbook.client.channels import ControlChannel
-from quorumbook.client.connection import AddListener
+from quorumbook.client.transport.channels import ControlChannel
+from quorumbook.client.transport.connection import AddListener
 from quorumbook.errors import QuorumbookError, RemoteProtocolError, WriteFailedError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import v2, v3

@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from quorumbook.client.connection import AddListener, Channel, OnHealth, Resolve
-from quorumbook.client.handshake import Security
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.ticker import Ticker
-from quorumbook.client.waiting import again, fail
+from quorumbook.client.transport.connection import AddListener, Channel, OnHealth, Resolve
+from quorumbook.client.transport.handshake import Security
+from quorumbook.client.transport.ticker import Ticker
+from quorumbook.client.waiting.again import again, fail
 from quorumbook.env import Env
 from quorumbook.errors import ClientClosedError, QuorumbookError
 from quorumbook.ids import BookieId, EntryId, LedgerId

@@ -1,0 +1,1 @@
+"""A ledger's reader: ranges ahead of the consumer, single entries, and news."""

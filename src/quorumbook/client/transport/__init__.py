@@ -1,0 +1,1 @@
+"""Connections to bookies: channels, handshakes, and time."""

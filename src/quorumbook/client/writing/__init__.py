@@ -1,0 +1,1 @@
+"""A ledger's writer: from calls to adds, their answers, and bookies that fail."""
