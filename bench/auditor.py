@@ -20,8 +20,8 @@ import time
 import quorumbook
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
-from quorumbook.metadata.recovery_switches import Check
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import Check
 from quorumbook.testing import LocalCluster
 
 _CHECKS = {

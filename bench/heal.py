@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import quorumbook
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.testing import LocalCluster
 
 HERE = Path(__file__).resolve().parent

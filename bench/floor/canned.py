@@ -14,7 +14,7 @@ from struct import Struct
 
 import uvloop
 
-from quorumbook.protocol import v2
+from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.digest import DigestType, digester
 
 _HEAD = Struct(">iiqq")

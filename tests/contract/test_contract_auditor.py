@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from doubles.ledger_book import LedgerBook
-from quorumbook.autorecovery.auditor import Auditor
+from quorumbook.autorecovery.audits.auditor import Auditor
 from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.metadata.election import current_leader
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
 #: What is named here is one away: b in 1 and 2, e in 3.
 LEDGERS = {1: "abc", 2: "bcd", 3: "ace"}

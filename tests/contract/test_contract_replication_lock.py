@@ -7,8 +7,8 @@ import pytest
 from quorumbook.errors import MetadataUnavailableError, SessionExpiredError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.replication_lock import ReplicationLocks
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.locks import ReplicationLocks
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
 LOCK = TreePaths("/ledgers").underreplicated_lock(7)
 

@@ -10,9 +10,9 @@ from metadata_bells import Bell
 from quorumbook.errors import SessionExpiredError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.quarantine import Failure, Quarantine
-from quorumbook.metadata.recovery_switches import Check
-from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
+from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import Check
 
 LOCK = TreePaths("/ledgers").underreplicated_lock(7)
 

@@ -20,11 +20,11 @@ from quorumbook.errors import (
     NoSuchLedgerInMetadataError,
 )
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.cluster import Layout, init_cluster, read_layout
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.paths import LayoutKind
-from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.store import Create
 from quorumbook.metadata.uri import named_layout, open_store
 from quorumbook.testing import LocalCluster

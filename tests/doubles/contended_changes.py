@@ -13,16 +13,16 @@ from typing import Any
 
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.bookies.cookies import Cookie, CookieStore
+from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.metadata.cluster import init_cluster, read_instance_id
-from quorumbook.metadata.cookies import Cookie, CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
-from quorumbook.metadata.racks import RackTable
-from quorumbook.metadata.recovery_switches import RecoverySwitches
-from quorumbook.metadata.replication_lock import ReplicationLocks
+from quorumbook.metadata.recovery.locks import ReplicationLocks
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import RecoverySwitches
 from quorumbook.metadata.store import Revision
-from quorumbook.metadata.underreplication import UnderreplicationQueue
-from quorumbook.spark.lake.turns import TableTurns
+from quorumbook.spark.lake.next_batch import TableTurns
 from quorumbook.streams.cursors.cursor import Cursor, _read, open_cursor, read_cursor
 from quorumbook.streams.format.names import StreamPaths
 from quorumbook.streams.format.position import Position

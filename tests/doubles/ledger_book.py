@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.ledgers import LedgerManager
-from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.store import MetadataStore
 
 

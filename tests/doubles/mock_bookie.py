@@ -21,13 +21,14 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
 from quorumbook.ledger.placement.labels import labels_to_properties
+from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
+from quorumbook.metadata.bookies.service_info import Endpoint
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
-from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
-from quorumbook.metadata.service_info import Endpoint
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol import answers, availability
+from quorumbook.protocol.entry_run import SIZE
 from quorumbook.protocol.requests import (
     AddRun,
     Auth,
@@ -43,7 +44,6 @@ from quorumbook.protocol.requests import (
     Unsupported,
     WriteLAC,
 )
-from quorumbook.protocol.run import SIZE
 from quorumbook.protocol.server import RequestDecoder
 from quorumbook.protocol.status import Status
 

@@ -6,7 +6,8 @@ import asyncio
 import ssl
 from typing import Self
 
-from quorumbook.protocol import v2, v3
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 #: Longer than anything here takes.
 PATIENCE_S = 60

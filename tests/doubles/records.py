@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from google_crc32c import value
 
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.journal.format import boot_mark, closing_record, encode_header
 
 

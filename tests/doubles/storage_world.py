@@ -16,7 +16,7 @@ from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepClock, StepThreads
 from quorumbook.env import Env
 from quorumbook.errors import StorageError
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage

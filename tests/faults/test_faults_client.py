@@ -39,8 +39,8 @@ async def read_all(bk: BookKeeper, ledger_id: int) -> list[bytes]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a held metadata file for a tenth of a second only."""
-    for module in ("sqlite_file", "sqlite_thread"):
-        monkeypatch.setattr(f"quorumbook.metadata.{module}.BUSY_TIMEOUT_S", 0.1)
+    for module in ("file", "thread"):
+        monkeypatch.setattr(f"quorumbook.metadata.sqlite.{module}.BUSY_TIMEOUT_S", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -10,7 +10,7 @@ import pytest
 from doubles.etcd_server import EtcdServer
 from doubles.moved_cluster import move_cluster
 from quorumbook.errors import MetadataUnavailableError
-from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.uri import open_store
 from quorumbook.testing import LocalCluster
 
@@ -115,8 +115,8 @@ async def test_an_etcd_that_hangs_is_not_waited_for_without_end(etcd, open_etcd,
 async def test_a_session_that_ended_while_etcd_was_away_is_told_and_its_bookie_comes_back(
     etcd, open_etcd
 ):
+    from quorumbook.metadata.bookies.service_info import BookieServiceInfo
     from quorumbook.metadata.cluster import init_cluster
-    from quorumbook.metadata.service_info import BookieServiceInfo
 
     store, other = await open_etcd(session_timeout_s=1), await open_etcd()
     await init_cluster(store)

@@ -11,7 +11,7 @@ import quorumbook
 from doubles.replicas import assert_fully_replicated
 from doubles.zookeeper import made_root
 from doubles.zookeeper_proxy import Mishap, Proxy
-from quorumbook.autorecovery.replication_reads import listed_entries
+from quorumbook.autorecovery.copying.verified_reads import listed_entries
 from quorumbook.metadata.zookeeper.jute import Op
 from quorumbook.testing import LocalCluster
 

@@ -26,8 +26,8 @@ from quorumbook.ids import MASTER_KEY_SIZE_BYTES
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2
 from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.v2 import packets as v2
 
 pytestmark = pytest.mark.faults
 

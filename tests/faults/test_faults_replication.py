@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from doubles.replicas import assert_fully_replicated
-from quorumbook.metadata.quarantine import Quarantine
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.quarantine import Quarantine
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.testing import LocalCluster
 
 pytestmark = pytest.mark.faults

@@ -13,7 +13,7 @@ import pytest
 from doubles.zookeeper import end_session, fresh_root, start_ensemble, start_zookeeper
 from doubles.zookeeper_proxy import nonsense
 from quorumbook.errors import MetadataError, MetadataUnavailableError, SessionExpiredError
-from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.uri import open_store
 from quorumbook.testing import LocalCluster
 

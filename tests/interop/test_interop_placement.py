@@ -18,7 +18,7 @@ from quorumbook.ledger.placement.policy import Adherence, Policy, Shape
 from quorumbook.ledger.placement.racks import RackAware
 from quorumbook.ledger.placement.regions import RegionAware
 from quorumbook.ledger.placement.zones import ZoneAware
-from quorumbook.metadata.racks import RackTable
+from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.metadata.uri import open_store
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]

@@ -11,12 +11,12 @@ import pytest
 
 from interop.peer_driver import Peer, expected
 from interop.sides import SIDES, Shape
-from quorumbook.autorecovery.auditor import Auditor
+from quorumbook.autorecovery.audits.auditor import Auditor
+from quorumbook.autorecovery.copying.worker import ReplicationWorker
 from quorumbook.autorecovery.options import AuditorOptions, WorkerOptions
-from quorumbook.autorecovery.worker import ReplicationWorker
 from quorumbook.metadata.election import Election, current_leader
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
 from quorumbook.metadata.uri import open_store
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]

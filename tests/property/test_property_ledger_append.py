@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ledger_model import Cluster, length_of
 
 from quorumbook.errors import ConnectionLostError
-from quorumbook.ledger.append import (
+from quorumbook.ledger.machines.append import (
     AppendState,
     ChangeEnsemble,
     Confirmed,

@@ -12,8 +12,8 @@ from quorumbook.errors import (
     NoSuchEntryError,
     ReadFailedError,
 )
+from quorumbook.ledger.machines.read import Delivered, ReadFailed, ReadState, SendRead
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from quorumbook.ledger.read import Delivered, ReadFailed, ReadState, SendRead
 
 GOOD, MISSING, DAMAGED, UNREADABLE, UNREACHABLE = range(5)
 ERRORS = {

@@ -16,10 +16,10 @@ from quorumbook.errors import (
     MetadataVersionConflict,
     NoSuchEntryError,
 )
-from quorumbook.ledger import append, recovery
-from quorumbook.ledger.append import AppendState
+from quorumbook.ledger.machines import append, recovery
+from quorumbook.ledger.machines.append import AppendState
+from quorumbook.ledger.machines.recovery import RecoveryState
 from quorumbook.ledger.placement.schedule import entries_at
-from quorumbook.ledger.recovery import RecoveryState
 from quorumbook.ledger.transitions import changed_metadata, closed_metadata
 
 QUORUMS = [(1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 2, 2), (3, 3, 2), (3, 3, 3), (5, 3, 2), (4, 2, 2)]

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumbook.errors import ConnectFailedError, NoSuchEntryError
-from quorumbook.ledger.metadata import Fragment, LedgerMetadata
-from quorumbook.ledger.placement.schedule import is_stored_at
-from quorumbook.ledger.replication import (
+from quorumbook.ledger.machines.copy import (
     CheckEntries,
     Copied,
     CopyFailed,
@@ -19,6 +17,8 @@ from quorumbook.ledger.replication import (
     WriteEntries,
     strands_to_move,
 )
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata
+from quorumbook.ledger.placement.schedule import is_stored_at
 from quorumbook.ledger.transitions import moved_metadata
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumbook.ledger.append import AppendState, Confirmed
+from quorumbook.ledger.machines.append import AppendState, Confirmed
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.schedule import (
     can_reach_quorum,

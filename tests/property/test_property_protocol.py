@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from doubles.decoding import decode_all
 from quorumbook.errors import DigestMismatchError, RemoteProtocolError
-from quorumbook.protocol import answers, availability, v2, v3, varint
+from quorumbook.protocol import answers, availability, varint
 from quorumbook.protocol import requests as rq
 from quorumbook.protocol.digest import DigestType, digester, master_key, run_of_batch
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.frames import frame
 from quorumbook.protocol.messages import message_class
-from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.server import RequestDecoder
 from quorumbook.protocol.status import V2_CODE, Status, status_of_v2
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 KEYS = [master_key(b"a"), master_key(b"b")]
 ids = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))

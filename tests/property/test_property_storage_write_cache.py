@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubles.records import entry
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.cache.write import WriteCache, held_bytes
 from quorumbook.storage.reading.reads import collect

@@ -20,7 +20,7 @@ from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.protocol.digest import DigestType, digester
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     FilesUnavailableError,

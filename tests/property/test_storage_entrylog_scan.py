@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from doubles.records import entry
 from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log

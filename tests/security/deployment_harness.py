@@ -16,10 +16,10 @@ from doubles.certificates import Authority
 from doubles.deployment import PATIENCE_S, Container, Stage, zookeeper_command
 from quorumbook.env import TlsOptions
 from quorumbook.errors import QuorumbookError
-from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
 from security.security_harness import SOLO, RawConnection, add_frames, add_v3
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,9 @@ from quorumbook.env import Env, TlsOptions
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.options import StorageOptions
 
 PASSWORD = b"passwd"

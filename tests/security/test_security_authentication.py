@@ -26,14 +26,15 @@ from security_harness import (
 from doubles.certificates import Authority, Issued
 from quorumbook.auth.certificate_role import roles_of
 from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
-from quorumbook.bookie.admission import Admission
+from quorumbook.bookie.connections.admission import Admission
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env
 from quorumbook.errors import ConfigError, SecurityError
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.requests import Auth, BookieInfo, Read, StartTLS
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "live_auth.json"
 TOYS: Any = {

@@ -9,9 +9,10 @@ import pytest
 from security_harness import KEY, PATIENCE_S, SOLO, add_frames, add_v3, secure_cluster
 
 from quorumbook.errors import UnauthorizedError
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 
 def _lac(ledger_id: int) -> bytes:

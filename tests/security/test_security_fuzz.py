@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from quorumbook.errors import RemoteProtocolError
-from quorumbook.protocol import requests, v2, v3
+from quorumbook.protocol import requests
 from quorumbook.protocol.answers import bare_answer, error_answer
 from quorumbook.protocol.server import RequestDecoder
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from security.fuzz.conversations import HONEST, KINDS, STRANGE, conversation
 from security.fuzz.frames import Frames
 from security.fuzz.run import MODES, fuzz_round

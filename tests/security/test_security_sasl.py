@@ -14,8 +14,9 @@ from doubles.kdc import REALM, Kdc, need_kerberos
 from quorumbook.auth.digest_md5 import DigestMd5Client
 from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
 from quorumbook.errors import ConfigError, SecurityError
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 PASSWORD = "a canary of a password"
 

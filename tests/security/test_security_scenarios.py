@@ -34,11 +34,12 @@ from quorumbook.errors import (
     SecurityError,
     UnauthorizedError,
 )
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import mac_key, master_key
 from quorumbook.protocol.requests import Auth, StartTLS
 from quorumbook.protocol.server import RequestDecoder, auth_answer, start_tls_answer
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 
 def write_secrets(tmp_path: Any, name: str, *lines: str) -> str:

@@ -13,8 +13,8 @@ from quorumbook.auth.plugins import Peer, load_bookie_plugin, load_client_plugin
 from quorumbook.auth.scram import ScramClient, ScramServer
 from quorumbook.auth.shared_secret import BookieSharedSecret
 from quorumbook.errors import ConfigError, SecurityError
-from quorumbook.protocol import v3
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v3 import client as v3
 
 
 def secret_file(tmp_path: Any, name: str, *lines: str) -> str:

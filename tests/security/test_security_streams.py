@@ -23,8 +23,9 @@ from tls_soak import soak
 
 from doubles.certificates import Authority, Issued
 from quorumbook.env import Env
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

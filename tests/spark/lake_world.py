@@ -15,8 +15,8 @@ from quorumbook.spark.jobs.data.lake_sink import LakeSink
 from quorumbook.spark.lake.delta import DeltaTable
 from quorumbook.spark.lake.iceberg import IcebergTable
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
+from quorumbook.spark.lake.next_batch import TableTurns
 from quorumbook.spark.lake.rows import schema_of
-from quorumbook.spark.lake.turns import TableTurns
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace
 

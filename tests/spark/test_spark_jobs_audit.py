@@ -7,8 +7,8 @@ import json
 import pytest
 
 from quorumbook.cli.main import main
-from quorumbook.protocol import v3
 from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.testing import LocalCluster
 
 

@@ -14,11 +14,11 @@ from inline import run_inline
 
 from quorumbook.cli.main import main
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.spark.jobs.upkeep import fsck_meta, usage
 from quorumbook.streams import Namespace
 from quorumbook.streams.tier.manifest import Manifest, TierState

@@ -9,10 +9,10 @@ import pytest
 
 import quorumbook
 from doubles.replicas import assert_fully_replicated
-from quorumbook.autorecovery.balance import Move
-from quorumbook.autorecovery.moving import shares
+from quorumbook.autorecovery.copying.balance import Move
+from quorumbook.autorecovery.copying.moving import shares
 from quorumbook.cli.main import main
-from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.journal import JobJournal

@@ -8,7 +8,7 @@ import pytest
 from spark_helpers import write_ledger
 
 from quorumbook.errors import ConfigError
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.spark.meta.tables import META_COLUMNS
 from quorumbook.spark.source.selection import META_TABLES
 from quorumbook.streams import Position

@@ -23,8 +23,8 @@ from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.data import export, ingest
 from quorumbook.spark.jobs.upkeep import tier
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
+from quorumbook.spark.lake.next_batch import TableTurns
 from quorumbook.spark.lake.table import LakeConflictError
-from quorumbook.spark.lake.turns import TableTurns
 from quorumbook.streams import SequenceId
 from quorumbook.streams.errors import FilesUnavailableError
 from quorumbook.streams.tier import moving, part_file

@@ -12,8 +12,8 @@ import quorumbook
 from quorumbook.errors import ConfigError, DigestMismatchError, NoSuchLedgerError
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.ledger.transitions import moved_metadata
-from quorumbook.protocol import v3
 from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.spark.options import Use
 from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.testing import LocalCluster

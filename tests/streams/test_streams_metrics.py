@@ -9,7 +9,7 @@ import uuid
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from quorumbook.autorecovery.stream_retention import StreamRetention
+from quorumbook.autorecovery.audits.stream_retention import StreamRetention
 from quorumbook.errors import NotEnoughBookiesError
 from quorumbook.streams import STREAM_METRICS, Namespace, Stream, StreamPolicy
 from quorumbook.streams.errors import WriterFencedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumbook.errors import ConfigError
-from quorumbook.metadata.racks import RackTable
+from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.testing import LocalCluster
 

@@ -19,7 +19,7 @@ from quorumbook.streams.errors import (
     WriterFencedError,
 )
 from quorumbook.streams.format.segment_text import Truncation
-from quorumbook.streams.on_top import state_snapshots
+from quorumbook.streams.views import state_snapshots
 
 PATIENCE_S = 60.0
 

@@ -14,8 +14,8 @@ import pytest
 
 from quorumbook.cli.demo import flights
 from quorumbook.cli.demo.healing import NotHealedError, verify_copies
-from quorumbook.protocol import v3
 from quorumbook.protocol.digest import digester, master_key
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.testing import LocalCluster
 from surfaces.conftest import CommandLine
 

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from doubles.replicas import assert_fully_replicated
-from quorumbook.autorecovery.balance import Disk
-from quorumbook.autorecovery.moving import MoveOptions, Mover, Share
+from quorumbook.autorecovery.copying.balance import Disk
+from quorumbook.autorecovery.copying.moving import MoveOptions, Mover, Share
 from quorumbook.cli.bookie.commands import moving
 from quorumbook.cli.main import main
-from quorumbook.metadata.cookies import CookieStore
-from quorumbook.metadata.replication_lock import ReplicationLocks
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.bookies.cookies import CookieStore
+from quorumbook.metadata.recovery.locks import ReplicationLocks
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 30.0
@@ -233,7 +233,7 @@ def test_r28_what_somebody_is_at_is_moved_when_the_lock_is_free(cluster, monkeyp
     ledger_id = write(cluster)
     lost = ensemble(cluster, ledger_id)[0]
     cluster.stop(lost)
-    monkeypatch.setattr("quorumbook.autorecovery.moving._LOCKED_PAUSE_S", 0.001)
+    monkeypatch.setattr("quorumbook.autorecovery.copying.moving._LOCKED_PAUSE_S", 0.001)
     attempts = 0
     take_this = UnderreplicationQueue.take_this
 

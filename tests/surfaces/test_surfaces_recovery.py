@@ -13,9 +13,9 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.election import Election
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.quarantine import Failure, Quarantine
-from quorumbook.metadata.recovery_switches import Check
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import Check
 from quorumbook.metadata.uri import open_store
 
 

@@ -28,6 +28,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINES_OF_A_FILE = 500
 LINES_OF_A_FILE_HARD = 700
 LINES_OF_A_FUNCTION = 60
+MODULES_OF_A_FOLDER = 15
 
 #: Rooms that reach the outside world through ``quorumbook.env`` only.
 _ROOMS_BEHIND_ENV = ("storage", "bookie", "client", "metadata", "autorecovery", "streams")
@@ -118,6 +119,11 @@ def imported_modules(path: Path, tree: ast.AST) -> set[str]:
 def test_a_file_is_short_enough_to_be_read(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= LINES_OF_A_FILE_HARD, "split it by what changes for other reasons"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=_name)
+def test_a_folder_holds_no_more_modules_than_can_be_taken_in(folder):
+    assert len(list(folder.glob("*.py"))) <= MODULES_OF_A_FOLDER
 
 
 def test_files_beyond_five_hundred_lines_are_rare():

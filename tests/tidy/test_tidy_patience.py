@@ -9,12 +9,12 @@ SOURCE = Path(__file__).parents[2] / "src" / "quorumbook"
 _TIMERS = {"timeout", "timeout_at", "wait_for", "call_later", "call_at"}
 #: Where a time is only when to do something oneself next, or how long an application wants to wait.
 _OWN = {
-    "autorecovery/bookie_audits.py",
-    "autorecovery/checks.py",
-    "autorecovery/worker.py",
-    "bookie/answer_budget.py",
+    "autorecovery/audits/bookie_audits.py",
+    "autorecovery/audits/checks.py",
+    "autorecovery/copying/worker.py",
+    "bookie/connections/answer_budget.py",
     "bookie/disks.py",
-    "bookie/healing.py",
+    "bookie/membership/healing.py",
     "cli/cluster/zookeeper.py",
     "client/writing/adds.py",
     "client/writing/ensemble.py",

@@ -4,8 +4,8 @@ Both sides of a connection need it, and bookie and client don't import each othe
 of its own.  ``plugins.py`` has the interface, which is public, and finds a plug-in by its name;
 ``shared_secret.py`` (on ``scram.py``), ``certificate_role.py`` and ``sasl.py`` are plug-ins, the
 last on ``digest_md5.py`` and ``kerberos.py``, which ZooKeeper speaks as well.  When messages
-travel, what is refused meanwhile and for how long is the affair of ``bookie/admission.py`` and
-``client/transport/handshake.py``; encryption is of ``env``.
+travel, what is refused meanwhile and for how long is the affair of
+``bookie/connections/admission.py`` and ``client/transport/handshake.py``; encryption is of ``env``.
 """
 
 from quorumbook.auth.plugins import (

@@ -21,8 +21,8 @@ from urllib.parse import parse_qs
 from quorumbook.errors import LocalProtocolError, MetadataError, MetadataFormatError
 from quorumbook.metadata.election import current_leader
 from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.metadata.underreplication import UnderreplicationQueue
 
 ROOT = "/api/v1/autorecovery"
 #: A queue of a hundred thousand ledgers is not for a page; the command lists it whole.

@@ -12,16 +12,20 @@ from typing import Protocol
 
 from prometheus_client.core import Metric
 
-from quorumbook.autorecovery.auditor import Auditor
-from quorumbook.autorecovery.checks import Plan
-from quorumbook.autorecovery.ledger_checks import LedgerVerification, PlacementCheck, ReplicaCount
+from quorumbook.autorecovery.audits.auditor import Auditor
+from quorumbook.autorecovery.audits.checks import Plan
+from quorumbook.autorecovery.audits.ledger_checks import (
+    LedgerVerification,
+    PlacementCheck,
+    ReplicaCount,
+)
+from quorumbook.autorecovery.audits.stream_retention import StreamRetention
+from quorumbook.autorecovery.copying.worker import ReplicationWorker
 from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.autorecovery.options import RecoveryOptions
-from quorumbook.autorecovery.stream_retention import StreamRetention
-from quorumbook.autorecovery.worker import ReplicationWorker
 from quorumbook.client.client import BookKeeper
 from quorumbook.ids import BookieId
-from quorumbook.metadata.recovery_switches import Check
+from quorumbook.metadata.recovery.switches import Check
 
 
 class Part(Protocol):

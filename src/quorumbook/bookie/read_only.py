@@ -25,7 +25,7 @@ from typing import TypeVar
 from urllib.parse import parse_qs
 
 from quorumbook.bookie.disks import DiskMonitor
-from quorumbook.bookie.http import Body
+from quorumbook.bookie.http.server import Body
 from quorumbook.env import Env, logger, run_job
 from quorumbook.storage.directories import places
 

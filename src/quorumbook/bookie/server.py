@@ -20,36 +20,34 @@ from itertools import chain
 
 from prometheus_client.core import Metric
 
-from quorumbook.bookie import (
-    budget_pages,
-    directory_pages,
-    gc_pages,
-    identity,
-    read_only,
-    scrub_pages,
-)
-from quorumbook.bookie.admission import Admission
-from quorumbook.bookie.connection import Connections
+from quorumbook.bookie import read_only
+from quorumbook.bookie.connections.admission import Admission
+from quorumbook.bookie.connections.connection import Connections
+from quorumbook.bookie.connections.exposure import exposure
+from quorumbook.bookie.connections.limits import open_files_within
 from quorumbook.bookie.disks import DiskMonitor
-from quorumbook.bookie.exposure import exposure
-from quorumbook.bookie.garbage import ClusterLedgers
-from quorumbook.bookie.gate import LedgerGate
-from quorumbook.bookie.healing import Healing, lacks
-from quorumbook.bookie.http import Body, HttpServer, Page
-from quorumbook.bookie.http_access import HttpAccess
+from quorumbook.bookie.http import background_io as budget_pages
+from quorumbook.bookie.http import collection as gc_pages
+from quorumbook.bookie.http import directories as directory_pages
+from quorumbook.bookie.http import scrub as scrub_pages
+from quorumbook.bookie.http.access import HttpAccess
+from quorumbook.bookie.http.server import Body, HttpServer, Page
+from quorumbook.bookie.membership import identity
+from quorumbook.bookie.membership.cluster_ledgers import ClusterLedgers
+from quorumbook.bookie.membership.healing import Healing, lacks
+from quorumbook.bookie.membership.registrar import Registrar
 from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
-from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions, HttpOptions
-from quorumbook.bookie.places import open_files_within
-from quorumbook.bookie.registrar import Registrar
+from quorumbook.bookie.requests.ledger_gate import LedgerGate
+from quorumbook.bookie.requests.operations import Operations
 from quorumbook.env import Env, logger, patience
 from quorumbook.errors import ConfigError, InternalError, LocalProtocolError, QuorumbookError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.labels import labels_to_properties
+from quorumbook.metadata.bookies.registration import BookieServiceInfo, Endpoint
 from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
-from quorumbook.metadata.registration import BookieServiceInfo, Endpoint
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.options import Damage

@@ -14,7 +14,7 @@ from quorumbook.errors import ConnectFailedError
 if TYPE_CHECKING:
     from quorumbook.cli.common import Call
     from quorumbook.ids import BookieId
-    from quorumbook.metadata.registration import BookieServiceInfo
+    from quorumbook.metadata.bookies.registration import BookieServiceInfo
     from quorumbook.metadata.store import MetadataStore
 
 _TIMEOUT_S = 60.0
@@ -45,7 +45,7 @@ async def http_of(store: MetadataStore, bookie: BookieId) -> str:
     Raises:
         ConnectFailedError: it is not registered, or serves none.
     """
-    from quorumbook.metadata.registration import BookieRegistration
+    from quorumbook.metadata.bookies.registration import BookieRegistration
 
     info = await BookieRegistration(store).service_info(bookie)
     if info is None:
@@ -85,7 +85,7 @@ def change(call: Call, address: str, path: str, *, body: bytes | None = None) ->
         ConnectFailedError: It does not answer, or refuses.
         ConfigError: The token that it may want cannot be read.
     """
-    from quorumbook.bookie.http_access import read_tokens
+    from quorumbook.bookie.http.access import read_tokens
 
     file = call.settings.text("http.token_file")
     headers = {"Authorization": f"Bearer {read_tokens(file)[0]}"} if file else {}

@@ -37,13 +37,13 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.placement.policy import Shape
+from quorumbook.metadata.bookies.racks import RackTable
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.election import Election, named_election
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.racks import RackTable
-from quorumbook.metadata.registration import BookieRegistration
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.options import takes

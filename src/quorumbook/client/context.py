@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from quorumbook.client.cluster.bookies import Bookies
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.ticker import Ticker
-from quorumbook.client.waiting.turns import LoopTurns, Turns
+from quorumbook.client.waiting.fair_turns import LoopTurns, Turns
 from quorumbook.env import Complaint, Env, logger, patience
 from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
 from quorumbook.ids import LedgerId

@@ -25,9 +25,8 @@ from quorumbook.errors import (
     TooManyRequestsError,
 )
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId
-from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.ledger.recovery import RecoveryState
-from quorumbook.ledger.recovery_effects import (
+from quorumbook.ledger.machines.recovery import RecoveryState
+from quorumbook.ledger.machines.recovery_effects import (
     ChooseReplacement,
     Close,
     Done,
@@ -38,9 +37,10 @@ from quorumbook.ledger.recovery_effects import (
     Release,
     WriteBack,
 )
-from quorumbook.protocol import v3
+from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.protocol.digest import Digester, entry_header, master_key
 from quorumbook.protocol.status import Status, error_for
+from quorumbook.protocol.v3 import client as v3
 
 _log = logger("client.recovery")
 #: An overloaded bookie is asked again so often, each time twice as late.

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from quorumbook.errors import LedgerClosedError, LedgerFencedError, MetadataVersionConflict
 from quorumbook.ids import BookieId, EntryId
-from quorumbook.ledger.append_effects import ChangeEnsemble
+from quorumbook.ledger.machines.append_effects import ChangeEnsemble
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
 

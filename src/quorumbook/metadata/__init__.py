@@ -1,7 +1,13 @@
 """Cluster metadata: the store interface with its drivers, and the managers written once on top.
 
-``uri.open_store`` opens a store.  Drivers: ``memory``, ``sqlite``.  Managers: ``cluster`` (layout,
-instance id), ``ledgers``, ``ids`` (ledger ids), ``registration`` (which bookies are there),
-``cookies``; ``paths`` says where in the tree everything lies, in the peer's layout.  ``transfer``
-moves the whole tree of a cluster from store to store, or into a file (``dump``).
+uri           opens a store by its address
+store         what a store is;  tree: its rules, for drivers that keep rows of their own
+memory, sqlite, zookeeper, etcd    the drivers
+paths         where in the tree everything lies, in the peer's layout
+cluster       layout and instance id
+ledgers       metadata of ledgers;  ids: the next ledger id
+bookies       cookies, registrations, racks
+recovery      the queue of ledgers that lack copies, its locks and switches
+election      who leads
+transfer      a whole cluster from store to store, or into a file (dump)
 """

@@ -20,7 +20,7 @@ from quorumbook.metadata.cluster import check_layout
 from quorumbook.metadata.etcd.address import parse_address as parse_etcd_address
 from quorumbook.metadata.memory import MemoryStore, memory_tree
 from quorumbook.metadata.paths import LayoutKind
-from quorumbook.metadata.sqlite import SqliteStore
+from quorumbook.metadata.sqlite.store import SqliteStore
 from quorumbook.metadata.store import DEFAULT_SESSION_TIMEOUT_S, MetadataStore
 from quorumbook.metadata.zookeeper.address import parse_address, parse_layout
 from quorumbook.metadata.zookeeper.store import ZooKeeperStore

@@ -13,7 +13,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol import v2, varint
+from quorumbook.protocol import varint
 from quorumbook.protocol.frames import LENGTH, frame
 from quorumbook.protocol.messages import message_class
 from quorumbook.protocol.requests import (
@@ -33,6 +33,7 @@ from quorumbook.protocol.requests import (
     WriteLAC,
 )
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
 
 TOTAL_DISK_CAPACITY = 1
 FREE_DISK_SPACE = 2

@@ -35,7 +35,7 @@ import google_crc32c
 
 from quorumbook.errors import DigestMismatchError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 
 HEADER_SIZE_BYTES = 32
 LAC_HEADER_SIZE_BYTES = 16

@@ -15,7 +15,7 @@ from itertools import repeat
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.status import Status
 
 #: So many requests, or a few more, are decoded at a time; the others of a chunk wait for a turn.

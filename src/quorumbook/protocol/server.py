@@ -11,7 +11,6 @@ All complete frames of a chunk are decoded in one loop, and adds that belong tog
 from __future__ import annotations
 
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
-from quorumbook.protocol import v2_requests, v3_reads, v3_requests, v3_runs
 from quorumbook.protocol.answers import (
     add_answers,
     auth_answer,
@@ -30,7 +29,11 @@ from quorumbook.protocol.answers import (
 )
 from quorumbook.protocol.frames import LENGTH, FrameBuffer
 from quorumbook.protocol.requests import REQUESTS_MAX, Request
-from quorumbook.protocol.v2 import ADD, READ
+from quorumbook.protocol.v2 import requests as v2_requests
+from quorumbook.protocol.v2.packets import ADD, READ
+from quorumbook.protocol.v3 import adds as v3_runs
+from quorumbook.protocol.v3 import reads as v3_reads
+from quorumbook.protocol.v3 import requests as v3_requests
 
 __all__ = [
     "RequestDecoder",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from quorumbook.env import Env
 from quorumbook.errors import StorageError
 from quorumbook.ids import LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.checkpoint.checkpoint import MARK_KEY, decode_index_marks
 from quorumbook.storage.directories.places import Directories, current
 from quorumbook.storage.directories.unclean import was_unclean

@@ -25,7 +25,7 @@ from google_crc32c import value as crc32c
 from quorumbook.env import Env, logger
 from quorumbook.errors import DiskFullError, ForeignDirectoryError, StorageError
 from quorumbook.ids import LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.checkpoint import (
     LIMBO_START_ID,

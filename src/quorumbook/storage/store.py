@@ -26,22 +26,22 @@ from typing import TypeVar
 from quorumbook.env import DiskUsage, Env, Worker, logger, run_job
 from quorumbook.errors import InternalError, StorageError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.schedule import Flusher
 from quorumbook.storage.checkpoint.visible import Book
 from quorumbook.storage.directories.places import CURRENT, Directories
 from quorumbook.storage.directories.unclean import mark_running, mark_stopped
 from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES, EntryLogReader
-from quorumbook.storage.gc.care import StorageCare
 from quorumbook.storage.gc.logs import EntryLogKeeper
+from quorumbook.storage.gc.storage_access import StorageCare
 from quorumbook.storage.index.files import distrust
 from quorumbook.storage.index.reader import IndexReader
-from quorumbook.storage.journal.several import Journals
+from quorumbook.storage.journal.journals import Journals
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.reading.peeking import Peeks
 from quorumbook.storage.reading.reads import BatchDone, Reads
-from quorumbook.storage.scrub.care import ScrubCare
+from quorumbook.storage.scrub.storage_access import ScrubCare
 from quorumbook.storage.startup import Opened, open_storage
 from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.writes import Done, Writes

@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 from quorumbook.env import logger
 from quorumbook.ids import EntryId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.checkpoint.visible import Book
 from quorumbook.storage.journal.format import fence_record, key_record, lac_record
 from quorumbook.storage.journal.group_commit import Journal
-from quorumbook.storage.journal.several import Journals, joined
+from quorumbook.storage.journal.journals import Journals, joined
 from quorumbook.storage.states.ledgers import LedgerHandle
 
 Done: TypeAlias = Callable[[BaseException | None], None]

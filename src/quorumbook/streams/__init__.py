@@ -6,7 +6,7 @@ writing       appending records
 reading       reading them, from anywhere
 cursors       how far somebody is;  single acknowledgements
 partitions    streams under one name;  consumer groups
-on_top        tables, state machines, byte streams
+views         tables, state machines, byte streams
 transactions  many processes append in one step
 retention     what is deleted;  tier: what is moved to files
 metadata      what the metadata store holds;  segments: what follows from a list of them
@@ -24,9 +24,6 @@ from quorumbook.streams.format.position import Position, parse_position
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.metrics import STREAM_METRICS
 from quorumbook.streams.namespace import Namespace, NamespaceEvent
-from quorumbook.streams.on_top.byte_stream import ByteStream
-from quorumbook.streams.on_top.state_machine import Command, State, StateMachine
-from quorumbook.streams.on_top.table_view import Change, TableView
 from quorumbook.streams.partitions.consumer import Consumer, Delivery
 from quorumbook.streams.partitions.options import (
     ConsumerOptions,
@@ -46,6 +43,9 @@ from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
 from quorumbook.streams.retention.orphans import Orphan, OrphanState
 from quorumbook.streams.retention.retention import RetentionReport
 from quorumbook.streams.stream import Segment, Stream, StreamInfo
+from quorumbook.streams.views.byte_stream import ByteStream
+from quorumbook.streams.views.state_machine import Command, State, StateMachine
+from quorumbook.streams.views.table_view import Change, TableView
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.writer import StreamWriter

@@ -52,11 +52,11 @@ from quorumbook.streams.metadata.namespace_nodes import (
 from quorumbook.streams.metadata.namespace_options import NamespaceOptions
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
 from quorumbook.streams.metadata.stream_nodes import StreamNodes
-from quorumbook.streams.on_top.state_snapshots import snapshot_ledgers
 from quorumbook.streams.retention.deletion import delete_all
 from quorumbook.streams.retention.orphans import Orphan, OrphanFinder
 from quorumbook.streams.stream import Stream, StreamInfo
 from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.views.state_snapshots import snapshot_ledgers
 
 _log = logger("streams")
 

@@ -24,7 +24,7 @@ from faults.torture.network import BookieProxy, LosingZooKeeper
 from faults.torture.nursery import Nursery, Process
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2
+from quorumbook.protocol.v2 import packets as v2
 
 BOOKIES = 4
 #: Writers reach the cluster through the proxies of one group, their rivals through the other's.

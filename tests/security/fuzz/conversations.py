@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from doubles.records import entry
-from quorumbook.protocol import v2, v3
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from security.fuzz.frames import KEY, Frames, mutated, mutated_inside
 
 #: Ids of strangers' ledgers, and of ledgers of those who know the secret.

@@ -11,10 +11,11 @@ import struct
 from collections.abc import Callable
 
 from doubles.records import entry, lac_packet
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import master_key
 from quorumbook.protocol.frames import frame
 from quorumbook.protocol.requests import Operation
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 #: Numbers where code goes wrong.
 EDGES = (

@@ -31,8 +31,8 @@ from doubles.ports import free_ports
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import TlsOptions
 from quorumbook.errors import QuorumbookError
-from quorumbook.protocol import v3
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v3 import client as v3
 from security.fuzz.conversations import HONEST, INSIDE, STRANGE, Conversation, Step
 from security.fuzz.strangers import Line, Orders, Seen
 

@@ -23,9 +23,10 @@ from typing import Any
 from quorumbook.auth.plugins import Peer
 from quorumbook.auth.shared_secret import ClientSharedSecret
 from quorumbook.errors import RemoteProtocolError
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.requests import Operation
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from security.fuzz.conversations import Conversation, Step, conversation
 
 AT_ONCE = 64

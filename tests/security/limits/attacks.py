@@ -12,8 +12,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 KEY = master_key(b"passwd")
 DIGESTER = digester(DigestType.CRC32C, b"passwd")

@@ -8,12 +8,12 @@ import itertools
 import pytest
 
 from doubles.ledger_book import LedgerBook
-from quorumbook.autorecovery.auditor import Auditor
+from quorumbook.autorecovery.audits.auditor import Auditor
 from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.paths import LayoutKind, TreePaths
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.uri import open_store
 
 _numbers = itertools.count()
@@ -115,7 +115,7 @@ async def test_r31_s77_nothing_is_decided_while_the_store_does_not_answer(world)
 
 
 async def test_r31_an_audit_that_the_store_cuts_off_begins_anew(world, monkeypatch):
-    monkeypatch.setattr("quorumbook.autorecovery.bookie_audits._RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr("quorumbook.autorecovery.audits.bookie_audits._RETRY_FIRST_S", 0.01)
     ledgers = dict.fromkeys(range(200), "abc") | {199: "ace"}
     await world.book.init("abcd", ledgers)
     first = TreePaths("/ledgers").ledger(LayoutKind.HIERARCHICAL, 5)
@@ -210,7 +210,7 @@ async def test_a_damaged_delay_leaves_the_configured_one(world):
 
 
 async def test_a_bug_in_a_term_is_logged_and_the_term_begins_anew(world, monkeypatch, caplog):
-    monkeypatch.setattr("quorumbook.autorecovery.auditor._PAUSE_S", 0.01)
+    monkeypatch.setattr("quorumbook.autorecovery.audits.auditor._PAUSE_S", 0.01)
     await world.book.init("abcd", LEDGERS)
     bugs = [ZeroDivisionError("a bug")]
 

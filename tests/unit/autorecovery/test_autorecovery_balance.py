@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumbook.autorecovery.balance import Disk, Piece, pieces_of, plan
+from quorumbook.autorecovery.copying.balance import Disk, Piece, pieces_of, plan
 from quorumbook.ledger.danger import exposure, share_of
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 

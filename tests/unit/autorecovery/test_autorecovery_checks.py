@@ -9,14 +9,14 @@ import pytest
 
 import quorumbook
 from doubles.mock_bookie import MockCluster
-from quorumbook.autorecovery.checks import due_in_s
+from quorumbook.autorecovery.audits.checks import due_in_s
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.policy import Adherence
-from quorumbook.metadata.racks import RackTable
-from quorumbook.metadata.recovery_switches import Check
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.bookies.racks import RackTable
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import Check
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadRun
 from quorumbook.protocol.status import Status

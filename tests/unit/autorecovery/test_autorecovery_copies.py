@@ -6,8 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quorumbook.autorecovery import copies
-from quorumbook.autorecovery.copies import ClosedFragment, Copies, closed_fragments, count_copies
+from quorumbook.autorecovery.audits import copies
+from quorumbook.autorecovery.audits.copies import (
+    ClosedFragment,
+    Copies,
+    closed_fragments,
+    count_copies,
+)
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.ledger.placement.schedule import is_stored_at
 

@@ -10,15 +10,15 @@ from worker_harness import PAYLOADS, write
 
 from doubles.mock_bookie import SILENCE, mock_cluster, until
 from doubles.replicas import assert_fully_replicated
-from quorumbook.autorecovery.healing import Healer
-from quorumbook.autorecovery.moving import is_well_placed
-from quorumbook.autorecovery.replication_reads import split
+from quorumbook.autorecovery.copying.healing import Healer
+from quorumbook.autorecovery.copying.moving import is_well_placed
+from quorumbook.autorecovery.copying.verified_reads import split
 from quorumbook.errors import LocalProtocolError, SessionExpiredError
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.schedule import entries_at
+from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.metadata.memory import memory_tree
-from quorumbook.metadata.racks import RackTable
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.requests import AddRun, BatchRead, ListEntries, Read
 from quorumbook.protocol.status import Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quorumbook.autorecovery.lost_bookies import LostBookies
+from quorumbook.autorecovery.audits.lost_bookies import LostBookies
 
 S = 1_000_000_000
 

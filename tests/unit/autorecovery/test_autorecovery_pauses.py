@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from doubles.virtual_time import run_virtually, virtual_loop
-from quorumbook.autorecovery.worker import ReplicationWorker
+from quorumbook.autorecovery.copying.worker import ReplicationWorker
 
 
 def test_a_writer_that_replaced_its_bookie_during_a_pause_had_its_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import quorumbook
 from doubles.mock_bookie import MockCluster
-from quorumbook.autorecovery.replica_audit import audit_range
+from quorumbook.autorecovery.audits.replica_audit import audit_range
 from quorumbook.env import Budget, Env
 from quorumbook.ledger.audit import Severity
 from quorumbook.protocol.digest import DigestType, digester

@@ -10,14 +10,14 @@ from worker_harness import PAYLOADS, eventually, failed, healed, working, write
 
 from doubles.mock_bookie import mock_cluster, until
 from doubles.replicas import assert_fully_replicated
-from quorumbook.autorecovery.healing import Healer
+from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.errors import LedgerClosedError, LedgerFencedError
 from quorumbook.metadata.memory import memory_tree
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.quarantine import Failure, Quarantine
-from quorumbook.metadata.recovery_switches import RecoverySwitches
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import RecoverySwitches
 from quorumbook.protocol.requests import AddRun
 
 

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from quorumbook import BookKeeper
+from quorumbook.autorecovery.copying.worker import ReplicationWorker
 from quorumbook.autorecovery.options import WorkerOptions
-from quorumbook.autorecovery.worker import ReplicationWorker
 
 PATIENCE_S = 30.0
 PAYLOADS = [b"entry %d " % n * (n % 7 + 1) for n in range(60)]

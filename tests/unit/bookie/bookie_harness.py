@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from doubles.raw_client import RawClient
-from quorumbook.bookie.admission import Admission
-from quorumbook.bookie.connection import Connections
+from quorumbook.bookie.connections.admission import Admission
+from quorumbook.bookie.connections.connection import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.metrics import BookieMetrics
-from quorumbook.bookie.operations import Operations
 from quorumbook.bookie.options import BookieOptions
+from quorumbook.bookie.requests.operations import Operations
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
@@ -22,9 +22,9 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2
 from quorumbook.protocol.digest import DigestType, digester, master_key
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
+from quorumbook.protocol.v2 import packets as v2
 from quorumbook.storage.options import StorageOptions
 from quorumbook.storage.states.ledgers import LedgerHandle
 

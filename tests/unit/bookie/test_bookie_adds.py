@@ -18,8 +18,9 @@ from bookie_harness import (
 )
 
 from quorumbook.errors import StorageError
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.states.ledgers import LedgerHandle
 
 OK, FENCED, UNAUTHORIZED, BUSY, READ_ONLY, IO_ERROR = (

@@ -13,9 +13,9 @@ from bookie_harness import cluster, running
 
 from doubles.peer_disk import KEY, PeerDisk
 from doubles.records import entry, lac_packet
-from quorumbook.bookie.adoption import adopt, give_back
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.server import Bookie
+from quorumbook.bookie.stopped.adoption import adopt, give_back
 from quorumbook.env import Env, RealDisk
 from quorumbook.errors import (
     CookieError,
@@ -27,12 +27,12 @@ from quorumbook.errors import (
     UnknownLedgerStateError,
 )
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.bookies.cookies import Cookie, CookieStore
+from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.cluster import read_instance_id
-from quorumbook.metadata.cookies import Cookie, CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
-from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.protocol.digest import DigestType, master_key
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.adoption.peer_index import IndexFiles
 from quorumbook.storage.directories.places import Directories, make_ours, make_the_peers
 from quorumbook.storage.store import LedgerStorage

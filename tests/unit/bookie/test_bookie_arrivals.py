@@ -25,11 +25,13 @@ from bookie_harness import (
 from doubles.raw_client import RawClient
 from doubles.sim_disk import Faults, FaultyDisk
 from doubles.virtual_time import run_virtually
-from quorumbook.bookie import arrivals
-from quorumbook.bookie.arrivals import Arrivals
+from quorumbook.bookie.requests import arrivals
+from quorumbook.bookie.requests.arrivals import Arrivals
 from quorumbook.env import Env, RealDisk
-from quorumbook.protocol import availability, v2, v3
+from quorumbook.protocol import availability
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.states.ledgers import LedgerHandle
 
 OK = V2_CODE[Status.OK]

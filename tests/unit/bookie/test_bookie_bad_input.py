@@ -26,8 +26,9 @@ from test_bookie_life import FailingDisk
 
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 OK, FENCED, UNAUTHORIZED, NO_LEDGER, NO_ENTRY = (
     V2_CODE[status]

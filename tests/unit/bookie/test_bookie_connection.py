@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, until, v2_adds
 
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 
 async def test_frames_may_come_byte_by_byte_and_many_at_once() -> None:

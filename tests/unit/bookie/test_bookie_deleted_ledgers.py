@@ -30,8 +30,9 @@ from quorumbook.errors import LedgerFencedError, MetadataUnavailableError
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.index.files import remove_index
 
 MINUTE_NS = 60 * 1_000_000_000

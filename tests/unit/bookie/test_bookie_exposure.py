@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from bookie_harness import cluster, options_in, running
 
-from quorumbook.bookie.exposure import exposure
+from quorumbook.bookie.connections.exposure import exposure
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env, TlsOptions
 from quorumbook.env.machine import RealNetwork

@@ -27,8 +27,8 @@ from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.protocol import v2
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
 from quorumbook.storage.options import GcOptions, StorageOptions
 
 pytestmark = pytest.mark.faults

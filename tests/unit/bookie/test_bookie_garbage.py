@@ -14,7 +14,7 @@ from bookie_harness import KEY, ask_http, cluster, options_in, real_bookie, runn
 from click.testing import CliRunner
 
 from doubles.storage_world import run_of
-from quorumbook.bookie.garbage import ClusterLedgers
+from quorumbook.bookie.membership.cluster_ledgers import ClusterLedgers
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.bookie.server import Bookie
 from quorumbook.cli.bookie.commands import _directories_of
@@ -27,8 +27,8 @@ from quorumbook.metadata.cluster import Layout, read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import LayoutKind, TreePaths
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.metadata.underreplication import UnderreplicationQueue
 from quorumbook.storage.options import GcOptions, ScrubOptions
 
 EAGER = GcOptions(interval_s=0.02, confirm_interval_s=0.02, reserve_size_bytes=0)

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from bookie_harness import KEY, RawClient, cluster, real_bookie, v2_adds
 
-from quorumbook.protocol import availability, v2, v3
+from quorumbook.protocol import availability
 from quorumbook.protocol.messages import message_class
 from quorumbook.protocol.requests import Operation
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RESET = "connection reset by bookie"

@@ -18,11 +18,11 @@ from quorumbook.errors import CookieMissingError
 from quorumbook.ledger.holdings import lacking
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.metadata.underreplication import UnderreplicationQueue
-from quorumbook.protocol import v3
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.options import ScrubOptions
 
 EAGER = ScrubOptions(interval_s=0.05, heal_interval_s=0.02, rate_bytes=0)

@@ -22,7 +22,7 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.memory import memory_tree
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.protocol import v2
+from quorumbook.protocol.v2 import packets as v2
 
 
 def expire(store: MetadataStore) -> None:

@@ -15,7 +15,7 @@ from bookie_harness import ask_http, cluster, real_bookie
 from click.testing import CliRunner
 
 from quorumbook.autorecovery.pages import ROOT, RecoveryPages
-from quorumbook.bookie.http_access import HttpAccess, is_loopback_only
+from quorumbook.bookie.http.access import HttpAccess, is_loopback_only
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.cli.main import root
 from quorumbook.env.log import logger

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from doubles.virtual_time import run_virtually, virtual_loop
-from quorumbook.bookie.http import _HttpConnection
+from quorumbook.bookie.http.server import _HttpConnection
 
 HEAD = b"GET /health HTTP/1.1\r\n\r\n"
 

@@ -31,15 +31,16 @@ from quorumbook.errors import (
     StorageError,
 )
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.cluster import Layout, init_cluster, read_layout
-from quorumbook.metadata.cookies import CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.store import Create, MetadataStore
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 FENCED, NO_ENTRY, IO_ERROR = (
     V2_CODE[status] for status in (Status.FENCED, Status.NO_ENTRY, Status.IO_ERROR)
@@ -288,7 +289,7 @@ async def test_r26_s13_a_blank_bookie_under_a_known_id_distrusts_itself(tmp_path
 async def test_r26_a_blank_bookie_that_died_before_it_looked_up_its_past_looks_it_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quorumbook.bookie import identity
+    from quorumbook.bookie.membership import identity
 
     async with cluster() as store:
         await LedgerManager(store).create(metadata(1, "one"))

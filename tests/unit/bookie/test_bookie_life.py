@@ -33,12 +33,13 @@ from quorumbook.errors import (
     DirectoryLockedError,
     StorageError,
 )
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.memory import memory_tree
-from quorumbook.metadata.registration import BookieRegistration
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 FENCED, NO_ENTRY, IO_ERROR = (
     V2_CODE[status] for status in (Status.FENCED, Status.NO_ENTRY, Status.IO_ERROR)
@@ -137,7 +138,7 @@ async def test_a_bookie_that_fails_while_it_starts_says_so_and_leaves_nothing_op
                 await super().register(*args, **more)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("quorumbook.bookie.registrar.BookieRegistration", Failing)
+            patch.setattr("quorumbook.bookie.membership.registrar.BookieRegistration", Failing)
             async with asyncio.timeout(60):
                 with pytest.raises(StorageError, match="the journal is gone"):
                     await bookie.start()

@@ -14,8 +14,9 @@ from bookie_harness import (
     v2_adds,
 )
 
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 FOREVER_MS = 60_000
 

@@ -14,9 +14,10 @@ from bookie_harness import KEY, ScriptedStorage, Server, entry, options_in, v2_a
 
 from doubles.virtual_time import run_virtually, virtual_clock, virtual_loop
 from quorumbook.auth.plugins import Principal, Step
-from quorumbook.bookie.connection import Connection
+from quorumbook.bookie.connections.connection import Connection
 from quorumbook.env import Env
-from quorumbook.protocol import v2, v3
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 PAUSE_S = 1000
 LARGE = bytes(64 * 1024)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumbook.bookie.places import (
+from quorumbook.bookie.connections.limits import (
     DESCRIPTORS_MIN,
     STORAGE_DESCRIPTORS,
     Limits,

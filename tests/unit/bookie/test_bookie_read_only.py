@@ -10,7 +10,7 @@ from bookie_harness import RawClient, ask_http, cluster, options_in, real_bookie
 
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.errors import StorageError
-from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.storage.directories.places import current
 
 PAGE = "/api/v1/bookie/state/readonly"

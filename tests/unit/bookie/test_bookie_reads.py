@@ -16,9 +16,10 @@ from bookie_harness import (
 )
 
 from quorumbook.errors import BookieIOError, StorageError
-from quorumbook.protocol import v2, v3
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.states.ledgers import LedgerHandle
 
 

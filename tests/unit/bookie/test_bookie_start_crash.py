@@ -21,11 +21,11 @@ from doubles.storage_world import PowerLostError
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.protocol import v2
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
 from quorumbook.storage.index.tables import Index
 
 OK, NO_LEDGER, NO_ENTRY, FENCED = (

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from bookie_harness import MIB, ScriptedStorage, serve, settle, until, v2_adds
 
-from quorumbook.bookie.connection import Connection
-from quorumbook.bookie.frame_budget import FrameBudget
-from quorumbook.bookie.turns import Outbox, Turn, TurnQueue
+from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.frame_budget import FrameBudget
+from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
 
 MS = 1_000_000
 OK = 0

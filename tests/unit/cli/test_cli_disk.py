@@ -149,7 +149,7 @@ def test_an_index_that_is_lost_is_rebuilt(images: Path, tmp_path: Path) -> None:
 
 
 async def test_a_bookie_that_runs_is_not_repaired(images: Path, tmp_path: Path) -> None:
-    from quorumbook.bookie.offline import repair
+    from quorumbook.bookie.stopped.repair import repair
     from quorumbook.env import RealDisk
     from quorumbook.errors import DirectoryLockedError
 

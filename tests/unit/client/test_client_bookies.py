@@ -25,9 +25,9 @@ from quorumbook.errors import (
     UnauthorizedError,
 )
 from quorumbook.ledger.metadata import LedgerState
-from quorumbook.protocol import v3
 from quorumbook.protocol.requests import AddRun, BookieInfo, ForceLedger
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v3 import client as v3
 
 # Choosing --------------------------------------------------------------------------------------
 

@@ -253,7 +253,7 @@ async def test_a_mistake_of_ours_in_a_recovery_ends_it_with_an_error(
         for bookie in cluster.bookies:
             bookie.release_adds()
         with monkeypatch.context() as patch:
-            patch.setattr(f"quorumbook.ledger.recovery.RecoveryState.{where}", stumble)
+            patch.setattr(f"quorumbook.ledger.machines.recovery.RecoveryState.{where}", stumble)
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(InternalError, match="a mistake"):
                     await bk.open_ledger(ledger.id)

@@ -18,10 +18,12 @@ from quorumbook.client.waiting.again import limit
 from quorumbook.env import Env
 from quorumbook.env.machine import RealNetwork
 from quorumbook.errors import ConnectionLostError, RequestTimeoutError
-from quorumbook.protocol import server, v2, v3
+from quorumbook.protocol import server
 from quorumbook.protocol.requests import ForceLedger
 from quorumbook.protocol.server import RequestDecoder
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 PAUSE_S = 1000
 

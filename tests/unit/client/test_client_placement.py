@@ -17,7 +17,7 @@ from quorumbook.env import Env
 from quorumbook.errors import ConfigError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ledger.placement import own as own_placement
 from quorumbook.ledger.placement.policy import Adherence
-from quorumbook.metadata.racks import RackTable
+from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.protocol.requests import BatchRead, BookieInfo, Read, ReadRun
 from quorumbook.protocol.status import Status
 

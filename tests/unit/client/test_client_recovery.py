@@ -22,8 +22,8 @@ from quorumbook.errors import (
 )
 from quorumbook.ledger.metadata import Fragment, LedgerState
 from quorumbook.protocol.digest import DigestType, digester, entry_header, master_key
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.requests import AddRun, Read, Request
-from quorumbook.protocol.run import EntryRun
 from quorumbook.protocol.status import Status
 
 SEAL = digester(DigestType.CRC32C, b"")

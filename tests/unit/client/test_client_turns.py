@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from functools import partial
 
-from quorumbook.client.waiting.turns import LoopTurns, Turns
+from quorumbook.client.waiting.fair_turns import LoopTurns, Turns
 
 
 class Guest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumbook.errors import ConnectionLostError, NotEnoughBookiesError
-from quorumbook.ledger.append import AppendState, ChangeEnsemble, Confirmed, Failed, Send
+from quorumbook.ledger.machines.append import AppendState, ChangeEnsemble, Confirmed, Failed, Send
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.domains import AckDomains
 from quorumbook.ledger.placement.policy import Shape

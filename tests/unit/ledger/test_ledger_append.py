@@ -15,7 +15,7 @@ from quorumbook.errors import (
     UnauthorizedError,
     WriteFailedError,
 )
-from quorumbook.ledger.append import (
+from quorumbook.ledger.machines.append import (
     AppendState,
     ChangeEnsemble,
     Confirmed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumbook.errors import ConnectionLostError
-from quorumbook.ledger.append import AppendState, ChangeEnsemble, DegradedWarning, Send
+from quorumbook.ledger.machines.append import AppendState, ChangeEnsemble, DegradedWarning, Send
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.transitions import changed_metadata
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from quorumbook.errors import DuplicateEntryIdError
-from quorumbook.ledger.chosen_ids import ChosenIds
+from quorumbook.ledger.machines.chosen_ids import ChosenIds
 
 
 def test_whatever_order_entries_come_in_they_leave_in_the_order_of_their_ids() -> None:

@@ -13,7 +13,7 @@ from quorumbook.errors import (
     ReadFailedError,
     UnknownLedgerStateError,
 )
-from quorumbook.ledger.lac_read import LacReadState
+from quorumbook.ledger.machines.lac_read import LacReadState
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 
 

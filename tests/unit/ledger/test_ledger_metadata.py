@@ -13,7 +13,7 @@ from quorumbook.errors import (
     MetadataFormatError,
     MetadataVersionConflict,
 )
-from quorumbook.ledger.append import ChangeEnsemble
+from quorumbook.ledger.machines.append import ChangeEnsemble
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.ledger.transitions import changed_metadata, closed_metadata
 

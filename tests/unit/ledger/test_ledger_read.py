@@ -16,8 +16,8 @@ from quorumbook.errors import (
     ReadFailedError,
     UnauthorizedError,
 )
+from quorumbook.ledger.machines.read import Delivered, ReadFailed, ReadState, SendRead, worst_error
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from quorumbook.ledger.read import Delivered, ReadFailed, ReadState, SendRead, worst_error
 
 LOST = ConnectionLostError("gone")
 NO = NoSuchEntryError("no")

@@ -19,8 +19,7 @@ from quorumbook.errors import (
     UnauthorizedError,
     UnknownLedgerStateError,
 )
-from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from quorumbook.ledger.recovery import (
+from quorumbook.ledger.machines.recovery import (
     ChooseReplacement,
     Close,
     Done,
@@ -32,6 +31,7 @@ from quorumbook.ledger.recovery import (
     Release,
     WriteBack,
 )
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
 LOST = ConnectionLostError("gone")
 NO = NoSuchEntryError("no")

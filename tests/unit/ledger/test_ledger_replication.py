@@ -12,8 +12,7 @@ from quorumbook.errors import (
     ReadFailedError,
     WriteFailedError,
 )
-from quorumbook.ledger.metadata import Fragment, LedgerMetadata
-from quorumbook.ledger.replication import (
+from quorumbook.ledger.machines.copy import (
     CheckEntries,
     Copied,
     CopyFailed,
@@ -25,6 +24,7 @@ from quorumbook.ledger.replication import (
     strands_to_mend,
     strands_to_move,
 )
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.transitions import moved_metadata
 
 

@@ -17,13 +17,13 @@ from quorumbook.errors import (
 )
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.metadata_format import decode
+from quorumbook.metadata.bookies.cookies import Cookie, CookieStore
+from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.cluster import Layout, init_cluster, read_instance_id, read_layout
-from quorumbook.metadata.cookies import Cookie, CookieStore
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import LayoutKind, TreePaths
-from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 LAYOUTS = json.loads((GOLDEN / "zookeeper.json").read_text())["layouts"]

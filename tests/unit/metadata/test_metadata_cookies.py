@@ -17,8 +17,8 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
+from quorumbook.metadata.bookies.cookies import Cookie, CookieStore, CookieVerdict, check_cookies
 from quorumbook.metadata.cluster import init_cluster
-from quorumbook.metadata.cookies import Cookie, CookieStore, CookieVerdict, check_cookies
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cookies.json").read_text())
 UUID = "b0a4c1f6-0000-4000-8000-000000000001"

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from quorumbook.errors import ClusterNotInitializedError, ConfigError, MetadataFormatError
+from quorumbook.metadata.bookies.racks import RackTable, location_in, row_of
 from quorumbook.metadata.cluster import init_cluster
-from quorumbook.metadata.racks import RackTable, location_in, row_of
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
+from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo, Endpoint
 from quorumbook.metadata.cluster import init_cluster
-from quorumbook.metadata.registration import BookieRegistration, BookieServiceInfo, Endpoint
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "bookie_service_info.json").read_text())
 ID = "192.0.2.1:3181"

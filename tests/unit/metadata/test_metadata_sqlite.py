@@ -17,7 +17,8 @@ from quorumbook.errors import (
     NoSuchNodeError,
     SessionExpiredError,
 )
-from quorumbook.metadata import sqlite_file, sqlite_thread
+from quorumbook.metadata.sqlite import file as sqlite_file
+from quorumbook.metadata.sqlite import thread as sqlite_thread
 from quorumbook.metadata.store import Set
 from quorumbook.metadata.uri import open_store
 

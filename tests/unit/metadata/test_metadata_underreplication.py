@@ -16,8 +16,8 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.recovery_switches import Check
-from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import Check
 
 _PAYLOADS = json.loads((Path(__file__).parents[2] / "golden" / "zookeeper.json").read_text())[
     "underreplication_payloads"

@@ -10,7 +10,7 @@ from typing import Any
 
 from doubles.virtual_time import run_virtually, virtual_loop
 from quorumbook.errors import NodeExistsError
-from quorumbook.metadata.registration import BookieRegistration
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.streams.metadata.lock import StreamLock
 
 

@@ -12,7 +12,6 @@ import pytest
 from doubles.decoding import decode_all
 from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
 from quorumbook.protocol import requests as rq
-from quorumbook.protocol import v2, v3, v3_requests
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.frames import frame
 from quorumbook.protocol.messages import message_class
@@ -24,6 +23,9 @@ from quorumbook.protocol.server import (
     read_answer,
 )
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
+from quorumbook.protocol.v3 import requests as v3_requests
 
 KEY = master_key(b"passwd")
 SEALER = digester(DigestType.CRC32C, b"passwd")

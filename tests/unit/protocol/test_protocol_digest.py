@@ -21,9 +21,9 @@ from quorumbook.protocol.digest import (
     master_key,
     run_of_batch,
 )
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.status import Status, error_for, status_for, status_of_v2, status_of_v3
-from quorumbook.protocol.v2 import ADD_ENTRY_OFFSET, encode_adds, seal_add_frames
+from quorumbook.protocol.v2.packets import ADD_ENTRY_OFFSET, encode_adds, seal_add_frames
 
 every_type = pytest.mark.parametrize("digest_type", list(DigestType))
 MIXED = [b"", b"a", b"bc" * 40, b"", b"x" * 1000]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from quorumbook.protocol import answers, v2, v3
+from quorumbook.protocol import answers
 from quorumbook.protocol import requests as rq
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.server import RequestDecoder
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 
 def encode_v2_request(request: rq.Request) -> bytes:

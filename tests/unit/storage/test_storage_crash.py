@@ -14,7 +14,7 @@ import pytest
 from doubles.records import entry
 from doubles.storage_world import PowerLostError, World, run_of
 from quorumbook.errors import CorruptIndexError, CorruptJournalError, StorageError
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.index.tables import SCHEMA_VERSION
 from quorumbook.storage.journal.marks import LogMark, encode_mark, read_mark
 from quorumbook.storage.options import StorageOptions

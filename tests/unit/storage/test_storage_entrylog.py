@@ -18,7 +18,7 @@ from quorumbook.errors import (
     ShortReadError,
     StorageError,
 )
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.entrylog.format import (
     Location,
     decode_header,

@@ -10,7 +10,7 @@ import pytest
 from doubles.records import entry, run
 from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.entrylog.format import encode_header, encode_run_record
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import EntryLogs

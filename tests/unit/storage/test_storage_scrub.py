@@ -14,9 +14,9 @@ from quorumbook.env import Env
 from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.protocol.digest import Digester, DigestType, digester
 from quorumbook.storage.options import Damage, GcOptions, ScrubOptions
-from quorumbook.storage.scrub.care import ScrubCare
 from quorumbook.storage.scrub.decisions import Position
 from quorumbook.storage.scrub.scrubber import Scrubber
+from quorumbook.storage.scrub.storage_access import ScrubCare
 
 PAYLOAD = b"payload" * 20
 

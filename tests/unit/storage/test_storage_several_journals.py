@@ -10,7 +10,7 @@ import pytest
 
 from doubles.storage_world import World, run_of
 from quorumbook.errors import StorageError
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.checkpoint.checkpoint import decode_index_marks, encode_index_marks
 from quorumbook.storage.index.tables import DamagedIndexError
 from quorumbook.storage.journal.marks import NO_MARK, LogMark, read_mark

@@ -33,7 +33,7 @@ def adopt(
     call: Call, is_applied: bool, storage: str | None, without_index: bool, accept_damage: bool
 ) -> None:
     """Take a stopped Java bookie's directories over."""
-    from quorumbook.bookie.adoption import adopt as take_over
+    from quorumbook.bookie.stopped.adoption import adopt as take_over
 
     options = _stopped(call)
     with tempfile.TemporaryDirectory() as scratch:
@@ -71,7 +71,7 @@ def adopt(
 @click.pass_obj
 def give_back(call: Call, is_applied: bool, storage: str | None) -> None:
     """Hand a stopped bookie's directories to a Java bookie."""
-    from quorumbook.bookie.adoption import give_back as hand_over
+    from quorumbook.bookie.stopped.adoption import give_back as hand_over
 
     options = _stopped(call)
     report = call.run(

@@ -181,8 +181,8 @@ def _directories_of(bookie: dict[str, object]) -> list[dict[str, object]]:
 async def _list(call: Call) -> list[dict[str, object]]:
     from quorumbook.env import Env
     from quorumbook.ledger.placement.labels import labels_of_properties, show_labels
-    from quorumbook.metadata.racks import RackTable, location_in
-    from quorumbook.metadata.registration import BookieRegistration
+    from quorumbook.metadata.bookies.racks import RackTable, location_in
+    from quorumbook.metadata.bookies.registration import BookieRegistration
     from quorumbook.metadata.uri import open_store
 
     store = await open_store(call.metadata_uri, Env())

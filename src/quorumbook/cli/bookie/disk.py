@@ -36,7 +36,7 @@ def _command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Co
 @click.pass_obj
 def fsck(call: Call, data_dir: str | None, is_repair: bool) -> int:
     """Check every file of a bookie; exit code 6 if something is wrong."""
-    from quorumbook.bookie.offline import inspect_bookie, repair, sets
+    from quorumbook.bookie.stopped.repair import inspect_bookie, repair, sets
     from quorumbook.env import Env
     from quorumbook.storage.inspection import HARMLESS
 
@@ -68,7 +68,7 @@ _FINDING = ("severity", "kind", "path", "offset", "ledger_id", "problem", "meani
 @click.pass_obj
 def rebuild_index(call: Call, data_dir: str | None, is_repair: bool) -> None:
     """Make a bookie's index anew from its entry logs."""
-    from quorumbook.bookie.offline import rebuild_index as rebuild
+    from quorumbook.bookie.stopped.repair import rebuild_index as rebuild
     from quorumbook.env import Env
 
     options, env = _options(call, data_dir, is_change=is_repair), Env()
@@ -81,7 +81,7 @@ def rebuild_index(call: Call, data_dir: str | None, is_repair: bool) -> None:
 
 
 def _would_rebuild(env: Any, options: BookieOptions) -> Row:
-    from quorumbook.bookie.offline import directories_of
+    from quorumbook.bookie.stopped.repair import directories_of
     from quorumbook.storage.entrylog.scan import DamagedStretch, scan_entry_log
     from quorumbook.storage.entrylog.writer import find_entry_logs
 
@@ -103,7 +103,7 @@ def _would_rebuild(env: Any, options: BookieOptions) -> Row:
 @click.pass_obj
 def journal(call: Call, data_dir: str | None) -> None:
     """List a bookie's journals, and what a start would replay of them."""
-    from quorumbook.bookie.offline import directories_of
+    from quorumbook.bookie.stopped.repair import directories_of
     from quorumbook.env import Env
 
     env = Env()
@@ -151,7 +151,7 @@ def _journals(env: Any, directories: Directories) -> Iterator[Row]:
 @click.pass_obj
 def log(call: Call, data_dir: str | None, log_id: str | None) -> None:
     """List a bookie's entry logs, or the runs of one (its number in hex)."""
-    from quorumbook.bookie.offline import directories_of
+    from quorumbook.bookie.stopped.repair import directories_of
     from quorumbook.env import Env
 
     env = Env()
@@ -232,7 +232,7 @@ def _runs_of(env: Any, directories: Directories, entry_log_id: int) -> Iterator[
 @click.pass_obj
 def index(call: Call, data_dir: str | None, ledger_id: int | None) -> None:
     """List the ledgers of a bookie's index, or the runs of one."""
-    from quorumbook.bookie.offline import directories_of
+    from quorumbook.bookie.stopped.repair import directories_of
     from quorumbook.env import Env
     from quorumbook.storage.inspection import open_copy
 

@@ -21,8 +21,8 @@ from quorumbook.cli.progress import progress
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
-    from quorumbook.autorecovery.balance import Disk, Move
-    from quorumbook.autorecovery.moving import Moved, MoveOptions, Share
+    from quorumbook.autorecovery.copying.balance import Disk, Move
+    from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Share
     from quorumbook.ids import BookieId, LedgerId
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
@@ -100,7 +100,7 @@ async def _leave(
     *,
     is_lost: bool,
 ) -> int:
-    from quorumbook.autorecovery.moving import Mover, shares
+    from quorumbook.autorecovery.copying.moving import Mover, shares
     from quorumbook.cli.bookie.state import check_is_known
     from quorumbook.errors import LocalProtocolError
 
@@ -155,7 +155,7 @@ async def _connected(call: Call) -> AsyncIterator[BookKeeper]:
 async def forget(client: BookKeeper, bookies: Sequence[BookieId]) -> list[BookieId]:
     """Delete cookies, now that a whole listing of ledgers has not named the bookies (S80)."""
     from quorumbook.errors import NoSuchNodeError
-    from quorumbook.metadata.cookies import CookieStore
+    from quorumbook.metadata.bookies.cookies import CookieStore
 
     if set(bookies) & await registered(client):
         return []
@@ -199,7 +199,7 @@ async def registered(client: BookKeeper) -> frozenset[BookieId]:
 
 
 def _options(call: Call, *, skip_open: bool = False) -> MoveOptions:
-    from quorumbook.autorecovery.moving import MoveOptions
+    from quorumbook.autorecovery.copying.moving import MoveOptions
 
     return MoveOptions(
         name=f"{socket.gethostname()}:{os.getpid()}",
@@ -267,7 +267,7 @@ def _shown(
 
 
 async def _balance(call: Call, dry_run: bool, within: float) -> int:
-    from quorumbook.autorecovery.moving import Moved, Mover, Share
+    from quorumbook.autorecovery.copying.moving import Moved, Mover, Share
 
     async with _connected(call) as client:
         moves = await plan_balance(client, within)
@@ -299,8 +299,8 @@ async def _balance(call: Call, dry_run: bool, within: float) -> int:
 
 async def plan_balance(client: BookKeeper, within: float) -> list[Move]:
     """Plan until the placement policy has nothing against any of the moves."""
-    from quorumbook.autorecovery.balance import pieces_of, plan
-    from quorumbook.autorecovery.moving import is_well_placed
+    from quorumbook.autorecovery.copying.balance import pieces_of, plan
+    from quorumbook.autorecovery.copying.moving import is_well_placed
 
     disks = dict([row async for row in _disks(client)])
     pieces = [
@@ -332,8 +332,8 @@ def _move_row(move: Move) -> dict[str, object]:
 
 async def _disks(client: BookKeeper) -> AsyncIterator[tuple[BookieId, Disk]]:
     """Yield the disks of the writable bookies."""
-    from quorumbook.autorecovery.balance import Disk
-    from quorumbook.protocol import v3
+    from quorumbook.autorecovery.copying.balance import Disk
+    from quorumbook.protocol.v3 import client as v3
 
     for bookie in sorted((await client.bookies())[0]):
         response = await client.context.bookies.control(bookie).request(

@@ -16,8 +16,8 @@ from quorumbook.metadata.cluster import read_instance_id
 
 if TYPE_CHECKING:
     from quorumbook.cli.output import Row
+    from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
     from quorumbook.metadata.store import MetadataStore
-    from quorumbook.metadata.underreplication import Mark, UnderreplicationQueue
 
 #: What ``trigger --check`` takes, and the member of ``recovery_switches.Check``.
 _CHECKS = {"ledgers": "ALL_LEDGERS", "replicas": "REPLICAS", "placement": "PLACEMENT"}
@@ -111,7 +111,7 @@ async def _count(call: Call, is_wanted: Callable[[Mark], bool]) -> int:
 
 
 async def _list(call: Call, is_wanted: Callable[[Mark], bool]) -> None:
-    from quorumbook.metadata.quarantine import Quarantine
+    from quorumbook.metadata.recovery.quarantine import Quarantine
 
     columns = ("ledger_id", "missing_on", "marked_at_ms", "worker", "attempts", "retry_at_ms",
                "quarantined")  # fmt: skip
@@ -140,7 +140,7 @@ async def _list(call: Call, is_wanted: Callable[[Mark], bool]) -> None:
 async def _status(call: Call) -> Row:
     from quorumbook.metadata.election import current_leader
     from quorumbook.metadata.paths import TreePaths
-    from quorumbook.metadata.recovery_switches import Check
+    from quorumbook.metadata.recovery.switches import Check
 
     async with _opened(call) as (store, queue):
         await read_instance_id(store)
@@ -181,7 +181,7 @@ async def _delay(call: Call, seconds: int | None) -> int | None:
 
 
 async def _trigger(call: Call, checks: Sequence[str]) -> Row:
-    from quorumbook.metadata.recovery_switches import Check
+    from quorumbook.metadata.recovery.switches import Check
 
     found = await _auditor(call)
     async with _opened(call) as (_store, queue):
@@ -196,7 +196,7 @@ async def _trigger(call: Call, checks: Sequence[str]) -> Row:
 
 @contextlib.asynccontextmanager
 async def _opened(call: Call) -> AsyncIterator[tuple[MetadataStore, UnderreplicationQueue]]:
-    from quorumbook.metadata.underreplication import UnderreplicationQueue
+    from quorumbook.metadata.recovery.queue import UnderreplicationQueue
     from quorumbook.metadata.uri import open_store
 
     timeout_s = call.settings.number("metadata.session_timeout_s")

@@ -16,7 +16,7 @@ from quorumbook.cli.stopping import stop_wanted
 
 if TYPE_CHECKING:
     from quorumbook.autorecovery.process import AutoRecovery
-    from quorumbook.bookie.http import Page
+    from quorumbook.bookie.http.server import Page
     from quorumbook.config import Settings
     from quorumbook.env import Env
 
@@ -62,9 +62,9 @@ async def auto_recovery(
 
 
 async def _serve(call: Call, *, is_child: bool) -> None:
-    from quorumbook.bookie import budget_pages
-    from quorumbook.bookie.http import HttpServer
-    from quorumbook.bookie.http_access import HttpAccess
+    from quorumbook.bookie.http import background_io as budget_pages
+    from quorumbook.bookie.http.access import HttpAccess
+    from quorumbook.bookie.http.server import HttpServer
     from quorumbook.bookie.metrics import budget_families, exposition
     from quorumbook.config.made import http_options
     from quorumbook.env import Env

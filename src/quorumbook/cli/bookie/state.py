@@ -112,7 +112,7 @@ async def check_is_known(client: BookKeeper, bookie: BookieId) -> None:
         LocalProtocolError: It is not registered, has no cookie, and no ledger names it.
     """
     from quorumbook.errors import LocalProtocolError
-    from quorumbook.metadata.cookies import CookieStore
+    from quorumbook.metadata.bookies.cookies import CookieStore
 
     writable, read_only = await client.bookies()
     if bookie in writable | read_only or await CookieStore(client.store).read(bookie) is not None:
@@ -130,7 +130,7 @@ async def _endangered(client: BookKeeper, bookie: BookieId, copies: int) -> Asyn
     """Yield what would be left with too few copies, or could not be written or recovered."""
     from quorumbook.ledger.danger import exposure
     from quorumbook.ledger.placement.schedule import can_reach_quorum
-    from quorumbook.metadata.underreplication import UnderreplicationQueue
+    from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
     queue = UnderreplicationQueue(client.store)
     damaged: list[MetadataFormatError] = []

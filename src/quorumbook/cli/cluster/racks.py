@@ -50,7 +50,7 @@ def set_(call: Call, rows: Sequence[str]) -> None:
         wanted[name] = location
 
     async def run() -> None:
-        from quorumbook.metadata.racks import RackTable
+        from quorumbook.metadata.bookies.racks import RackTable
 
         async with _opened(call) as store:
             await RackTable(store).set(wanted)
@@ -65,7 +65,7 @@ def remove(call: Call, names: Sequence[str]) -> None:
     """Take bookies or hosts out of the table."""
 
     async def run() -> None:
-        from quorumbook.metadata.racks import RackTable
+        from quorumbook.metadata.bookies.racks import RackTable
 
         async with _opened(call) as store:
             await RackTable(store).remove(names)
@@ -86,8 +86,8 @@ async def _opened(call: Call) -> AsyncIterator[MetadataStore]:
 
 
 async def _list(call: Call) -> list[dict[str, object]]:
-    from quorumbook.metadata.racks import RackTable, row_of
-    from quorumbook.metadata.registration import BookieRegistration
+    from quorumbook.metadata.bookies.racks import RackTable, row_of
+    from quorumbook.metadata.bookies.registration import BookieRegistration
 
     async with _opened(call) as store:
         writable, read_only = await BookieRegistration(store).bookies()

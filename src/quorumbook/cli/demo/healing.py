@@ -53,7 +53,7 @@ async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Heali
     Raises:
         NotHealedError: nothing of that came in five minutes.
     """
-    from quorumbook.metadata.underreplication import UnderreplicationQueue
+    from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
     began, queue = time.perf_counter(), UnderreplicationQueue(bk.store)
     try:
@@ -79,7 +79,7 @@ async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Heali
 
 async def _count(context: Context, metadata: LedgerMetadata, lost: BookieId, seen: Healing) -> None:
     """Count the entries that a lost bookie should hold, and those that a new place has already."""
-    from quorumbook.autorecovery.replication_reads import listed_entries
+    from quorumbook.autorecovery.copying.verified_reads import listed_entries
 
     lacking = copied = 0
     firsts = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
@@ -171,7 +171,7 @@ async def _read_position(
 async def _payloads(
     context: Context, metadata: LedgerMetadata, position: int
 ) -> AsyncIterator[list[bytes]]:
-    from quorumbook.autorecovery.replication_reads import read_verified
+    from quorumbook.autorecovery.copying.verified_reads import read_verified
     from quorumbook.protocol.digest import DigestType, digester
 
     assert metadata.digest_type is not None

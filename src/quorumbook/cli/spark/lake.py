@@ -112,8 +112,8 @@ def _table(
     from quorumbook.spark.lake.delta import DeltaTable
     from quorumbook.spark.lake.iceberg import IcebergTable
     from quorumbook.spark.lake.manifest import ManifestTable
+    from quorumbook.spark.lake.next_batch import TableTurns
     from quorumbook.spark.lake.rows import schema_of
-    from quorumbook.spark.lake.turns import TableTurns
 
     if any("=" not in word for word in words) or (words and form != "iceberg"):
         raise ConfigError(f"--catalog {' '.join(words)}: KEY=VALUE, and for --format iceberg only")

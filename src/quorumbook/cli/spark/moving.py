@@ -53,7 +53,7 @@ def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
             return is_alive
 
     async def leave_nothing() -> bool:
-        from quorumbook.autorecovery.moving import shares
+        from quorumbook.autorecovery.copying.moving import shares
 
         async with call.connect() as client:
             async for share in shares(client, [bookie]):

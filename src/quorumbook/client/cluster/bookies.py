@@ -39,9 +39,9 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.policy import Adherence, Shape
-from quorumbook.metadata.service_info import BookieServiceInfo
-from quorumbook.protocol import v3
+from quorumbook.metadata.bookies.service_info import BookieServiceInfo
 from quorumbook.protocol.status import Status
+from quorumbook.protocol.v3 import client as v3
 
 _log = logger("client.bookies")
 _NS = 1_000_000_000

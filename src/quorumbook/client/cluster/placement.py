@@ -30,7 +30,7 @@ from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.own import CUSTOM_KEY, options_of_ledger
 from quorumbook.ledger.placement.policy import Adherence, Policy, Shape
 from quorumbook.ledger.placement.weights import weights
-from quorumbook.metadata.service_info import BookieServiceInfo
+from quorumbook.metadata.bookies.service_info import BookieServiceInfo
 
 _log = logger("client.placement")
 CustomMetadata: TypeAlias = Mapping[str, bytes]

@@ -24,7 +24,7 @@ from quorumbook.errors import ConfigError, MetadataError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.location import check_location
 from quorumbook.ledger.placement.options import PlacementOptions
-from quorumbook.metadata.racks import RackTable, location_in
+from quorumbook.metadata.bookies.racks import RackTable, location_in
 
 _log = logger("client.racks")
 _NS = 1_000_000_000

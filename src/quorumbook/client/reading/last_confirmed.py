@@ -11,13 +11,13 @@ from quorumbook.client.reading.ranges import Sticky
 from quorumbook.env import logger
 from quorumbook.errors import DigestMismatchError, QuorumbookError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
-from quorumbook.ledger.lac_read import LacReadState
+from quorumbook.ledger.machines.lac_read import LacReadState
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
-from quorumbook.protocol import v3
 from quorumbook.protocol.digest import Digester, entry_header
-from quorumbook.protocol.run import SIZE
+from quorumbook.protocol.entry_run import SIZE
 from quorumbook.protocol.status import Status, error_for
+from quorumbook.protocol.v3 import client as v3
 
 _log = logger("client.reader")
 #: Where every bookie stores every entry, so many of them are asked for news at a time: one that

@@ -21,11 +21,11 @@ from quorumbook.client.reading.entries import EntryBatch, blamed
 from quorumbook.client.waiting.again import again
 from quorumbook.errors import ClientClosedError, DigestMismatchError, QuorumbookError
 from quorumbook.ids import EntryId
+from quorumbook.ledger.machines.read import Delivered, ReadFailed, ReadState, SendRead
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.ledger.read import Delivered, ReadFailed, ReadState, SendRead
-from quorumbook.protocol import v2
 from quorumbook.protocol.digest import Digester
 from quorumbook.protocol.status import error_for, status_of_v2
+from quorumbook.protocol.v2 import packets as v2
 
 _NS = 1_000_000_000
 #: What entries are taken to weigh until some were seen.

@@ -27,8 +27,8 @@ from quorumbook.errors import (
     ReadFailedError,
 )
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.ledger.machines.read import NEGATIVE_ERRORS
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.ledger.read import NEGATIVE_ERRORS
 from quorumbook.protocol.digest import Digester
 
 _log = logger("client.reader")

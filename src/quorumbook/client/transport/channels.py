@@ -23,7 +23,8 @@ from quorumbook.client.waiting.again import again, fail
 from quorumbook.env import Env
 from quorumbook.errors import ClientClosedError, QuorumbookError
 from quorumbook.ids import BookieId, EntryId, LedgerId
-from quorumbook.protocol import v2, v3
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 _NS = 1_000_000_000
 

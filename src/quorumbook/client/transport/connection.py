@@ -29,7 +29,7 @@ from quorumbook.errors import (
     SecurityError,
 )
 from quorumbook.ids import BookieId, LedgerId
-from quorumbook.protocol import v2
+from quorumbook.protocol.v2 import packets as v2
 
 #: A bookie of the peer's that lets us in no further need not say so.
 _SILENT = "; it may refuse our authentication without a word: its log says more"

@@ -18,10 +18,11 @@ from quorumbook.client.transport.channels import ControlChannel
 from quorumbook.client.transport.connection import AddListener
 from quorumbook.errors import QuorumbookError, RemoteProtocolError, WriteFailedError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.digest import Digester
 from quorumbook.protocol.requests import Operation
 from quorumbook.protocol.status import Status, code_of, error_for
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 #: Transaction ids of adds begin here: their answers are told apart by ledger and entry.
 _ADD_TXN = 1 << 62

@@ -21,9 +21,9 @@ from quorumbook.env import logger
 from quorumbook.env.tasks import end
 from quorumbook.errors import BookieUnavailableError, ConnectionLostError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol import v2
-from quorumbook.protocol.run import SIZE
+from quorumbook.protocol.entry_run import SIZE
 from quorumbook.protocol.status import Status, status_of_v2
+from quorumbook.protocol.v2 import packets as v2
 
 _log = logger("client.connection")
 #: Single reads under way for one answer, and as many until it is known how large entries are.

@@ -39,10 +39,11 @@ from quorumbook.errors import (
     SecurityError,
 )
 from quorumbook.ids import BookieId
-from quorumbook.protocol import v2, v3
 from quorumbook.protocol.frames import LENGTH_SIZE_BYTES
 from quorumbook.protocol.requests import Operation
 from quorumbook.protocol.status import Status, status_of_v2
+from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 _log = logger("client.handshake")
 _FRAME_SIZE_BYTES_MAX = 64 * 1024

@@ -36,8 +36,8 @@ from quorumbook.errors import (
     UnauthorizedError,
 )
 from quorumbook.ids import BookieId, EntryId
-from quorumbook.ledger.append import AppendState
-from quorumbook.ledger.append_effects import (
+from quorumbook.ledger.machines.append import AppendState
+from quorumbook.ledger.machines.append_effects import (
     ChangeEnsemble,
     Confirmed,
     DegradedWarning,
@@ -45,9 +45,9 @@ from quorumbook.ledger.append_effects import (
     Send,
 )
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.protocol import v2
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.status import error_for, status_of_v2
+from quorumbook.protocol.v2 import packets as v2
 
 _log = logger("client.writer")
 _NS = 1_000_000_000

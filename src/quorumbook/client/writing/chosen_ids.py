@@ -14,7 +14,7 @@ from quorumbook.client.waiting.again import again, fail
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.ledger.chosen_ids import ChosenIds
+from quorumbook.ledger.machines.chosen_ids import ChosenIds
 
 Append: TypeAlias = tuple[bytes, asyncio.Future[EntryId]]
 

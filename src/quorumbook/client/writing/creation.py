@@ -21,9 +21,9 @@ from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.labels import CUSTOM_KEY, show_labels
 from quorumbook.ledger.placement.policy import Shape
-from quorumbook.protocol import v2
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.status import Status, status_of_v2
+from quorumbook.protocol.v2 import packets as v2
 
 _log = logger("client")
 _LEDGER_IDS = range(1 << 63)

@@ -25,8 +25,8 @@ from quorumbook.errors import (
     SecurityError,
 )
 from quorumbook.ids import BookieId
-from quorumbook.ledger.append import AppendState
-from quorumbook.ledger.append_effects import ChangeEnsemble
+from quorumbook.ledger.machines.append import AppendState
+from quorumbook.ledger.machines.append_effects import ChangeEnsemble
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.transitions import changed_metadata
 

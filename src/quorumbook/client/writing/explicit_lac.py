@@ -23,11 +23,11 @@ from quorumbook.client.waiting.again import again
 from quorumbook.env import logger, patience
 from quorumbook.errors import QuorumbookError, WriteFailedError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
-from quorumbook.ledger.append import AppendState
+from quorumbook.ledger.machines.append import AppendState
 from quorumbook.ledger.placement.schedule import write_set
-from quorumbook.protocol import v3
 from quorumbook.protocol.digest import Digester
 from quorumbook.protocol.status import Status, error_for
+from quorumbook.protocol.v3 import client as v3
 
 _log = logger("client.writer")
 _NS = 1_000_000_000

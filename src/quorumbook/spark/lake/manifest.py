@@ -5,8 +5,8 @@
 
 A manifest appears whole and is never replaced.  On a file system of this machine it is linked to
 its name, which fails if there is one.  Elsewhere, as in object stores, whoever moves a file moves
-it over another: there the metadata decides whose batch is next (``turns``), and whoever comes next
-makes that visible if its job was killed before.
+it over another: there the metadata decides whose batch is next (``next_batch``), and whoever
+comes next makes that visible if its job was killed before.
 
     <table>/_quorumbook/<20 digits>-<16 hex digits>.tmp    a manifest that is not visible yet
 """

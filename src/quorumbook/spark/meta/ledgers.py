@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from quorumbook.autorecovery.replication_reads import listed_entries
+from quorumbook.autorecovery.copying.verified_reads import listed_entries
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata

@@ -26,12 +26,12 @@ from pyspark.sql.types import (
 from quorumbook.env import logger
 from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
+from quorumbook.metadata.bookies.cookies import CookieStore
+from quorumbook.metadata.bookies.racks import RackTable
+from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.cluster import read_layout
-from quorumbook.metadata.cookies import CookieStore
-from quorumbook.metadata.racks import RackTable
-from quorumbook.metadata.registration import BookieRegistration
-from quorumbook.metadata.underreplication import UnderreplicationQueue
-from quorumbook.protocol import v3
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.spark.meta.ledgers import (
     Row,
     copies_at,

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
-from quorumbook.autorecovery.replication_reads import read_verified
+from quorumbook.autorecovery.copying.verified_reads import read_verified
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
@@ -23,7 +23,7 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId, EntryId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
-from quorumbook.metadata.cookies import CookieStore
+from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.protocol.digest import Digester, DigestType, digester
 from quorumbook.spark.pool import Cluster
 from quorumbook.spark.rows.ledger_rows import Damage, Entries, Gatherer, opened

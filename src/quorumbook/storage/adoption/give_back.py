@@ -33,7 +33,7 @@ from quorumbook.errors import (
     ForeignDirectoryError,
 )
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.adoption.closing import close_entry_logs
 from quorumbook.storage.adoption.index_file import (
     IndexHeader,

@@ -23,7 +23,7 @@ from google_crc32c import value as crc32c
 from quorumbook.env import Env
 from quorumbook.errors import CorruptEntryLogError, ForeignDirectoryError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.adoption.peer_index import IndexFiles, PeerIndex
 from quorumbook.storage.adoption.rocksdb import RocksIndex
 from quorumbook.storage.directories.places import current

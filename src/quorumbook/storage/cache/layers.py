@@ -8,7 +8,7 @@ slice of an older layer's run therefore ends where a younger layer has something
 from __future__ import annotations
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.read import ReadCache
 from quorumbook.storage.cache.write import WriteCache
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.write import LEDGER_OVERHEAD_BYTES, held_bytes
 
 

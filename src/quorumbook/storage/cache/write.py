@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 
 #: The run object, its bytes object's head, ids beyond the small integers, places in two lists.
 RUN_OVERHEAD_BYTES = 280

@@ -29,7 +29,7 @@ from google_crc32c import value as crc32c
 
 from quorumbook.errors import DiskFullError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.entrylog.writer import WRITE_BUFFER_BYTES, EntryLogs
 from quorumbook.storage.index.stored_run import StoredRun

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.checkpoint.checkpoint import Checkpoint

@@ -33,7 +33,7 @@ from google_crc32c import extend, value
 from quorumbook.env import File
 from quorumbook.errors import CorruptEntryLogError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 
 MAGIC = b"BKLO"
 VERSION = 1

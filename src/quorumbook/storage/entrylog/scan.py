@@ -24,7 +24,7 @@ from google_crc32c import value
 from quorumbook.env import Env, File
 from quorumbook.errors import CorruptEntryLogError
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES, EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.entrylog.format import (
     HEADER_SIZE,
     INVALID_LEDGER_ID,

@@ -22,7 +22,7 @@ from quorumbook.errors import (
     StorageError,
 )
 from quorumbook.ids import LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.entrylog.format import (
     HEADER_SIZE,
     RUN_RECORD_SIZE,

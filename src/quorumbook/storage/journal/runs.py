@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Protocol
 
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 
 #: A run handed over is not larger, except for a single entry that is.
 RUN_SIZE_BYTES = 1024 * 1024

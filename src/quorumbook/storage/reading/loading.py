@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 
 from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.run import EntryRun
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.options import Damage

@@ -36,7 +36,7 @@ from quorumbook.ids import (
     EntryId,
     LedgerId,
 )
-from quorumbook.protocol.run import SIZE, EntryRun
+from quorumbook.protocol.entry_run import SIZE, EntryRun
 from quorumbook.storage.cache.layers import Caches, ranges_of
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.options import MIB, Damage

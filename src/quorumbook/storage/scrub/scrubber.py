@@ -27,8 +27,8 @@ from quorumbook.protocol.digest import Digester
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import DamagedIndexError
 from quorumbook.storage.options import Damage, ScrubOptions
-from quorumbook.storage.scrub.care import ScrubCare
 from quorumbook.storage.scrub.decisions import Position, damaged_entries
+from quorumbook.storage.scrub.storage_access import ScrubCare
 
 _log = logger("storage.scrub")
 _SECOND = 1_000_000_000

@@ -34,9 +34,9 @@ from quorumbook.ledger.placement.policy import Shape
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
-from quorumbook.protocol import v3
 from quorumbook.protocol.digest import DigestType, master_key
 from quorumbook.protocol.status import Status, error_for
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError, FilesUnavailableError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.stream_context import StreamContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from quorumbook.streams.on_top import byte_stream as aio
+from quorumbook.streams.views import byte_stream as aio
 from quorumbook.sync.loop import Owned
 from quorumbook.sync.streams.stream import Stream, unwrapped
 

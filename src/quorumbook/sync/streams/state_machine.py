@@ -6,8 +6,8 @@ from typing import Any, Generic
 
 from quorumbook.options import takes
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.on_top import state_machine as aio
-from quorumbook.streams.on_top.state_machine import S
+from quorumbook.streams.views import state_machine as aio
+from quorumbook.streams.views.state_machine import S
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.stream import Stream, unwrapped

@@ -6,9 +6,9 @@ from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Va
 from typing import TypeVar, overload
 
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.on_top import table_view as aio
-from quorumbook.streams.on_top.table_view import Change, own_key
 from quorumbook.streams.reading.batches import Record
+from quorumbook.streams.views import table_view as aio
+from quorumbook.streams.views.table_view import Change, own_key
 from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.stream import Stream, unwrapped
 

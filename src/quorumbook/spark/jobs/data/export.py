@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from quorumbook.autorecovery.copies import closed_fragments
+from quorumbook.autorecovery.audits.copies import closed_fragments
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import asdict
 from typing import Any
 
-from quorumbook.autorecovery.copies import closed_fragments
-from quorumbook.autorecovery.replica_audit import audit_range
+from quorumbook.autorecovery.audits.copies import closed_fragments
+from quorumbook.autorecovery.audits.replica_audit import audit_range
 from quorumbook.client.client import BookKeeper
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.audit import Finding, Severity

@@ -28,8 +28,8 @@ from quorumbook.errors import (
     NoSuchNodeError,
 )
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.metadata.cookies import CookieStore
-from quorumbook.metadata.underreplication import UnderreplicationQueue
+from quorumbook.metadata.bookies.cookies import CookieStore
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.ledger_chunks import ledger_chunks, ledgers_of
 from quorumbook.spark.jobs.pace import Pace

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 
-from quorumbook.autorecovery.balance import Move
-from quorumbook.autorecovery.moving import MoveOptions, Mover, Share, shares
+from quorumbook.autorecovery.copying.balance import Move
+from quorumbook.autorecovery.copying.moving import MoveOptions, Mover, Share, shares
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import BookieId

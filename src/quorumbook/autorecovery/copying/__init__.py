@@ -1,0 +1,1 @@
+"""Copies made anew, moved and balanced."""

@@ -1,0 +1,1 @@
+"""Connections: places, proof, bytes into requests, budgets, and turns of the loop."""

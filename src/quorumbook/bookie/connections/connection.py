@@ -1,0 +1,662 @@
+"""One connection to a bookie: bytes in, requests out; answers in, one write out.
+
+``data_received`` decodes all complete frames of a chunk and hands them over as one batch.
+Answers are collected and leave as one write: those given in the same step at its end, those of a
+group commit in one sweep over all connections after the group (``Outbox``).  A connection that
+breaks in the middle is dropped from the sweep and delays nobody.
+
+A connection is not read while it is over one of its limits:
+
+    ADDS      the bytes of its unanswered adds are over the budget, its own or the bookie's
+    READS     reads of it wait for a turn
+    ANSWERS   its peer does not take the answers away
+    STOPPING  the bookie finishes what is under way
+    BEHIND    requests of its last chunk wait for a turn of the loop
+    FRAME     it began a large frame, and there is no room for it yet
+
+A connection that must switch to TLS or authenticate first has a gate (``admission.py``), small
+frames and a time limit until then.
+
+``Connections`` knows all of them, shares the budget of the bookie, and gives up peers that never
+read their answers, begin frames and never finish them, or do not close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias, cast
+
+from quorumbook.bookie.connections.admission import Admission, Gate
+from quorumbook.bookie.connections.answer_budget import AnswerBudget
+from quorumbook.bookie.connections.frame_budget import LARGE_BYTES, FrameBudget
+from quorumbook.bookie.connections.limits import Places, limits_within, place_of
+from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
+from quorumbook.bookie.metrics import BookieMetrics
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.env import Env, logger, patience
+from quorumbook.errors import RemoteProtocolError
+from quorumbook.protocol.requests import (
+    BatchRead,
+    ListEntries,
+    Read,
+    ReadLAC,
+    ReadRun,
+    Request,
+)
+from quorumbook.protocol.server import RequestDecoder
+
+_log = logger("bookie.connection")
+
+#: A read, when it arrived, for a long poll whether news woke it, whether adds were waited for.
+WaitingRead: TypeAlias = tuple[
+    Read | BatchRead | ReadRun | ReadLAC | ListEntries, int, bool | None, bool
+]
+
+ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
+#: Chunks up to this are carried out before larger ones.
+_SMALL_CHUNK_BYTES = 8 * 1024
+#: Joining costs a copy; above this the pieces go out one behind the other.
+_JOIN_BYTES_MAX = 128 * 1024
+_REFUSALS_EVERY_NS = 10 * 1_000_000_000
+
+
+class LongPoll(Protocol):
+    """A reader who waits for news."""
+
+    def cancel(self) -> None:
+        """Forget it without an answer."""
+        ...
+
+
+class RequestHandler(Protocol):
+    """Who carries out requests."""
+
+    def handle(self, connection: Connection, requests: list[Request]) -> None:
+        """Begin all requests of a chunk; answers go to ``connection.answer``, now or later."""
+        ...
+
+    def resume(self, connection: Connection) -> None:
+        """Go on with the connection's waiting reads: its peer takes answers again."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """Drop what waits for a connection that is gone."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection; used on the event loop only."""
+
+    __slots__ = (
+        "_answers",
+        "_answers_bytes",
+        "_close_by_ns",
+        "_closing",
+        "_decoder",
+        "_frame_since_ns",
+        "_has_large_frame",
+        "_is_unproven",
+        "_is_unread",
+        "_owner",
+        "_paused_for",
+        "_pending_bytes",
+        "_progress_ns",
+        "_sent_bytes",
+        "_taken_bytes",
+        "_transport",
+        "add_bytes",
+        "address",
+        "gate",
+        "is_open",
+        "is_pumping",
+        "long_polls",
+        "peer",
+        "read_bytes",
+        "read_size_estimate",
+        "reads",
+    )
+
+    def __init__(self, owner: Connections) -> None:
+        self._owner = owner
+        self._decoder = RequestDecoder(owner.options.max_frame_bytes)
+        self._answers: list[bytes] = []
+        self._answers_bytes = 0
+        self._paused_for = 0
+        self._pending_bytes = 0
+        self._closing = False
+        self._has_large_frame = False
+        self._is_unproven = True
+        self._is_unread = False
+        self._close_by_ns = 0
+        self._frame_since_ns = 0
+        self._sent_bytes = 0
+        self._taken_bytes = 0
+        self._progress_ns = 0
+        self.is_open = False
+        #: Where its peer is, and what messages call it: by its name too, once it has proven it.
+        self.address = self.peer = "?"
+        #: What looks at requests first; None when the connection may do everything.
+        self.gate: Gate | None = None
+        #: Bytes of adds that are not answered yet.
+        self.add_bytes = 0
+        #: Reads that wait for a turn; kept by ``reads.py``.
+        self.reads: deque[WaitingRead] = deque()
+        self.is_pumping = False
+        #: Bytes that the reads under way are believed to return, and what one is believed to.
+        self.read_bytes = 0
+        self.read_size_estimate = 256 * 1024
+        #: Long polls that wait, each with its cancel.
+        self.long_polls: set[LongPoll] = set()
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection in, or turn it away while the bookie is not serving."""
+        self._transport = cast(asyncio.Transport, transport)
+        options = self._owner.options
+        self._transport.set_write_buffer_limits(
+            high=options.high_connection_answer_bytes, low=options.high_connection_answer_bytes // 4
+        )
+        name = transport.get_extra_info("peername")
+        host = name[0] if isinstance(name, tuple) else str(name)
+        self.address = self.peer = f"{host}:{name[1]}" if isinstance(name, tuple) else host
+        if self._owner.opened(self, place_of(host)):
+            self.is_open = True
+            self.gate = self._owner.admission.gate(self)
+        else:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Carry out all requests of a chunk."""
+        if self._closing or not self.is_open:
+            return
+        owner = self._owner
+        decoder = self._decoder
+        if data and owner.turn.is_over:
+            decoder.hold(data)
+            self._wait_for_turn(is_small=len(data) <= _SMALL_CHUNK_BYTES)
+            self._take_in_pending(has_requests=False)
+            return
+        try:
+            requests = self._carry_out(decoder.feed(data, may_rise=self.gate is not None))
+        except RemoteProtocolError as error:
+            self._owner.metrics.connections_broken_protocol += 1
+            _log.info("closing the connection of %s: %s", self.peer, error)
+            self.close()
+            return
+        except Exception:
+            # A bug of ours costs this connection its answers, never the bookie its life.
+            _log.exception("requests of %s failed", self.peer)
+            self.give_up("an internal error")
+            return
+        if not owner.turn.is_over:
+            self.flush()
+        if decoder.is_behind and not self._closing:
+            self._wait_for_turn()
+        self._take_in_pending(has_requests=bool(requests))
+
+    def _wait_for_turn(self, *, is_small: bool = False) -> None:
+        self.pause(BEHIND)
+        self._owner.behind.add(self, is_small=is_small)
+
+    def _take_in_pending(self, *, has_requests: bool) -> None:
+        owner = self._owner
+        decoder = self._decoder
+        pending = decoder.pending_bytes
+        if self._has_large_frame and pending < self._pending_bytes:
+            self._has_large_frame = False
+            owner.frames.leave(self)
+            owner.let_frames_in()
+        if pending != self._pending_bytes:
+            owner.partial_bytes += pending - self._pending_bytes
+            self._pending_bytes = pending
+        if not pending:
+            self._frame_since_ns = 0
+            return
+        if has_requests or not self._frame_since_ns:
+            self._frame_since_ns = owner.env.clock.now_ns()
+        frame_bytes = decoder.frame_bytes
+        if frame_bytes > LARGE_BYTES and not self._has_large_frame and not self._closing:
+            self._has_large_frame = True
+            if not owner.frames.admits(self, frame_bytes, owner.add_bytes):
+                self.pause(FRAME)
+        owner.bound_partial_frames()
+
+    def go_on(self) -> None:
+        """Carry out the next requests of the last chunk, unless a limit has to be kept first."""
+        if self._paused_for == BEHIND:
+            self.resume(BEHIND)
+            if self._decoder.is_behind:
+                self.data_received(b"")
+
+    def _carry_out(self, requests: list[Request]) -> list[Request]:
+        """Carry out what the gate admits, and return it."""
+        if requests and self.gate is not None:
+            requests = self.gate.admit(requests, self._decoder.pending_bytes)
+        if requests:
+            if self._is_unproven:
+                self._is_unproven = False
+                self._owner.places.prove(self)
+            self._owner.handler.handle(self, requests)
+        return requests
+
+    def pause_writing(self) -> None:
+        """Answers pile up: begin nothing more for this peer."""
+        self._progress_ns = self._owner.env.clock.now_ns()
+        self.pause(ANSWERS)
+
+    def resume_writing(self) -> None:
+        """The peer took most of its answers."""
+        self.resume(ANSWERS)
+        self._owner.handler.resume(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything that waits for this peer."""
+        was_open, self.is_open = self.is_open, False
+        self._closing = True
+        self._answers = []
+        self._answers_bytes = 0
+        if was_open:
+            self._forget_frame()
+            self._owner.answer_budget.forget(self)
+            self._owner.handler.forget(self)
+            self._owner.lost(self)
+
+    # Called by its gate
+
+    @property
+    def is_closing(self) -> bool:
+        """Tell whether nothing that its peer says counts any more."""
+        return self._closing
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The certificate its peer showed under TLS."""
+        tls = self._transport.get_extra_info("ssl_object")
+        return tls.getpeercert() or None if tls is not None else None
+
+    def start_tls(self, context: ssl.SSLContext, done: Callable[[Exception | None], None]) -> None:
+        """Send what is there in the clear, and go on with TLS from the next byte on."""
+        self.flush()
+        self._transport = self._owner.env.network.start_tls(
+            self._transport, self, context, server_side=True, done=done
+        )
+
+    def is_known_as(self, name: str) -> None:
+        """Take the name that its peer has proven; what it changes is logged under it."""
+        self.peer = f"{name} at {self.address}"
+
+    def limit_frames(self, size_bytes: int) -> None:
+        """Refuse larger frames from now on."""
+        self._decoder.max_frame_bytes = size_bytes
+
+    # Called by those who carry out requests
+
+    def answer(self, data: bytes) -> None:
+        """Send an answer frame (or several, joined) with the next write."""
+        answers = self._answers
+        if not answers:
+            if not self.is_open:
+                return
+            self._owner.outbox.add(self)
+        answers.append(data)
+        self._answers_bytes += len(data)
+
+    def answer_pieces(self, pieces: list[bytes]) -> None:
+        """Send one frame that comes in pieces, without joining them."""
+        if not self._answers:
+            if not self.is_open:
+                return
+            self._owner.outbox.add(self)
+        self._answers.extend(pieces)
+        self._answers_bytes += sum(map(len, pieces))
+
+    def flush(self) -> None:
+        """Write all answers that are there, in one call."""
+        answers = self._answers
+        if not answers:
+            return
+        size = self._answers_bytes
+        self._answers = []
+        self._answers_bytes = 0
+        if not self.is_open:
+            return
+        transport = self._transport
+        self._sent_bytes += size
+        self._write(answers, size)
+        left = transport.get_write_buffer_size()
+        if left or self._is_unread:
+            self._note(left)
+        limit = self._owner.options.max_connection_answer_bytes
+        if size > limit or left > limit:
+            self._owner.metrics.connections_slow += 1
+            self.give_up("it does not read its answers, and too many have piled up")
+
+    def _write(self, answers: list[bytes], size: int) -> None:
+        transport = self._transport
+        if len(answers) == 1:
+            transport.write(answers[0])
+        elif size <= _JOIN_BYTES_MAX:
+            transport.write(b"".join(answers))
+        else:
+            transport.writelines(answers)
+
+    def _note(self, left_bytes: int) -> None:
+        unread_bytes = left_bytes + self._answers_bytes
+        self._is_unread = bool(unread_bytes)
+        self._owner.answer_budget.note(self, unread_bytes, self._sent_bytes - left_bytes)
+
+    def note_unread(self) -> None:
+        """Have the budget of answers know what its peer has not taken, or not been sent."""
+        self._note(self._transport.get_write_buffer_size())
+
+    def stands_in_the_way(self) -> None:
+        """Cut it: it takes nothing away, and others have no room for their answers."""
+        self._owner.metrics.connections_slow += 1
+        self.give_up("it does not read its answers, and others have no room for theirs")
+
+    def flush_above(self, size_bytes: int) -> None:
+        """Write the answers that are there, if they are that many; more will follow."""
+        if self._answers_bytes >= size_bytes:
+            self.flush()
+
+    @property
+    def answer_budget(self) -> AnswerBudget:
+        """What all connections share."""
+        return self._owner.answer_budget
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """How much of that is not written yet."""
+        return self._answers_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits for the peer."""
+        if not self.is_open:
+            return 0
+        return self._answers_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def takes_answers(self) -> bool:
+        """Tell whether more answers may be produced for this peer."""
+        return (
+            not self._paused_for & ANSWERS
+            and self._answers_bytes < self._owner.options.high_connection_answer_bytes
+        )
+
+    @property
+    def waits_for_peer(self) -> bool:
+        """Tell whether its peer has to take answers first; ``resume`` follows then."""
+        return bool(self._paused_for & ANSWERS)
+
+    def hold_add(self, size_bytes: int) -> None:
+        """Count an add that is under way; the connection pauses when it is over a budget."""
+        self.add_bytes += size_bytes
+        owner = self._owner
+        owner.add_bytes += size_bytes
+        options = owner.options
+        if (
+            self.add_bytes > options.max_connection_add_bytes
+            or owner.add_bytes > options.max_add_bytes
+        ):
+            self.pause(ADDS)
+
+    def release_add(self, size_bytes: int) -> None:
+        """Count an add as answered."""
+        self.add_bytes -= size_bytes
+        owner = self._owner
+        owner.add_bytes -= size_bytes
+        options = owner.options
+        # With nothing of it under way a connection is always read again: a frame of maximal
+        # size must get in however small the budgets are.
+        may_go_on = not self.add_bytes or (
+            self.add_bytes <= options.max_connection_add_bytes // 2
+            and owner.add_bytes <= options.max_add_bytes
+        )
+        if self._paused_for & ADDS and may_go_on:
+            self.resume(ADDS)
+        owner.let_frames_in()
+
+    def pause(self, reason: int) -> None:
+        """Stop reading for a reason."""
+        if not self._paused_for and self.is_open:
+            self._owner.metrics.pauses += 1
+            self._transport.pause_reading()
+        self._paused_for |= reason
+
+    def resume(self, reason: int) -> None:
+        """Take a reason back; without any left, read again."""
+        if self._paused_for:
+            self._paused_for &= ~reason
+            if self._paused_for == BEHIND != reason:
+                self._owner.behind.add(self)
+            if not self._paused_for and self.is_open and not self._closing:
+                # While it was not read, its peer could not finish a frame.
+                if self._frame_since_ns:
+                    self._frame_since_ns = self._owner.env.clock.now_ns()
+                self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is there, then close; a peer that hinders it is given up later."""
+        if not self._closing and self.is_open:
+            self.flush()
+            self._closing = True
+            options = self._owner.options
+            self._close_by_ns = self._owner.env.clock.now_ns() + int(options.answer_timeout_s * 1e9)
+            self._transport.close()
+
+    def give_up(self, why: str) -> None:
+        """Cut the connection at once, and say why."""
+        if self.is_open:
+            _log.warning("cutting the connection of %s: %s", self.peer, why)
+            self.drop()
+
+    def drop(self) -> None:
+        """Cut the connection at once."""
+        self._closing = True
+        self._forget_frame()
+        self._transport.abort()
+
+    def _forget_frame(self) -> None:
+        owner = self._owner
+        owner.partial_bytes -= self._pending_bytes
+        self._pending_bytes = 0
+        owner.frames.leave(self)
+        owner.let_frames_in()
+
+    def check(self, now_ns: int) -> None:
+        """Give the peer up if it is over a time limit; called every now and then."""
+        options = self._owner.options
+        limit_ns = int(options.answer_timeout_s * 1e9)
+        if self._closing:
+            if now_ns > self._close_by_ns:
+                self.give_up("it does not let itself be closed")
+            return
+        if self._paused_for & ANSWERS:
+            taken = self._sent_bytes - self._transport.get_write_buffer_size()
+            if taken > self._taken_bytes:
+                self._taken_bytes = taken
+                self._progress_ns = now_ns
+            elif now_ns - self._progress_ns > limit_ns:
+                self._owner.metrics.connections_slow += 1
+                self.give_up("it does not read its answers")
+                return
+        if self.gate is not None and self.gate.is_overdue(now_ns):
+            self._owner.metrics.connections_slow += 1
+            self.give_up("it has not authenticated, or not switched to TLS, in time")
+            return
+        since_ns = self._frame_since_ns
+        frame_limit_ns = int(options.frame_timeout_s * 1e9)
+        if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
+            self._owner.metrics.connections_slow += 1
+            self.give_up("it began a frame and never finished it")
+
+    @property
+    def frame_since_ns(self) -> int:
+        """When the frame that is incomplete was begun; 0 if there is none."""
+        return self._frame_since_ns
+
+    @property
+    def pending_frame_bytes(self) -> int:
+        """Bytes of the frame that is incomplete; none of a connection that is being cut."""
+        return 0 if self._closing else self._pending_bytes
+
+
+class Refusals:
+    """Says that connections find no place, without a line for each of them."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._unsaid = 0
+
+    def note(self, peer: str, places: Places[Connection], now_ns: int) -> None:
+        """Count one more."""
+        self._unsaid += 1
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + _REFUSALS_EVERY_NS
+            _log.warning(
+                "%d connections refused or cut, the last of %s: there are %d (%d of them have "
+                "asked nothing yet), and at most %d, %d of one address, may be there",
+                self._unsaid, peer, len(places), places.unproven_count,
+                places.limits.in_all, places.limits.by_address,
+            )  # fmt: skip
+            self._unsaid = 0
+
+
+class Connections:
+    """All connections of a bookie, their common budget and their housekeeping."""
+
+    def __init__(
+        self,
+        env: Env,
+        options: BookieOptions,
+        metrics: BookieMetrics,
+        handler: RequestHandler,
+        admission: Admission,
+    ) -> None:
+        self.env = env
+        self.admission = admission
+        self.options = options
+        self.metrics = metrics
+        self.handler = handler
+        self.frames = FrameBudget(options.max_add_bytes)
+        self.turn = Turn(env.clock)
+        self.outbox = Outbox(self.turn)
+        self.behind = TurnQueue(self.turn)
+        self.answer_budget = AnswerBudget(
+            env.clock, self.turn, options.max_answer_bytes, handler.resume
+        )
+        #: Bytes of all adds that are not answered yet.
+        self.add_bytes = 0
+        #: Bytes of all frames that are not complete yet.
+        self.partial_bytes = 0
+        self.is_serving = False
+        self._open: set[Connection] = set()
+        #: Who has a place here.
+        self.places: Places[Connection] = Places(
+            limits_within(
+                env.descriptor_limit(),
+                options.max_connections,
+                options.max_connections_by_address,
+                options.max_unproven_connections,
+            )
+        )
+        self._refusals = Refusals()
+        self._timer: patience.Timer | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def factory(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self)
+
+    def opened(self, connection: Connection, place: str) -> bool:
+        """Take a new connection in; False turns it away."""
+        if not self.is_serving:
+            return False
+        goes = self.places.take(connection, place)
+        if goes is not None:
+            self.metrics.connections_refused += 1
+            self._refusals.note(goes.peer, self.places, self.env.clock.now_ns())
+        if goes is connection:
+            return False
+        if goes is not None:
+            goes.drop()
+        self._open.add(connection)
+        self.metrics.connections = len(self._open)
+        self.metrics.connections_total += 1
+        if self._timer is None:
+            self._tick()
+        return True
+
+    def let_frames_in(self) -> None:
+        """Go on reading large frames for which there is room now."""
+        if self.frames.is_wanted:
+            for connection in self.frames.let_in(self.add_bytes):
+                connection.resume(FRAME)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+        self.places.leave(connection)
+        self.metrics.connections = len(self._open)
+        if not self._open and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    def stop_reading(self) -> None:
+        """Take no further requests; answers still go out."""
+        for connection in list(self._open):
+            connection.pause(STOPPING)
+
+    async def close(self, timeout_s: float) -> None:
+        """Close all connections, those that do not go in time by force."""
+        self.is_serving = False
+        for connection in list(self._open):
+            connection.close()
+        if self._open:
+            self._all_closed = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._all_closed], timeout=timeout_s)
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut all connections."""
+        self.is_serving = False
+        for connection in list(self._open):
+            connection.give_up("the bookie stops")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        """Look after all connections; runs as long as there are any."""
+        options = self.options
+        shortest = min(options.answer_timeout_s, options.frame_timeout_s, options.login_timeout_s)
+        self._timer = None
+        if self._open:
+            self._timer = patience.Timer(min(1.0, shortest / 4), self._tick)
+        now_ns = self.env.clock.now_ns()
+        for connection in list(self._open):
+            connection.check(now_ns)
+        for connection in self.frames.standing_still():
+            self.metrics.connections_slow += 1
+            connection.give_up("its frame stands still, and others have no room for theirs")
+
+    def bound_partial_frames(self) -> None:
+        """Give the oldest frames up that are begun, where there are too many bytes of them."""
+        total = self.partial_bytes
+        if total <= self.options.max_partial_frame_bytes:
+            return
+        begun = [connection for connection in self._open if connection.pending_frame_bytes]
+        begun.sort(key=lambda connection: connection.frame_since_ns)
+        for connection in begun:
+            if total <= self.options.max_partial_frame_bytes:
+                return
+            total -= connection.pending_frame_bytes
+            self.metrics.connections_slow += 1
+            connection.give_up("too many bytes of begun frames, and its frame is the oldest")

@@ -1,0 +1,100 @@
+"""The bytes of large frames that a bookie may be in the midst of, shared by all connections.
+
+A frame is counted in full from when it is seen to be large until it is complete, together with the
+adds that are not answered; who begins one while there is no room is not read until there is, in
+the order of their coming.  However much others hold, one at a time is let in, until it is answered.
+Who holds room and sends next to nothing while others wait for it is cut.  Small frames are not
+counted here: a chunk holds many of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorumbook.bookie.connections.connection import Connection
+
+#: Frames up to this come in one chunk, or nearly.
+LARGE_BYTES = 256 * 1024
+#: Who sends less between two looks while others wait does not keep its room.
+_PROGRESS_BYTES = 64 * 1024
+
+
+class FrameBudget:
+    """One bookie's; used on the event loop.
+
+    Args:
+        limit_bytes: Of frames and adds together.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        #: The size of each frame that has room, and what had come of it at the last look.
+        self._sizes: dict[Connection, int] = {}
+        self._seen: dict[Connection, int] = {}
+        self._waiting: OrderedDict[Connection, int] = OrderedDict()
+        self._frame_bytes = 0
+        #: Who was let in without room.
+        self._extra: Connection | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether somebody waits for room."""
+        return bool(self._waiting)
+
+    def admits(self, connection: Connection, size_bytes: int, add_bytes: int) -> bool:
+        """Tell whether the rest of a frame of that size may be read; if not, it waits here."""
+        if connection in self._sizes:
+            return True
+        if self._waiting or not self._may_enter(connection, size_bytes, add_bytes):
+            self._waiting[connection] = size_bytes
+            return False
+        self._take_in(connection, size_bytes)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """A connection's frame is complete, or the connection is gone."""
+        self._waiting.pop(connection, None)
+        self._seen.pop(connection, None)
+        self._frame_bytes -= self._sizes.pop(connection, 0)
+        if connection is self._extra and not connection.is_open:
+            self._extra = None
+
+    def let_in(self, add_bytes: int) -> list[Connection]:
+        """Give room to those who waited longest, and return them."""
+        let_in = []
+        while self._waiting:
+            connection, size_bytes = next(iter(self._waiting.items()))
+            if not self._may_enter(connection, size_bytes, add_bytes):
+                break
+            del self._waiting[connection]
+            self._take_in(connection, size_bytes)
+            let_in.append(connection)
+        return let_in
+
+    def standing_still(self) -> list[Connection]:
+        """Return who made next to no progress since the last look, while others waited."""
+        if not self._waiting:
+            self._seen.clear()
+            return []
+        seen = self._seen
+        self._seen = {connection: connection.pending_frame_bytes for connection in self._sizes}
+        return [
+            connection
+            for connection, come_bytes in self._seen.items()
+            if connection in seen and come_bytes - seen[connection] < _PROGRESS_BYTES
+        ]
+
+    def _may_enter(self, connection: Connection, size_bytes: int, add_bytes: int) -> bool:
+        if self._frame_bytes + add_bytes + size_bytes <= self._limit_bytes:
+            return True
+        extra = self._extra
+        if extra is not None and (extra in self._sizes or extra.add_bytes):
+            return False
+        self._extra = connection
+        return True
+
+    def _take_in(self, connection: Connection, size_bytes: int) -> None:
+        self._sizes[connection] = size_bytes
+        self._frame_bytes += size_bytes

@@ -1,0 +1,124 @@
+"""Turns of the event loop: how long one works for connections, and who waits for the next.
+
+However many connections have something to do at once, a turn that has worked for ``_TURN_NS``
+begins nothing more: chunks wait undecoded (``TurnQueue``), answers unwritten (``Outbox``), reads
+unbegun (``answer_budget.py``), each in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from quorumbook.env import Clock, logger
+
+if TYPE_CHECKING:
+    from quorumbook.bookie.connections.connection import Connection
+
+_log = logger("bookie.turns")
+_TURN_NS = 1_000_000
+
+
+class Turn:
+    """Whether the present turn of the loop has worked long enough."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_ns: int | None = None
+
+    def begin(self) -> None:
+        """Begin another part of the turn, which may work as long as those before it."""
+        if self._began_ns is None:
+            asyncio.get_running_loop().call_soon(self._end)
+        self._began_ns = self._clock.now_ns()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether what can wait should; who asks first begins the turn."""
+        if self._began_ns is None:
+            self.begin()
+            return False
+        return self._clock.now_ns() - self._began_ns > _TURN_NS
+
+    def _end(self) -> None:
+        self._began_ns = None
+
+
+class TurnQueue:
+    """Connections with requests to carry out, small chunks first.
+
+    So who asks little does not stand behind those who ask very much.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._small: OrderedDict[Connection, None] = OrderedDict()
+        self._others: OrderedDict[Connection, None] = OrderedDict()
+        self._is_scheduled = False
+
+    def add(self, connection: Connection, *, is_small: bool = False) -> None:
+        """Have the connection go on behind those of its kind that wait already."""
+        waiting = self._small if is_small else self._others
+        waiting[connection] = None
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        self._turn.begin()
+        for waiting in (self._small, self._others):
+            while waiting:
+                connection, _ = waiting.popitem(last=False)
+                connection.go_on()
+                if self._turn.is_over:
+                    break
+        if self._small or self._others:
+            self._go_on_soon()
+
+
+class Outbox:
+    """Connections with answers to send: one sweep sends them, as long as its turn lasts."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._waiting: deque[Connection] = deque()
+        #: Who was left by an earlier sweep; the budget of answers knows what they have.
+        self._left: deque[Connection] = deque()
+
+    def add(self, connection: Connection) -> None:
+        """Have the connection flushed after the callbacks that run now."""
+        if not self._waiting and not self._left:
+            asyncio.get_running_loop().call_soon(self._sweep)
+        self._waiting.append(connection)
+
+    def _sweep(self) -> None:
+        self._turn.begin()
+        for waiting in (self._left, self._waiting):
+            while waiting:
+                connection = waiting.popleft()
+                if connection.unflushed_bytes:
+                    _flush(connection)
+                    if self._turn.is_over:
+                        self._leave()
+                        return
+
+    def _leave(self) -> None:
+        for connection in self._waiting:
+            connection.note_unread()
+        self._left.extend(self._waiting)
+        self._waiting.clear()
+        if self._left:
+            asyncio.get_running_loop().call_soon(self._sweep)
+
+
+def _flush(connection: Connection) -> None:
+    try:
+        connection.flush()
+    except Exception:
+        _log.exception("answers could not be written to %s", connection.peer)
+        connection.give_up("a write failed")

@@ -1,0 +1,28 @@
+"""Scrub over HTTP; ours alone, answers are JSON.
+
+GET /api/v1/bookie/scrub    how far it is, when it read everything last, what is not healed yet
+PUT /api/v1/bookie/scrub    begin a cycle soon; if one is under way, another follows it
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from quorumbook.bookie.http.server import Body
+from quorumbook.bookie.membership.healing import Healing
+
+ROOT = "/api/v1/bookie/scrub"
+
+
+async def answer(healing: Healing, method: str, target: str, _body: Body) -> tuple[int, object]:
+    """Return status and body."""
+    path = target.partition("?")[0]
+    if path.rstrip("/") != ROOT:
+        return 404, {"error": f"there is no {method} {path}"}
+    if method == "PUT":
+        healing.scrubber.trigger()
+    progress = asdict(await healing.scrubber.progress())
+    return 200, progress | {
+        "damaged_ledgers": healing.statistics.damaged_ledgers,
+        "ledgers_in_limbo": healing.statistics.ledgers_in_limbo,
+    }

@@ -1,0 +1,1 @@
+"""What a bookie does with requests: adds, reads, long polls, lookups, and who may."""

@@ -1,0 +1,1 @@
+"""Writer, reader, recoverer, copier and the LAC read of a ledger as pure machines."""

@@ -1,0 +1,1 @@
+"""What the metadata store says of bookies: cookies, registrations, racks."""

@@ -1,0 +1,1 @@
+"""Auto-recovery in the metadata store: queue, locks, quarantine, switches."""

@@ -1,0 +1,82 @@
+r"""The locks by which whoever moves copies of a ledger keeps out of the others' way.
+
+    <root>/underreplication/locks/urL<id>    bookieId: "<who holds it>"\n    ephemeral
+
+They lie beside the queue of under-replicated ledgers (``queue``), in the peer's nodes,
+and are on any ledger, marked or not: a worker, an operator's command that moves copies, and a
+bookie that drops copies it need not keep hold one meanwhile.  A lock keeps them out of each
+other's way, no more: what makes their work safe is the compare-and-set on the ledger's metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from quorumbook.errors import NodeExistsError, NoSuchNodeError, SessionExpiredError
+from quorumbook.ids import LedgerId
+from quorumbook.metadata.nodes import create_with_parents, text_record
+from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.store import MetadataStore
+
+
+class ReplicationLocks:
+    """Locks of one holder; they go with the session of its store.
+
+    Args:
+        store: Where they lie.
+        holder: Whom they name, for people to read.
+    """
+
+    def __init__(self, store: MetadataStore, holder: str) -> None:
+        self._store = store
+        self._data = text_record("LockDataFormat", bookieId=holder or None)
+        self._paths = TreePaths(store.ledgers_root)
+        #: Locks that are ours, or may be: an answer was lost.
+        self._ours: set[LedgerId] = set()
+        self._ended_sessions = 0
+        self.close = store.on_session_expired(self._session_ended)
+
+    def _session_ended(self) -> None:
+        self._ended_sessions += 1
+        self._ours.clear()
+
+    async def take(self, ledger_id: LedgerId) -> bool:
+        """Take a ledger's lock, or take it again; False: somebody else has it.
+
+        Raises:
+            SessionExpiredError: Renew the session first.
+            MetadataUnavailableError: It may be taken; ``release`` gives it back.
+        """
+        path = self._paths.underreplicated_lock(ledger_id)
+        ended_sessions = self._ended_sessions
+        try:
+            await create_with_parents(self._store, path, self._data, ephemeral=True)
+        except NodeExistsError:
+            node = await self._store.exists(path)
+            is_ours = node is not None and node.owner == self._store.session_id
+            return is_ours and ledger_id in self._ours
+        except SessionExpiredError:
+            raise
+        except BaseException:
+            self._ours.add(ledger_id)
+            raise
+        if ended_sessions != self._ended_sessions:
+            raise SessionExpiredError(f"the lock of ledger {ledger_id} went with its session")
+        self._ours.add(ledger_id)
+        return True
+
+    def is_held(self, ledger_id: LedgerId) -> bool:
+        """Tell whether a lock is ours, or may be, as far as this process knows."""
+        return ledger_id in self._ours
+
+    async def release(self, ledger_id: LedgerId) -> None:
+        """Give a lock back; one that went with its session is somebody else's, and stays."""
+        if ledger_id in self._ours:
+            with contextlib.suppress(NoSuchNodeError, SessionExpiredError):
+                await self._store.delete(self._paths.underreplicated_lock(ledger_id))
+            self._ours.discard(ledger_id)
+
+    async def release_all(self) -> None:
+        """Give everything back; what fails on the way is tried again by the next call."""
+        for ledger_id in sorted(self._ours):
+            await self.release(ledger_id)

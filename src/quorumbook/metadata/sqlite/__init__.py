@@ -1,0 +1,1 @@
+"""A metadata store in one SQLite file: ``store``, on ``thread``, ``rows`` and ``file``."""

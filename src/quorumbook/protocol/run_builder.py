@@ -1,0 +1,58 @@
+"""Building runs out of the adds of a chunk, the same for v2 and v3.
+
+Entries go into one run while ledger, key and flags are the same and ids ascend with gaps below
+``MAX_GAP``: the ensemble stripes, so a bookie sees every id of a ledger or a regular part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.protocol.entry_run import SIZE, EntryRun
+
+MAX_GAP = 16
+
+
+def build_run(
+    ledger_id: LedgerId,
+    first_entry_id: EntryId,
+    last_entry_id: EntryId,
+    entry_ids: Sequence[EntryId] | None,
+    bodies: list[bytes],
+) -> EntryRun:
+    """Join the entries of a chunk.
+
+    Args:
+        ledger_id: The ledger.
+        first_entry_id: The first id.
+        last_entry_id: The last id.
+        entry_ids: All ids, if some between first and last are not here.
+        bodies: An empty piece and then the entries; it makes the first size a separator too.
+    """
+    if len(bodies) == 2:
+        size = len(bodies[1])
+        data = SIZE.pack(size) + bodies[1]
+        return EntryRun(ledger_id, first_entry_id, last_entry_id, size, data)
+    sizes = list(map(len, bodies))
+    size = sizes[1]
+    count = len(bodies) - 1
+    is_uniform = sizes.count(size) == count
+    if is_uniform:
+        data = SIZE.pack(size).join(bodies)
+    else:
+        del sizes[0], bodies[0]
+        parts: list[bytes] = [b""] * (2 * count)
+        parts[::2] = map(SIZE.pack, sizes)
+        parts[1::2] = bodies
+        data = b"".join(parts)
+    if entry_ids is None:
+        return EntryRun(
+            ledger_id, first_entry_id, last_entry_id, size if is_uniform else sizes, data
+        )
+    sizes_by_id = [0] * (last_entry_id - first_entry_id + 1)
+    if is_uniform:
+        sizes = [size] * count
+    for entry_id, entry_size in zip(entry_ids, sizes, strict=True):
+        sizes_by_id[entry_id - first_entry_id] = entry_size
+    return EntryRun(ledger_id, first_entry_id, last_entry_id, sizes_by_id, data)

@@ -1,0 +1,1 @@
+"""The v3 protocol: the ``client``'s side, and what a bookie receives."""
