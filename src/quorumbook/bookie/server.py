@@ -22,9 +22,9 @@ from prometheus_client.core import Metric
 
 from quorumbook.bookie import read_only
 from quorumbook.bookie.connections.admission import Admission
-from quorumbook.bookie.connections.connection import Connections
 from quorumbook.bookie.connections.exposure import exposure
 from quorumbook.bookie.connections.limits import open_files_within
+from quorumbook.bookie.connections.registry import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.http import background_io as budget_pages
 from quorumbook.bookie.http import collection as gc_pages

@@ -10,7 +10,7 @@ from typing import Any
 
 from doubles.raw_client import RawClient
 from quorumbook.bookie.connections.admission import Admission
-from quorumbook.bookie.connections.connection import Connections
+from quorumbook.bookie.connections.registry import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions

@@ -145,7 +145,7 @@ async def test_a_connection_that_breaks_in_a_group_delays_nobody() -> None:
                 connection._transport = _Counting(connection._transport, _raise)
         storage.commit()
         assert await client.add_codes(3) == [(0, OK), (1, OK), (2, OK)]
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
 
 
 def _raise(data: bytes) -> None:
@@ -161,7 +161,7 @@ async def test_a_connection_closed_before_its_group_is_durable_gives_its_budget_
         client.writer.transport.abort()
         await until(lambda: len(server.connections) == 0)
         storage.commit()
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
         assert server.metrics.adds_in_progress == 0
         # What was journaled is stored: the writer may have sent it elsewhere with success.
         assert (1, 2) in storage.entries
@@ -299,7 +299,7 @@ async def test_s85_an_add_that_waited_too_long_gets_too_many_requests() -> None:
         client.send(v2_adds(1, [0, 1]))
         assert await client.add_codes(2) == [(0, BUSY), (1, BUSY)]
         assert server.metrics.adds_rejected == 2
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
 
 
 async def test_s09_delayed_adds_fail_promptly_after_a_fence() -> None:
@@ -325,11 +325,11 @@ async def test_a_connection_over_its_budget_is_not_read_until_answers_leave() ->
             client.send(v2_adds(1, [entry_id], payload))
         await until(lambda: server.metrics.pauses == 1)
         await settle()
-        held = server.connections.add_bytes
+        held = server.connections.adds.used_bytes
         # What one chunk brings beyond the budget, and no more.
         assert held < 100_000 + 512 * 1024
         await settle()
-        assert server.connections.add_bytes == held
+        assert server.connections.adds.used_bytes == held
         # Others are served meanwhile.
         other.send(v2_adds(2, [0]))
         await until(lambda: ("add", 2, 0, 0) in storage.log)
@@ -344,7 +344,7 @@ async def test_a_connection_over_its_budget_is_not_read_until_answers_leave() ->
                 count -= 1
             assert len(await client.add_codes(count)) == count
             answered += count
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
 
 
 async def test_a_frame_of_maximal_size_gets_in_however_small_the_budgets_are() -> None:
@@ -376,7 +376,7 @@ async def test_the_bookies_budget_pauses_who_is_over_it_and_lets_all_go_on_later
         for client in clients:
             assert len(await client.add_codes(60)) == 60
         task.cancel()
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
 
 
 async def test_with_the_budget_used_up_by_others_a_connection_still_gets_one_frame_at_a_time() -> (
@@ -433,7 +433,7 @@ async def test_s88_refused_adds_leave_nothing_behind() -> None:
         for _ in range(50):
             client.send(v2_adds(1, range(20)))
         assert {code for _, code in await client.add_codes(1000)} == {FENCED}
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
         assert server.metrics.adds_in_progress == 0
         assert server.metrics.add.failed.count == 1000
 
@@ -465,7 +465,7 @@ async def test_r09_adds_of_a_ledger_that_the_index_cannot_tell_of_hold_no_budget
         client = await server.connect()
         client.send(v2_adds(1, [0, 1]) + v2_adds(2, [0]) + v2_adds(1, [2]))
         assert sorted(await client.add_codes(4)) == [(0, OK), (0, IO_ERROR), (1, OK), (2, OK)]
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
         assert server.metrics.adds_in_progress == 0
         fenced = await client.ask(v2.encode_read(2, 0, master_key=KEY))
         assert v2.ANSWER.unpack_from(fenced)[2] == IO_ERROR

@@ -236,7 +236,7 @@ async def test_a_last_add_confirmed_in_a_large_packet_is_refused_and_not_kept() 
             answer = await client.ask_v3(v3.encode_write_lac(1, size, 5, KEY, padded))
             assert answer.status is status
         assert server.storage.handle(1025) is None
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0
 
 
 async def test_a_last_add_confirmed_on_its_way_counts_as_an_add() -> None:
@@ -247,8 +247,8 @@ async def test_a_last_add_confirmed_on_its_way_counts_as_an_add() -> None:
             packet = DIGESTER.lac_packet(n, 5).ljust(1000, b"x")
             client.send(v3.encode_write_lac(n, n, 5, KEY, packet))
         await until(lambda: server.metrics.pauses == 1)
-        assert server.connections.add_bytes == 2000
+        assert server.connections.adds.used_bytes == 2000
         storage.commit()
         for _ in range(2):
             assert (await client.v3_answer()).status is Status.OK
-        assert server.connections.add_bytes == 0
+        assert server.connections.adds.used_bytes == 0

@@ -191,10 +191,10 @@ async def test_frames_of_many_connections_take_no_more_room_than_there_is() -> N
         answered = 0
         while answered < 12:
             there = min(12 - answered, 4)
-            await until(lambda there=there: server.connections.add_bytes >= there * 2 * MIB)
+            await until(lambda there=there: server.connections.adds.used_bytes >= there * 2 * MIB)
             for _ in range(20):
                 await settle()
-            assert server.connections.add_bytes <= 8 * MIB + 3 * MIB
+            assert server.connections.adds.used_bytes <= 8 * MIB + 3 * MIB
             answered += len(storage.group)
             storage.commit()
         for client in clients:

@@ -16,7 +16,7 @@ after it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quorumbook.auth.plugins import (
     AUTH_DISABLED,
@@ -32,11 +32,46 @@ from quorumbook.protocol.requests import Auth, Request, StartTLS
 from quorumbook.protocol.status import Status
 
 if TYPE_CHECKING:
-    from quorumbook.bookie.connections.connection import Connection
+    import ssl
+    from collections.abc import Callable, Mapping
+
     from quorumbook.bookie.metrics import BookieMetrics
     from quorumbook.bookie.options import BookieOptions
 
 _log = logger("bookie.admission")
+
+
+class Applicant(Protocol):
+    """A connection on its way in."""
+
+    #: Where it comes from; and what messages call it.
+    address: str
+    peer: str
+    #: None when it may do everything.
+    gate: Gate | None
+
+    @property
+    def is_closing(self) -> bool:
+        """Tell whether nothing that it says counts any more."""
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """What its peer showed under TLS."""
+
+    def answer(self, data: bytes) -> None:
+        """Send an answer."""
+
+    def limit_frames(self, size_bytes: int) -> None:
+        """Refuse larger frames from now on."""
+
+    def start_tls(self, context: ssl.SSLContext, done: Callable[[Exception | None], None]) -> None:
+        """Go on with TLS from the next byte on."""
+
+    def is_known_as(self, name: str) -> None:
+        """Take the name that its peer has proven."""
+
+    def close(self) -> None:
+        """Send what is there, then close."""
 
 
 class Admission:
@@ -65,7 +100,7 @@ class Admission:
                 "may come in with bookie.authorized_roles"
             )
 
-    def gate(self, connection: Connection) -> Gate | None:
+    def gate(self, connection: Applicant) -> Gate | None:
         """Return the gate of a new connection, None if it need not prove anything."""
         if self.contexts is None and self.plugin is None:
             return None
@@ -86,7 +121,7 @@ class Gate:
 
     __slots__ = ("_admission", "_by_ns", "_connection", "_is_encrypted", "_principal", "_session")
 
-    def __init__(self, admission: Admission, connection: Connection) -> None:
+    def __init__(self, admission: Admission, connection: Applicant) -> None:
         self._admission = admission
         self._connection = connection
         self._is_encrypted = False

@@ -20,13 +20,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from quorumbook.bookie.connections.loop_turns import Turn
 from quorumbook.env import Clock
-
-if TYPE_CHECKING:
-    from quorumbook.bookie.connections.connection import Connection
 
 _STILL_NS = 1_000_000_000
 #: Who takes this much is not standing still.
@@ -35,6 +32,29 @@ _PROGRESS_BYTES = 256 * 1024
 _LOOK_AGAIN_S = 0.02
 #: What passes between two looks without a pause.
 _PAUSE_NS = 100_000_000
+
+
+class Reader(Protocol):
+    """A connection that reads."""
+
+    #: Bytes that its reads under way are believed to return.
+    read_bytes: int
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """How much of its answers is not written yet."""
+
+    def flush(self) -> None:
+        """Write it."""
+
+    def note_unread(self) -> None:
+        """Call ``note``."""
+
+    def stands_in_the_way(self) -> None:
+        """Cut it."""
+
+
+_ReaderT = TypeVar("_ReaderT", bound=Reader)
 
 
 class _Unread:
@@ -49,7 +69,7 @@ class _Unread:
         self.since_ns = since_ns
 
 
-class AnswerBudget:
+class AnswerBudget(Generic[_ReaderT]):
     """One bookie's; used on the event loop.
 
     Args:
@@ -64,7 +84,7 @@ class AnswerBudget:
         clock: Clock,
         turn: Turn,
         limit_bytes: int,
-        resume: Callable[[Connection], None],
+        resume: Callable[[_ReaderT], None],
     ) -> None:
         self._clock = clock
         self._turn = turn
@@ -74,8 +94,8 @@ class AnswerBudget:
         self.reserved_bytes = 0
         #: What peers have not taken; connections that took it since are counted too much.
         self.unread_bytes = 0
-        self._unread: dict[Connection, _Unread] = {}
-        self._waiting: OrderedDict[Connection, None] = OrderedDict()
+        self._unread: dict[_ReaderT, _Unread] = {}
+        self._waiting: OrderedDict[_ReaderT, None] = OrderedDict()
         #: How long it was watched, while somebody waited, what peers take, and when last: a pause
         #: of this process is not held against them.
         self._watched_ns = 0
@@ -90,7 +110,7 @@ class AnswerBudget:
         """What is counted."""
         return self.reserved_bytes + self.unread_bytes
 
-    def admits(self, connection: Connection, size_bytes: int) -> bool:
+    def admits(self, connection: _ReaderT, size_bytes: int) -> bool:
         """Tell whether a read of about that size may begin; if not, ``resume`` follows."""
         if self._turn.is_over:
             self._waiting[connection] = None
@@ -112,19 +132,19 @@ class AnswerBudget:
         """Return how much a read may return that was admitted with that size."""
         return max(size_bytes, self._limit_bytes - self.used_bytes)
 
-    def reserve(self, connection: Connection, size_bytes: int) -> None:
+    def reserve(self, connection: _ReaderT, size_bytes: int) -> None:
         """Count a read that begins."""
         connection.read_bytes += size_bytes
         self.reserved_bytes += size_bytes
 
-    def release(self, connection: Connection, size_bytes: int) -> None:
+    def release(self, connection: _ReaderT, size_bytes: int) -> None:
         """Count a read as answered."""
         connection.read_bytes -= size_bytes
         self.reserved_bytes -= size_bytes
         if self._waiting:
             self._let_in_soon()
 
-    def note(self, connection: Connection, size_bytes: int, taken_bytes: int) -> None:
+    def note(self, connection: _ReaderT, size_bytes: int, taken_bytes: int) -> None:
         """Take in what a connection's peer has not taken, and what it has in all."""
         known = self._unread.get(connection)
         if known is None:
@@ -140,14 +160,14 @@ class AnswerBudget:
             known.mark_bytes = taken_bytes
             known.since_ns = self._watched_ns
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: _ReaderT) -> None:
         """A connection is gone, and what it had not taken."""
         self._waiting.pop(connection, None)
         known = self._unread.pop(connection, None)
         if known is not None:
             self.unread_bytes -= known.size_bytes
 
-    def _has_room(self, connection: Connection, size_bytes: int) -> bool:
+    def _has_room(self, connection: _ReaderT, size_bytes: int) -> bool:
         wanted = self.used_bytes + size_bytes
         if wanted <= self._limit_bytes:
             return True

@@ -17,8 +17,8 @@ A connection is not read while it is over one of its limits:
 A connection that must switch to TLS or authenticate first has a gate (``admission.py``), small
 frames and a time limit until then.
 
-``Connections`` knows all of them, shares the budget of the bookie, and gives up peers that never
-read their answers, begin frames and never finish them, or do not close.
+It gives its peer up when that never reads its answers, begins a frame and never finishes it, or
+does not close.  What connections share is in ``registry.py``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, cast
 
+from quorumbook.bookie.connections.add_budget import AddBudget
 from quorumbook.bookie.connections.admission import Admission, Gate
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.frame_budget import LARGE_BYTES, FrameBudget
-from quorumbook.bookie.connections.limits import Places, limits_within, place_of
+from quorumbook.bookie.connections.limits import Places, place_of
 from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.env import Env, logger, patience
+from quorumbook.env import Env, logger
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol.requests import (
     BatchRead,
@@ -60,7 +61,6 @@ ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
 _SMALL_CHUNK_BYTES = 8 * 1024
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
-_REFUSALS_EVERY_NS = 10 * 1_000_000_000
 
 
 class LongPoll(Protocol):
@@ -85,6 +85,38 @@ class RequestHandler(Protocol):
     def forget(self, connection: Connection) -> None:
         """Drop what waits for a connection that is gone."""
         ...
+
+
+class Home(Protocol):
+    """What a connection shares with the others of its bookie, and tells them."""
+
+    env: Env
+    options: BookieOptions
+    metrics: BookieMetrics
+    handler: RequestHandler
+    admission: Admission
+    places: Places[Connection]
+    adds: AddBudget
+    frames: FrameBudget[Connection]
+    answer_budget: AnswerBudget[Connection]
+    turn: Turn
+    outbox: Outbox
+    behind: TurnQueue
+
+    def opened(self, connection: Connection, place: str) -> bool:
+        """Take a new connection in; False turns it away."""
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+
+    def let_frames_in(self) -> None:
+        """Go on reading large frames for which there is room now."""
+
+    def count_partial_frames(self, grown_bytes: int) -> None:
+        """Count what more has come of frames that are not complete."""
+
+    def bound_partial_frames(self) -> None:
+        """Give up the oldest frames where there are too many bytes of them."""
 
 
 class Connection(asyncio.Protocol):
@@ -119,7 +151,7 @@ class Connection(asyncio.Protocol):
         "reads",
     )
 
-    def __init__(self, owner: Connections) -> None:
+    def __init__(self, owner: Home) -> None:
         self._owner = owner
         self._decoder = RequestDecoder(owner.options.max_frame_bytes)
         self._answers: list[bytes] = []
@@ -211,7 +243,7 @@ class Connection(asyncio.Protocol):
             owner.frames.leave(self)
             owner.let_frames_in()
         if pending != self._pending_bytes:
-            owner.partial_bytes += pending - self._pending_bytes
+            owner.count_partial_frames(pending - self._pending_bytes)
             self._pending_bytes = pending
         if not pending:
             self._frame_since_ns = 0
@@ -221,7 +253,7 @@ class Connection(asyncio.Protocol):
         frame_bytes = decoder.frame_bytes
         if frame_bytes > LARGE_BYTES and not self._has_large_frame and not self._closing:
             self._has_large_frame = True
-            if not owner.frames.admits(self, frame_bytes, owner.add_bytes):
+            if not owner.frames.admits(self, frame_bytes, owner.adds.used_bytes):
                 self.pause(FRAME)
         owner.bound_partial_frames()
 
@@ -332,8 +364,7 @@ class Connection(asyncio.Protocol):
             self._note(left)
         limit = self._owner.options.max_connection_answer_bytes
         if size > limit or left > limit:
-            self._owner.metrics.connections_slow += 1
-            self.give_up("it does not read its answers, and too many have piled up")
+            self._give_up_slow("it does not read its answers, and too many have piled up")
 
     def _write(self, answers: list[bytes], size: int) -> None:
         transport = self._transport
@@ -355,8 +386,7 @@ class Connection(asyncio.Protocol):
 
     def stands_in_the_way(self) -> None:
         """Cut it: it takes nothing away, and others have no room for their answers."""
-        self._owner.metrics.connections_slow += 1
-        self.give_up("it does not read its answers, and others have no room for theirs")
+        self._give_up_slow("it does not read its answers, and others have no room for theirs")
 
     def flush_above(self, size_bytes: int) -> None:
         """Write the answers that are there, if they are that many; more will follow."""
@@ -364,7 +394,7 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     @property
-    def answer_budget(self) -> AnswerBudget:
+    def answer_budget(self) -> AnswerBudget[Connection]:
         """What all connections share."""
         return self._owner.answer_budget
 
@@ -396,30 +426,16 @@ class Connection(asyncio.Protocol):
     def hold_add(self, size_bytes: int) -> None:
         """Count an add that is under way; the connection pauses when it is over a budget."""
         self.add_bytes += size_bytes
-        owner = self._owner
-        owner.add_bytes += size_bytes
-        options = owner.options
-        if (
-            self.add_bytes > options.max_connection_add_bytes
-            or owner.add_bytes > options.max_add_bytes
-        ):
+        if not self._owner.adds.hold(size_bytes, self.add_bytes):
             self.pause(ADDS)
 
     def release_add(self, size_bytes: int) -> None:
         """Count an add as answered."""
         self.add_bytes -= size_bytes
-        owner = self._owner
-        owner.add_bytes -= size_bytes
-        options = owner.options
-        # With nothing of it under way a connection is always read again: a frame of maximal
-        # size must get in however small the budgets are.
-        may_go_on = not self.add_bytes or (
-            self.add_bytes <= options.max_connection_add_bytes // 2
-            and owner.add_bytes <= options.max_add_bytes
-        )
-        if self._paused_for & ADDS and may_go_on:
+        may_go_on = self._owner.adds.release(size_bytes, self.add_bytes)
+        if may_go_on and self._paused_for & ADDS:
             self.resume(ADDS)
-        owner.let_frames_in()
+        self._owner.let_frames_in()
 
     def pause(self, reason: int) -> None:
         """Stop reading for a reason."""
@@ -455,6 +471,10 @@ class Connection(asyncio.Protocol):
             _log.warning("cutting the connection of %s: %s", self.peer, why)
             self.drop()
 
+    def _give_up_slow(self, why: str) -> None:
+        self._owner.metrics.connections_slow += 1
+        self.give_up(why)
+
     def drop(self) -> None:
         """Cut the connection at once."""
         self._closing = True
@@ -463,7 +483,7 @@ class Connection(asyncio.Protocol):
 
     def _forget_frame(self) -> None:
         owner = self._owner
-        owner.partial_bytes -= self._pending_bytes
+        owner.count_partial_frames(-self._pending_bytes)
         self._pending_bytes = 0
         owner.frames.leave(self)
         owner.let_frames_in()
@@ -482,18 +502,15 @@ class Connection(asyncio.Protocol):
                 self._taken_bytes = taken
                 self._progress_ns = now_ns
             elif now_ns - self._progress_ns > limit_ns:
-                self._owner.metrics.connections_slow += 1
-                self.give_up("it does not read its answers")
+                self._give_up_slow("it does not read its answers")
                 return
         if self.gate is not None and self.gate.is_overdue(now_ns):
-            self._owner.metrics.connections_slow += 1
-            self.give_up("it has not authenticated, or not switched to TLS, in time")
+            self._give_up_slow("it has not authenticated, or not switched to TLS, in time")
             return
         since_ns = self._frame_since_ns
         frame_limit_ns = int(options.frame_timeout_s * 1e9)
         if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
-            self._owner.metrics.connections_slow += 1
-            self.give_up("it began a frame and never finished it")
+            self._give_up_slow("it began a frame and never finished it")
 
     @property
     def frame_since_ns(self) -> int:
@@ -504,159 +521,3 @@ class Connection(asyncio.Protocol):
     def pending_frame_bytes(self) -> int:
         """Bytes of the frame that is incomplete; none of a connection that is being cut."""
         return 0 if self._closing else self._pending_bytes
-
-
-class Refusals:
-    """Says that connections find no place, without a line for each of them."""
-
-    def __init__(self) -> None:
-        self._next_ns = 0
-        self._unsaid = 0
-
-    def note(self, peer: str, places: Places[Connection], now_ns: int) -> None:
-        """Count one more."""
-        self._unsaid += 1
-        if now_ns >= self._next_ns:
-            self._next_ns = now_ns + _REFUSALS_EVERY_NS
-            _log.warning(
-                "%d connections refused or cut, the last of %s: there are %d (%d of them have "
-                "asked nothing yet), and at most %d, %d of one address, may be there",
-                self._unsaid, peer, len(places), places.unproven_count,
-                places.limits.in_all, places.limits.by_address,
-            )  # fmt: skip
-            self._unsaid = 0
-
-
-class Connections:
-    """All connections of a bookie, their common budget and their housekeeping."""
-
-    def __init__(
-        self,
-        env: Env,
-        options: BookieOptions,
-        metrics: BookieMetrics,
-        handler: RequestHandler,
-        admission: Admission,
-    ) -> None:
-        self.env = env
-        self.admission = admission
-        self.options = options
-        self.metrics = metrics
-        self.handler = handler
-        self.frames = FrameBudget(options.max_add_bytes)
-        self.turn = Turn(env.clock)
-        self.outbox = Outbox(self.turn)
-        self.behind = TurnQueue(self.turn)
-        self.answer_budget = AnswerBudget(
-            env.clock, self.turn, options.max_answer_bytes, handler.resume
-        )
-        #: Bytes of all adds that are not answered yet.
-        self.add_bytes = 0
-        #: Bytes of all frames that are not complete yet.
-        self.partial_bytes = 0
-        self.is_serving = False
-        self._open: set[Connection] = set()
-        #: Who has a place here.
-        self.places: Places[Connection] = Places(
-            limits_within(
-                env.descriptor_limit(),
-                options.max_connections,
-                options.max_connections_by_address,
-                options.max_unproven_connections,
-            )
-        )
-        self._refusals = Refusals()
-        self._timer: patience.Timer | None = None
-        self._all_closed: asyncio.Future[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def factory(self) -> Connection:
-        """Make the protocol of a new connection."""
-        return Connection(self)
-
-    def opened(self, connection: Connection, place: str) -> bool:
-        """Take a new connection in; False turns it away."""
-        if not self.is_serving:
-            return False
-        goes = self.places.take(connection, place)
-        if goes is not None:
-            self.metrics.connections_refused += 1
-            self._refusals.note(goes.peer, self.places, self.env.clock.now_ns())
-        if goes is connection:
-            return False
-        if goes is not None:
-            goes.drop()
-        self._open.add(connection)
-        self.metrics.connections = len(self._open)
-        self.metrics.connections_total += 1
-        if self._timer is None:
-            self._tick()
-        return True
-
-    def let_frames_in(self) -> None:
-        """Go on reading large frames for which there is room now."""
-        if self.frames.is_wanted:
-            for connection in self.frames.let_in(self.add_bytes):
-                connection.resume(FRAME)
-
-    def lost(self, connection: Connection) -> None:
-        """A connection is gone."""
-        self._open.discard(connection)
-        self.places.leave(connection)
-        self.metrics.connections = len(self._open)
-        if not self._open and self._all_closed is not None and not self._all_closed.done():
-            self._all_closed.set_result(None)
-
-    def stop_reading(self) -> None:
-        """Take no further requests; answers still go out."""
-        for connection in list(self._open):
-            connection.pause(STOPPING)
-
-    async def close(self, timeout_s: float) -> None:
-        """Close all connections, those that do not go in time by force."""
-        self.is_serving = False
-        for connection in list(self._open):
-            connection.close()
-        if self._open:
-            self._all_closed = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._all_closed], timeout=timeout_s)
-        self.abort()
-
-    def abort(self) -> None:
-        """Cut all connections."""
-        self.is_serving = False
-        for connection in list(self._open):
-            connection.give_up("the bookie stops")
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tick(self) -> None:
-        """Look after all connections; runs as long as there are any."""
-        options = self.options
-        shortest = min(options.answer_timeout_s, options.frame_timeout_s, options.login_timeout_s)
-        self._timer = None
-        if self._open:
-            self._timer = patience.Timer(min(1.0, shortest / 4), self._tick)
-        now_ns = self.env.clock.now_ns()
-        for connection in list(self._open):
-            connection.check(now_ns)
-        for connection in self.frames.standing_still():
-            self.metrics.connections_slow += 1
-            connection.give_up("its frame stands still, and others have no room for theirs")
-
-    def bound_partial_frames(self) -> None:
-        """Give the oldest frames up that are begun, where there are too many bytes of them."""
-        total = self.partial_bytes
-        if total <= self.options.max_partial_frame_bytes:
-            return
-        begun = [connection for connection in self._open if connection.pending_frame_bytes]
-        begun.sort(key=lambda connection: connection.frame_since_ns)
-        for connection in begun:
-            if total <= self.options.max_partial_frame_bytes:
-                return
-            total -= connection.pending_frame_bytes
-            self.metrics.connections_slow += 1
-            connection.give_up("too many bytes of begun frames, and its frame is the oldest")

@@ -10,10 +10,7 @@ counted here: a chunk holds many of them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from quorumbook.bookie.connections.connection import Connection
+from typing import Generic, Protocol, TypeVar
 
 #: Frames up to this come in one chunk, or nearly.
 LARGE_BYTES = 256 * 1024
@@ -21,7 +18,22 @@ LARGE_BYTES = 256 * 1024
 _PROGRESS_BYTES = 64 * 1024
 
 
-class FrameBudget:
+class Sender(Protocol):
+    """A connection that sends frames."""
+
+    is_open: bool
+    #: Bytes of its adds that are not answered.
+    add_bytes: int
+
+    @property
+    def pending_frame_bytes(self) -> int:
+        """What has come of the frame that is incomplete."""
+
+
+_SenderT = TypeVar("_SenderT", bound=Sender)
+
+
+class FrameBudget(Generic[_SenderT]):
     """One bookie's; used on the event loop.
 
     Args:
@@ -31,19 +43,19 @@ class FrameBudget:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         #: The size of each frame that has room, and what had come of it at the last look.
-        self._sizes: dict[Connection, int] = {}
-        self._seen: dict[Connection, int] = {}
-        self._waiting: OrderedDict[Connection, int] = OrderedDict()
+        self._sizes: dict[_SenderT, int] = {}
+        self._seen: dict[_SenderT, int] = {}
+        self._waiting: OrderedDict[_SenderT, int] = OrderedDict()
         self._frame_bytes = 0
         #: Who was let in without room.
-        self._extra: Connection | None = None
+        self._extra: _SenderT | None = None
 
     @property
     def is_wanted(self) -> bool:
         """Tell whether somebody waits for room."""
         return bool(self._waiting)
 
-    def admits(self, connection: Connection, size_bytes: int, add_bytes: int) -> bool:
+    def admits(self, connection: _SenderT, size_bytes: int, add_bytes: int) -> bool:
         """Tell whether the rest of a frame of that size may be read; if not, it waits here."""
         if connection in self._sizes:
             return True
@@ -53,7 +65,7 @@ class FrameBudget:
         self._take_in(connection, size_bytes)
         return True
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: _SenderT) -> None:
         """A connection's frame is complete, or the connection is gone."""
         self._waiting.pop(connection, None)
         self._seen.pop(connection, None)
@@ -61,7 +73,7 @@ class FrameBudget:
         if connection is self._extra and not connection.is_open:
             self._extra = None
 
-    def let_in(self, add_bytes: int) -> list[Connection]:
+    def let_in(self, add_bytes: int) -> list[_SenderT]:
         """Give room to those who waited longest, and return them."""
         let_in = []
         while self._waiting:
@@ -73,7 +85,7 @@ class FrameBudget:
             let_in.append(connection)
         return let_in
 
-    def standing_still(self) -> list[Connection]:
+    def standing_still(self) -> list[_SenderT]:
         """Return who made next to no progress since the last look, while others waited."""
         if not self._waiting:
             self._seen.clear()
@@ -86,7 +98,7 @@ class FrameBudget:
             if connection in seen and come_bytes - seen[connection] < _PROGRESS_BYTES
         ]
 
-    def _may_enter(self, connection: Connection, size_bytes: int, add_bytes: int) -> bool:
+    def _may_enter(self, connection: _SenderT, size_bytes: int, add_bytes: int) -> bool:
         if self._frame_bytes + add_bytes + size_bytes <= self._limit_bytes:
             return True
         extra = self._extra
@@ -95,6 +107,6 @@ class FrameBudget:
         self._extra = connection
         return True
 
-    def _take_in(self, connection: Connection, size_bytes: int) -> None:
+    def _take_in(self, connection: _SenderT, size_bytes: int) -> None:
         self._sizes[connection] = size_bytes
         self._frame_bytes += size_bytes

@@ -9,15 +9,38 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from quorumbook.env import Clock, logger
 
-if TYPE_CHECKING:
-    from quorumbook.bookie.connections.connection import Connection
-
 _log = logger("bookie.turns")
 _TURN_NS = 1_000_000
+
+
+class Asker(Protocol):
+    """A connection with requests to carry out."""
+
+    def go_on(self) -> None:
+        """Carry out the next of them."""
+
+
+class Answerer(Protocol):
+    """A connection with answers to send."""
+
+    peer: str
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """How much is not written yet."""
+
+    def flush(self) -> None:
+        """Write it."""
+
+    def note_unread(self) -> None:
+        """Have the budget of answers know what waits here."""
+
+    def give_up(self, why: str) -> None:
+        """Cut the connection."""
 
 
 class Turn:
@@ -53,11 +76,11 @@ class TurnQueue:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._small: OrderedDict[Connection, None] = OrderedDict()
-        self._others: OrderedDict[Connection, None] = OrderedDict()
+        self._small: OrderedDict[Asker, None] = OrderedDict()
+        self._others: OrderedDict[Asker, None] = OrderedDict()
         self._is_scheduled = False
 
-    def add(self, connection: Connection, *, is_small: bool = False) -> None:
+    def add(self, connection: Asker, *, is_small: bool = False) -> None:
         """Have the connection go on behind those of its kind that wait already."""
         waiting = self._small if is_small else self._others
         waiting[connection] = None
@@ -86,11 +109,11 @@ class Outbox:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._waiting: deque[Connection] = deque()
+        self._waiting: deque[Answerer] = deque()
         #: Who was left by an earlier sweep; the budget of answers knows what they have.
-        self._left: deque[Connection] = deque()
+        self._left: deque[Answerer] = deque()
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: Answerer) -> None:
         """Have the connection flushed after the callbacks that run now."""
         if not self._waiting and not self._left:
             asyncio.get_running_loop().call_soon(self._sweep)
@@ -116,7 +139,7 @@ class Outbox:
             asyncio.get_running_loop().call_soon(self._sweep)
 
 
-def _flush(connection: Connection) -> None:
+def _flush(connection: Answerer) -> None:
     try:
         connection.flush()
     except Exception:

@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import (
     MetadataFateUnknownError,
     MetadataVersionConflict,
@@ -30,12 +32,11 @@ from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.labels import CUSTOM_KEY
 from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.store import MetadataStore
 from quorumbook.streams.errors import StreamNotFoundError, WriterBusyError
 from quorumbook.streams.format.names import ORPHANS_NAME
 from quorumbook.streams.metadata.namespace_nodes import NamespaceIdentity
-
-if TYPE_CHECKING:
-    from quorumbook.streams.namespace import Namespace
+from quorumbook.streams.stream_context import StreamContext
 
 #: What a ledger carries that a stream's writer made; where there is more, others have something
 #: to do with it as well.
@@ -69,10 +70,40 @@ class _Mark(NamedTuple):
     allocation: tuple[int, int] | None
 
 
+class InNamespace(Protocol):
+    """A stream."""
+
+    @property
+    def context(self) -> StreamContext:
+        """Where its nodes lie."""
+
+
+class StreamsOfNamespace(Protocol):
+    """What is looked at in a namespace."""
+
+    @property
+    def store(self) -> MetadataStore:
+        """Its metadata store."""
+
+    @property
+    def path(self) -> str:
+        """Its node."""
+
+    @property
+    def client(self) -> BookKeeper:
+        """Its client."""
+
+    def streams(self) -> AsyncIterator[str]:
+        """Yield the names of its streams."""
+
+    def stream(self, name: str) -> InNamespace:
+        """Return one of them, which need not be there."""
+
+
 class OrphanFinder:
     """One look at a namespace."""
 
-    def __init__(self, namespace: Namespace, identity: NamespaceIdentity) -> None:
+    def __init__(self, namespace: StreamsOfNamespace, identity: NamespaceIdentity) -> None:
         """Take the namespace's."""
         self._namespace = namespace
         self._identity = identity

@@ -1,0 +1,38 @@
+"""The bytes of adds that are not answered yet, of each connection and of all of them together.
+
+Who goes over one of the budgets is not read until half of its own is free and the bookie's is kept.
+With nothing of it under way a connection is always read: a frame of maximal size must get in
+however small the budgets are.
+"""
+
+from __future__ import annotations
+
+
+class AddBudget:
+    """One bookie's; used on the event loop.
+
+    Args:
+        connection_limit_bytes: Of one connection.
+        limit_bytes: Of all.
+    """
+
+    def __init__(self, connection_limit_bytes: int, limit_bytes: int) -> None:
+        self._connection_limit_bytes = connection_limit_bytes
+        self._limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def hold(self, size_bytes: int, connection_bytes: int) -> bool:
+        """Count an add, and tell whether its connection, which has that many now, may go on."""
+        self.used_bytes += size_bytes
+        return (
+            connection_bytes <= self._connection_limit_bytes
+            and self.used_bytes <= self._limit_bytes
+        )
+
+    def release(self, size_bytes: int, connection_bytes: int) -> bool:
+        """Count an add as answered, and tell whether its connection may go on if it had to stop."""
+        self.used_bytes -= size_bytes
+        return not connection_bytes or (
+            connection_bytes <= self._connection_limit_bytes // 2
+            and self.used_bytes <= self._limit_bytes
+        )

@@ -1,0 +1,186 @@
+"""All connections of a bookie: who has a place, what they share, and who is given up.
+
+A connection itself is ``connection.py``'s; how many there may be is ``limits.py``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from quorumbook.bookie.connections.add_budget import AddBudget
+from quorumbook.bookie.connections.admission import Admission
+from quorumbook.bookie.connections.answer_budget import AnswerBudget
+from quorumbook.bookie.connections.connection import (
+    FRAME,
+    STOPPING,
+    Connection,
+    RequestHandler,
+)
+from quorumbook.bookie.connections.frame_budget import FrameBudget
+from quorumbook.bookie.connections.limits import Places, limits_within
+from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
+from quorumbook.bookie.metrics import BookieMetrics
+from quorumbook.bookie.options import BookieOptions
+from quorumbook.env import Env, logger, patience
+
+_log = logger("bookie.connection")
+_REFUSALS_EVERY_NS = 10 * 1_000_000_000
+
+
+class Refusals:
+    """Says that connections find no place, without a line for each of them."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._unsaid = 0
+
+    def note(self, peer: str, places: Places[Connection], now_ns: int) -> None:
+        """Count one more."""
+        self._unsaid += 1
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + _REFUSALS_EVERY_NS
+            _log.warning(
+                "%d connections refused or cut, the last of %s: there are %d (%d of them have "
+                "asked nothing yet), and at most %d, %d of one address, may be there",
+                self._unsaid, peer, len(places), places.unproven_count,
+                places.limits.in_all, places.limits.by_address,
+            )  # fmt: skip
+            self._unsaid = 0
+
+
+class Connections:
+    """All connections of a bookie, their common budget and their housekeeping."""
+
+    def __init__(
+        self,
+        env: Env,
+        options: BookieOptions,
+        metrics: BookieMetrics,
+        handler: RequestHandler,
+        admission: Admission,
+    ) -> None:
+        self.env = env
+        self.admission = admission
+        self.options = options
+        self.metrics = metrics
+        self.handler = handler
+        self.frames: FrameBudget[Connection] = FrameBudget(options.max_add_bytes)
+        self.turn = Turn(env.clock)
+        self.outbox = Outbox(self.turn)
+        self.behind = TurnQueue(self.turn)
+        self.answer_budget: AnswerBudget[Connection] = AnswerBudget(
+            env.clock, self.turn, options.max_answer_bytes, handler.resume
+        )
+        self.adds = AddBudget(options.max_connection_add_bytes, options.max_add_bytes)
+        #: Bytes of all frames that are not complete yet.
+        self.partial_bytes = 0
+        self.is_serving = False
+        self._open: set[Connection] = set()
+        #: Who has a place here.
+        self.places: Places[Connection] = Places(
+            limits_within(
+                env.descriptor_limit(),
+                options.max_connections,
+                options.max_connections_by_address,
+                options.max_unproven_connections,
+            )
+        )
+        self._refusals = Refusals()
+        self._timer: patience.Timer | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def factory(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self)
+
+    def opened(self, connection: Connection, place: str) -> bool:
+        """Take a new connection in; False turns it away."""
+        if not self.is_serving:
+            return False
+        goes = self.places.take(connection, place)
+        if goes is not None:
+            self.metrics.connections_refused += 1
+            self._refusals.note(goes.peer, self.places, self.env.clock.now_ns())
+        if goes is connection:
+            return False
+        if goes is not None:
+            goes.drop()
+        self._open.add(connection)
+        self.metrics.connections = len(self._open)
+        self.metrics.connections_total += 1
+        if self._timer is None:
+            self._tick()
+        return True
+
+    def let_frames_in(self) -> None:
+        """Go on reading large frames for which there is room now."""
+        if self.frames.is_wanted:
+            for connection in self.frames.let_in(self.adds.used_bytes):
+                connection.resume(FRAME)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+        self.places.leave(connection)
+        self.metrics.connections = len(self._open)
+        if not self._open and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    def stop_reading(self) -> None:
+        """Take no further requests; answers still go out."""
+        for connection in list(self._open):
+            connection.pause(STOPPING)
+
+    async def close(self, timeout_s: float) -> None:
+        """Close all connections, those that do not go in time by force."""
+        self.is_serving = False
+        for connection in list(self._open):
+            connection.close()
+        if self._open:
+            self._all_closed = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._all_closed], timeout=timeout_s)
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut all connections."""
+        self.is_serving = False
+        for connection in list(self._open):
+            connection.give_up("the bookie stops")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        """Look after all connections; runs as long as there are any."""
+        options = self.options
+        shortest = min(options.answer_timeout_s, options.frame_timeout_s, options.login_timeout_s)
+        self._timer = None
+        if self._open:
+            self._timer = patience.Timer(min(1.0, shortest / 4), self._tick)
+        now_ns = self.env.clock.now_ns()
+        for connection in list(self._open):
+            connection.check(now_ns)
+        for connection in self.frames.standing_still():
+            self.metrics.connections_slow += 1
+            connection.give_up("its frame stands still, and others have no room for theirs")
+
+    def count_partial_frames(self, grown_bytes: int) -> None:
+        """Count what more has come of frames that are not complete."""
+        self.partial_bytes += grown_bytes
+
+    def bound_partial_frames(self) -> None:
+        """Give the oldest frames up that are begun, where there are too many bytes of them."""
+        total = self.partial_bytes
+        if total <= self.options.max_partial_frame_bytes:
+            return
+        begun = [connection for connection in self._open if connection.pending_frame_bytes]
+        begun.sort(key=lambda connection: connection.frame_since_ns)
+        for connection in begun:
+            if total <= self.options.max_partial_frame_bytes:
+                return
+            total -= connection.pending_frame_bytes
+            self.metrics.connections_slow += 1
+            connection.give_up("too many bytes of begun frames, and its frame is the oldest")
