@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import Request
-from quorumbook.protocol.server import RequestDecoder
 
 
 def decode_all(decoder: RequestDecoder, data: bytes) -> list[Request]:

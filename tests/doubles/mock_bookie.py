@@ -29,6 +29,7 @@ from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol import answers, availability
 from quorumbook.protocol.entry_run import SIZE
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import (
     AddRun,
     Auth,
@@ -44,7 +45,6 @@ from quorumbook.protocol.requests import (
     Unsupported,
     WriteLAC,
 )
-from quorumbook.protocol.server import RequestDecoder
 from quorumbook.protocol.status import Status
 
 #: What ``on_request`` returns to say nothing at all, ever.

@@ -17,7 +17,7 @@ from quorumbook.protocol.digest import DigestType, digester, master_key, run_of_
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.frames import frame
 from quorumbook.protocol.messages import message_class
-from quorumbook.protocol.server import RequestDecoder
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.status import V2_CODE, Status, status_of_v2
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

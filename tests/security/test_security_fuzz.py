@@ -11,7 +11,7 @@ import pytest
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol import requests
 from quorumbook.protocol.answers import bare_answer, error_answer
-from quorumbook.protocol.server import RequestDecoder
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

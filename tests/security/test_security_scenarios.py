@@ -34,9 +34,10 @@ from quorumbook.errors import (
     SecurityError,
     UnauthorizedError,
 )
+from quorumbook.protocol.answers import auth_answer, start_tls_answer
 from quorumbook.protocol.digest import mac_key, master_key
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import Auth, StartTLS
-from quorumbook.protocol.server import RequestDecoder, auth_answer, start_tls_answer
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

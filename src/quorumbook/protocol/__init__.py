@@ -8,7 +8,7 @@ Bytes in, values out, and back; nothing here knows a socket, a clock or a thread
     frames        cutting a byte stream into frames
     v2, v3        what a client sends and how it reads the answers;  what a bookie receives
     requests      what a bookie is asked, whichever protocol it came in
-    server        decoding requests for a bookie;  answers: encoding what it says
+    request_decoder   bytes of a connection to requests;  answers: encoding what a bookie says
     messages      the peer's protobuf messages, wire and metadata
     availability  which entries a bookie holds, as one answer
 """

@@ -18,8 +18,8 @@ from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.connection import Connection
 from quorumbook.bookie.connections.loop_turns import Turn
 from quorumbook.protocol.frames import FrameBuffer
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import REQUESTS_MAX
-from quorumbook.protocol.server import RequestDecoder
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
 

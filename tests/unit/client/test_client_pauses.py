@@ -18,9 +18,9 @@ from quorumbook.client.waiting.again import limit
 from quorumbook.env import Env
 from quorumbook.env.machine import RealNetwork
 from quorumbook.errors import ConnectionLostError, RequestTimeoutError
-from quorumbook.protocol import server
+from quorumbook.protocol import answers
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import ForceLedger
-from quorumbook.protocol.server import RequestDecoder
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
@@ -74,7 +74,7 @@ async def _request(*, is_answered: bool) -> object:
         await asyncio.sleep(0.1)
         (request,) = RequestDecoder(1 << 20).feed(bookie.recv(100))
         assert isinstance(request, ForceLedger)
-        answer = server.force_answer(request, Status.OK)
+        answer = answers.force_answer(request, Status.OK)
         await virtual_loop().pause(PAUSE_S, lambda: is_answered and bookie.send(answer))
         return await asked
 

@@ -12,16 +12,16 @@ import pytest
 from doubles.decoding import decode_all
 from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
 from quorumbook.protocol import requests as rq
-from quorumbook.protocol.digest import DigestType, digester, master_key
-from quorumbook.protocol.frames import frame
-from quorumbook.protocol.messages import message_class
-from quorumbook.protocol.server import (
-    RequestDecoder,
+from quorumbook.protocol.answers import (
     add_answers,
     bookie_info_answer,
     error_answer,
     read_answer,
 )
+from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.frames import frame
+from quorumbook.protocol.messages import message_class
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

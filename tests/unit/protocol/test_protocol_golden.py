@@ -20,7 +20,7 @@ from quorumbook.protocol import answers, availability
 from quorumbook.protocol import requests as rq
 from quorumbook.protocol.digest import DigestType, digester, mac_key, master_key
 from quorumbook.protocol.messages import message_class
-from quorumbook.protocol.server import RequestDecoder
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.status import V2_CODE, Status, error_for, status_of_v2
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

@@ -9,11 +9,12 @@ import pytest
 
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol import requests as rq
+from quorumbook.protocol.answers import add_answers, error_answer
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.frames import frame
 from quorumbook.protocol.messages import message_class
-from quorumbook.protocol.server import RequestDecoder, add_answers, error_answer
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

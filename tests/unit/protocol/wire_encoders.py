@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumbook.protocol import answers
 from quorumbook.protocol import requests as rq
 from quorumbook.protocol.digest import DigestType, digester
-from quorumbook.protocol.server import RequestDecoder
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
 

@@ -27,7 +27,7 @@ from quorumbook.auth.plugins import (
 )
 from quorumbook.env import Env, TlsContexts, explain, logger
 from quorumbook.errors import ConfigError, RemoteProtocolError, SecurityError
-from quorumbook.protocol import server as answers
+from quorumbook.protocol import answers
 from quorumbook.protocol.requests import Auth, Request, StartTLS
 from quorumbook.protocol.status import Status
 

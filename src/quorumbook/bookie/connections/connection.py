@@ -39,6 +39,7 @@ from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger
 from quorumbook.errors import RemoteProtocolError
+from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import (
     BatchRead,
     ListEntries,
@@ -47,7 +48,6 @@ from quorumbook.protocol.requests import (
     ReadRun,
     Request,
 )
-from quorumbook.protocol.server import RequestDecoder
 
 _log = logger("bookie.connection")
 

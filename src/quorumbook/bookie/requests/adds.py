@@ -29,7 +29,7 @@ from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.access import open_ledger
 from quorumbook.bookie.requests.ledger_gate import LedgerGate
 from quorumbook.env import Env, logger, patience
-from quorumbook.protocol import server as answers
+from quorumbook.protocol import answers
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.requests import AddRun
 from quorumbook.protocol.status import Status, status_for

@@ -16,7 +16,7 @@ from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.reads import Reads
 from quorumbook.env import patience
 from quorumbook.ids import INVALID_ENTRY_ID, LedgerId
-from quorumbook.protocol import server as answers
+from quorumbook.protocol import answers
 from quorumbook.protocol.requests import Read
 from quorumbook.protocol.status import Status
 from quorumbook.storage.states.ledgers import LedgerHandle

@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from quorumbook.bookie.connections.connection import Connection
 from quorumbook.ids import INVALID_ENTRY_ID
-from quorumbook.protocol import availability
-from quorumbook.protocol import server as answers
+from quorumbook.protocol import answers, availability
 from quorumbook.protocol.requests import ListEntries, ReadLAC
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.store import LedgerStorage

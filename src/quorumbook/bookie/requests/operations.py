@@ -22,7 +22,7 @@ from quorumbook.bookie.requests.long_poll import LongPolls
 from quorumbook.bookie.requests.lookups import Lookups
 from quorumbook.bookie.requests.reads import Reads
 from quorumbook.env import Env
-from quorumbook.protocol import server as answers
+from quorumbook.protocol import answers
 from quorumbook.protocol.requests import (
     AddRun,
     Auth,

@@ -32,7 +32,7 @@ from quorumbook.bookie.requests.lookups import Lookups
 from quorumbook.env import Env, logger
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from quorumbook.protocol import server as answers
+from quorumbook.protocol import answers
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadLAC, ReadRun
 from quorumbook.protocol.status import Status, status_for

@@ -14,7 +14,7 @@ Behind the 4-byte frame length stands a packet header, version << 24 | opcode <<
 
 Clients send version 2.  In version 0 the whole header is the opcode.  Answers carry no flags.
 This module has the layouts, what a client sends, what a bookie answers, and the client's decoder;
-what a bookie receives is decoded in ``server.py``.
+what a bookie receives is decoded in ``requests.py``.
 """
 
 from __future__ import annotations

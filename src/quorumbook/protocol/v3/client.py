@@ -2,7 +2,7 @@
 
 Requests carry a transaction id, and the answer to it has the same id and operation.  Every answer
 has its status twice, at the top and in the nested message; both must be equal.  The messages are
-in ``messages.py``; a bookie's side is in ``server.py`` and ``answers.py``.
+in ``messages.py``; a bookie's side is in ``requests.py`` and ``answers.py``.
 """
 
 from __future__ import annotations

@@ -1,32 +1,16 @@
-"""The bookie's side of a connection: bytes to requests, and the answers' bytes.
+"""The bookie's side of a connection: bytes to requests.
 
 Both protocols are spoken on one port.  A connection may speak v3 until the first frame that is no
 v3 request; from then on it speaks v2 for ever.  A v2 frame begins with the byte 2, or 0 or 1, which
 no protobuf message can, so this is decided without doubt.
 
 All complete frames of a chunk are decoded in one loop, and adds that belong together become one
-``AddRun``.  Answers are encoded in ``answers.py``; its functions are importable from here too.
+``AddRun``.  Answers are encoded in ``answers.py``.
 """
 
 from __future__ import annotations
 
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
-from quorumbook.protocol.answers import (
-    add_answers,
-    auth_answer,
-    bare_answer,
-    batch_read_answer,
-    bookie_info_answer,
-    error_answer,
-    force_answer,
-    found_answer,
-    found_answers,
-    list_entries_answer,
-    read_answer,
-    read_lac_answer,
-    start_tls_answer,
-    write_lac_answer,
-)
 from quorumbook.protocol.frames import LENGTH, FrameBuffer
 from quorumbook.protocol.requests import REQUESTS_MAX, Request
 from quorumbook.protocol.v2 import requests as v2_requests
@@ -34,24 +18,6 @@ from quorumbook.protocol.v2.packets import ADD, READ
 from quorumbook.protocol.v3 import adds as v3_runs
 from quorumbook.protocol.v3 import reads as v3_reads
 from quorumbook.protocol.v3 import requests as v3_requests
-
-__all__ = [
-    "RequestDecoder",
-    "add_answers",
-    "auth_answer",
-    "bare_answer",
-    "batch_read_answer",
-    "bookie_info_answer",
-    "error_answer",
-    "force_answer",
-    "found_answer",
-    "found_answers",
-    "list_entries_answer",
-    "read_answer",
-    "read_lac_answer",
-    "start_tls_answer",
-    "write_lac_answer",
-]
 
 _FIRST_FIELD = 0x0A  # the header of a v3 request
 _LAST_BYTE_OF_NO_FIELD = 0x07  # bytes up to this one begin no protobuf message
