@@ -21,12 +21,12 @@ import quorumbook
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import Check
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.testing import LocalCluster
 
 _CHECKS = {
-    "count": (Check.REPLICAS, "copies counted by lists"),
-    "read": (Check.ALL_LEDGERS, "all copies read and verified"),
+    "count": (PeriodicCheck.REPLICAS, "copies counted by lists"),
+    "read": (PeriodicCheck.ALL_LEDGERS, "all copies read and verified"),
 }
 _STEPS = ["audit", *_CHECKS, "lost"]
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -156,7 +156,9 @@ async def remove_files(uri: str, stream: str) -> None:
     async with await Namespace.open(address(uri)) as namespace:
         found = namespace.stream(stream)
         for segment in await found.segments():
-            await moving.remove(moving.Segment(context=found.context, metadata=segment.metadata))
+            await moving.remove(
+                moving.SegmentInTier(context=found.context, metadata=segment.metadata)
+            )
 
 
 async def ledgers_of(uri: str, stream: str) -> str:

@@ -12,7 +12,7 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
 from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import Check
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 
 LOCK = TreePaths("/ledgers").underreplicated_lock(7)
 
@@ -159,7 +159,7 @@ async def test_a_delay_that_is_set_is_noticed_also_to_the_same_value(queues):
 
 async def test_the_time_of_a_check_that_is_set_is_noticed(queues):
     one, two = queues
-    for check in Check:
+    for check in PeriodicCheck:
         bell = Bell()
         assert await two.checked_at_ms(check, bell) is None
         await one.set_checked_at_ms(check, 5)

@@ -10,10 +10,10 @@ import pytest
 
 import quorumbook
 from interop import sides
-from interop.clusters import Cluster as RunningCluster
+from interop.clusters import KnownBookies as RunningCluster
 from interop.peer_driver import Peer, expected, payload
 from quorumbook.errors import NotEnoughBookiesError
-from quorumbook.ledger.placement.choice import Cluster, judge, new_ensemble
+from quorumbook.ledger.placement.choice import KnownBookies, judge, new_ensemble
 from quorumbook.ledger.placement.policy import Adherence, Policy, Shape
 from quorumbook.ledger.placement.racks import RackAware
 from quorumbook.ledger.placement.regions import RegionAware
@@ -77,7 +77,7 @@ async def test_the_peer_never_chooses_better(peer: Peer, kind: str) -> None:
         count = random.randint(shape.ensemble_size, shape.ensemble_size + 4)
         bookies = {f"127.0.1.{i}:3181": random.choice(places) for i in range(1, count + 1)}
         known = {b: place for b, place in bookies.items() if place is not None}
-        cluster = Cluster(frozenset(bookies), known)
+        cluster = KnownBookies(frozenset(bookies), known)
         quorums = {"write_quorum": shape.write_quorum_size, "ack_quorum": shape.ack_quorum_size}
         try:
             ours = list(new_ensemble(policy, shape, cluster, {}, (), random))

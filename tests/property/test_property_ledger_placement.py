@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quorumbook.errors import LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ledger.placement.choice import (
-    Cluster,
+    KnownBookies,
     judge,
     new_ensemble,
     repaired,
@@ -59,11 +59,11 @@ def policies(draw: st.DrawFn) -> Policy:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Policy, Shape, Cluster, int]:
+def worlds(draw: st.DrawFn) -> tuple[Policy, Shape, KnownBookies, int]:
     places = draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=7))
     bookies = [f"b{number}" for number in range(len(places))]
     locations = {b: place for b, place in zip(bookies, places, strict=True) if place is not None}
-    cluster = Cluster(
+    cluster = KnownBookies(
         frozenset(bookies),
         locations,
         local=draw(st.sampled_from(["", "/a/1"])),
@@ -72,14 +72,14 @@ def worlds(draw: st.DrawFn) -> tuple[Policy, Shape, Cluster, int]:
     return draw(policies()), draw(st.sampled_from(SHAPES)), cluster, draw(st.integers(0, 1 << 32))
 
 
-def usable(policy: Policy, cluster: Cluster) -> list[str]:
+def usable(policy: Policy, cluster: KnownBookies) -> list[str]:
     at = cluster.locations
     return [
         b for b in sorted(cluster.writable) if policy.may_hold(at.get(b, policy.default_location))
     ]
 
 
-def lack(policy: Policy, shape: Shape, cluster: Cluster, ensemble: tuple[str, ...]) -> int:
+def lack(policy: Policy, shape: Shape, cluster: KnownBookies, ensemble: tuple[str, ...]) -> int:
     """Return how many racks the write sets lack altogether."""
     places = [cluster.locations.get(b, policy.default_location) for b in ensemble]
     wanted = policy.min_domains(shape.write_quorum_size)
@@ -102,7 +102,7 @@ def is_as_good(policy: Policy, found: Adherence, best: Adherence) -> bool:
 @settings(max_examples=400, deadline=None)
 @given(worlds())
 def test_a_new_ensemble_is_as_good_as_any_could_be(
-    world: tuple[Policy, Shape, Cluster, int],
+    world: tuple[Policy, Shape, KnownBookies, int],
 ) -> None:
     policy, shape, cluster, seed = world
     try:
@@ -139,7 +139,7 @@ def test_a_new_ensemble_is_as_good_as_any_could_be(
 @settings(max_examples=400, deadline=None)
 @given(worlds(), st.data())
 def test_a_replacement_makes_nothing_worse_than_it_has_to_be(
-    world: tuple[Policy, Shape, Cluster, int], data: st.DataObject
+    world: tuple[Policy, Shape, KnownBookies, int], data: st.DataObject
 ) -> None:
     policy, shape, cluster, seed = world
     bookies = sorted(cluster.writable)
@@ -170,7 +170,7 @@ def test_a_replacement_makes_nothing_worse_than_it_has_to_be(
 @settings(max_examples=200, deadline=None)
 @given(worlds(), st.data())
 def test_a_repaired_ensemble_keeps_to_its_policy_with_the_fewest_changes(
-    world: tuple[Policy, Shape, Cluster, int], data: st.DataObject
+    world: tuple[Policy, Shape, KnownBookies, int], data: st.DataObject
 ) -> None:
     policy, shape, cluster, seed = world
     bookies = sorted(cluster.writable)

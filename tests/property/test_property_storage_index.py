@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import Index
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 LEDGERS = st.integers(0, 2)
 FIRST = st.integers(0, 40)
@@ -28,7 +28,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.index = Index(self.path, create=True, pause=lambda: None)
         self.reader = IndexReader(self.path)
         self.expected: dict[tuple[int, int], tuple[int, int, int]] = {}
-        self.states: dict[int, LedgerState] = {}
+        self.states: dict[int, StoredLedger] = {}
         self.position = 0
         self.log = 0
 
@@ -75,7 +75,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(ledger_id=LEDGERS, fenced=st.booleans(), lac=st.none() | st.binary(max_size=4))
     def change_state(self, ledger_id: int, fenced: bool, lac: bytes | None) -> None:
-        state = LedgerState(ledger_id, b"key", fenced, not fenced, lac, 3)
+        state = StoredLedger(ledger_id, b"key", fenced, not fenced, lac, 3)
         self.index.commit(states=[state])
         self.states[ledger_id] = state
 

@@ -14,7 +14,7 @@ from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.streams import Namespace, SequenceId
 from quorumbook.streams.errors import FilesUnavailableError
 from quorumbook.streams.tier import moving
-from quorumbook.streams.tier.moving import Segment
+from quorumbook.streams.tier.moving import SegmentInTier
 from quorumbook.streams.tier.nodes import TierNodes
 
 NAME = "eu/orders"
@@ -41,7 +41,7 @@ class World:
                 await writer.append_batch([b"%d" % n for n in range(10 * number, 10 * number + 10)])
         segments = await stream.segments()
         for each in segments[:2]:
-            segment = Segment(context=stream.context, metadata=each.metadata)
+            segment = SegmentInTier(context=stream.context, metadata=each.metadata)
             await moving.offload(segment, self.files.place)
             assert await moving.delete_copy(segment, delay_s=0.0)
         return [each.metadata.ledger_id for each in segments]
@@ -195,7 +195,7 @@ def test_a_copy_that_was_interrupted_keeps_a_stream_only_if_its_bucket_is_away(
     async def begin(namespace, number, place):
         stream = namespace.stream(NAME)
         found = (await stream.segments())[number].metadata
-        await moving.offload(Segment(context=stream.context, metadata=found), place)
+        await moving.offload(SegmentInTier(context=stream.context, metadata=found), place)
 
     def interrupted(number, place):
         with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.format.segment_text import Truncation
 from quorumbook.streams.tier import moving
-from quorumbook.streams.tier.moving import Segment
+from quorumbook.streams.tier.moving import SegmentInTier
 from quorumbook.streams.transactions import (
     Application,
     CommitOptions,
@@ -180,7 +180,7 @@ async def each_segment(namespace, work):
     stream = namespace.stream("b")
     for each in await stream.segments():
         if each.metadata.truncation is not Truncation.TRUNCATED:
-            await work(Segment(context=stream.context, metadata=each.metadata))
+            await work(SegmentInTier(context=stream.context, metadata=each.metadata))
 
 
 async def tier(namespace, directory):
@@ -251,7 +251,7 @@ def test_a_result_of_a_source_that_has_only_files_is_made(world):
 
     async def away(namespace):
         segment = (await namespace.stream("a").segments())[0].metadata
-        moved = Segment(context=namespace.stream("a").context, metadata=segment)
+        moved = SegmentInTier(context=namespace.stream("a").context, metadata=segment)
         await moving.offload(moved, str(world.tmp_path / "files"))
         await moving.delete_copy(moved, delay_s=0.0)
 

@@ -85,7 +85,7 @@ class Space:
         async def run(namespace):
             stream = namespace.stream(STREAM)
             first = (await stream.segments())[0].metadata
-            return await work(moving.Segment(context=stream.context, metadata=first))
+            return await work(moving.SegmentInTier(context=stream.context, metadata=first))
 
         return self.run(run)
 

@@ -15,7 +15,7 @@ from quorumbook.streams import Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.tier import moving
-from quorumbook.streams.tier.moving import Segment
+from quorumbook.streams.tier.moving import SegmentInTier
 from quorumbook.streams.transactions import Place
 
 _names = itertools.count()
@@ -325,7 +325,9 @@ def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merge
 ):
     async def tier():
         stream = streams.namespace.stream(name)
-        segment = Segment(context=stream.context, metadata=(await stream.segments())[0].metadata)
+        segment = SegmentInTier(
+            context=stream.context, metadata=(await stream.segments())[0].metadata
+        )
         await moving.offload(segment, str(tmp_path))
         assert await moving.delete_copy(segment, delay_s=0.0)
 

@@ -217,7 +217,7 @@ async def give_files(other: Namespace, name: str, number: int, directory: object
     pytest.importorskip("pyarrow.parquet", reason="pip install 'quorumbook[spark]'")
     context = other.stream(name).context
     (segment,) = [s for s in await context.nodes.segments() if s.number == number]
-    await moving.offload(moving.Segment(context=context, metadata=segment), str(directory))
+    await moving.offload(moving.SegmentInTier(context=context, metadata=segment), str(directory))
 
 
 class Meanwhile:
@@ -292,7 +292,7 @@ async def test_where_a_segment_changes_meanwhile_none_moves_and_nothing_is_left_
             # Readers find it by them, so that its ledger may go.
             context = ns.stream(name).context
             (found,) = [each for each in changed[0] if each.number == number]
-            segment = moving.Segment(context=context, metadata=found)
+            segment = moving.SegmentInTier(context=context, metadata=found)
             assert await moving.delete_copy(segment, delay_s=0)
             assert [row[2] for row in await records(ns, name)] == payloads
 

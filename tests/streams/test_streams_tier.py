@@ -23,7 +23,7 @@ from quorumbook.streams.errors import (  # noqa: E402
 from quorumbook.streams.reading.segment_reader import open_segment  # noqa: E402
 from quorumbook.streams.tier import moving, part_file  # noqa: E402
 from quorumbook.streams.tier.manifest import Manifest, TierState  # noqa: E402
-from quorumbook.streams.tier.moving import Segment  # noqa: E402
+from quorumbook.streams.tier.moving import SegmentInTier  # noqa: E402
 from quorumbook.streams.tier.nodes import TierNodes  # noqa: E402
 from quorumbook.testing import LocalCluster  # noqa: E402
 
@@ -57,9 +57,10 @@ async def written(ns: Namespace, segments: int = 3) -> Stream:
     return stream
 
 
-async def segments_of(stream: Stream) -> list[Segment]:
+async def segments_of(stream: Stream) -> list[SegmentInTier]:
     return [
-        Segment(context=stream.context, metadata=each.metadata) for each in await stream.segments()
+        SegmentInTier(context=stream.context, metadata=each.metadata)
+        for each in await stream.segments()
     ]
 
 
@@ -74,7 +75,7 @@ def files_in(directory: object) -> list[str]:
     )
 
 
-async def gone_to_files(stream: Stream, directory: object) -> Segment:
+async def gone_to_files(stream: Stream, directory: object) -> SegmentInTier:
     """The second segment's ledger deleted, its files live."""
     segment = (await segments_of(stream))[1]
     await moving.offload(segment, str(directory), part_bytes=500)
@@ -338,7 +339,7 @@ async def test_missing_files_are_told_and_kept_in_mind(ns: Namespace, tmp_path) 
     assert await payloads(stream) == PAYLOADS
 
 
-async def with_files_of_another(ns: Namespace, stream: Stream, directory: object) -> Segment:
+async def with_files_of_another(ns: Namespace, stream: Stream, directory: object) -> SegmentInTier:
     """The second segment, at which the list of the first one's files stands, and is live."""
     first, second, _ = await segments_of(stream)
     await moving.offload(first, str(directory), part_bytes=500)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from doubles.replicas import assert_fully_replicated
-from quorumbook.autorecovery.copying.balance import Disk
+from quorumbook.autorecovery.copying.balance import BookieDisk
 from quorumbook.autorecovery.copying.moving import MoveOptions, Mover, Share
 from quorumbook.cli.bookie.commands import moving
 from quorumbook.cli.main import main
@@ -270,8 +270,8 @@ def test_full_disks_give_to_empty_ones(cluster, run, monkeypatch):
     total = 100 * sum(map(len, PAYLOADS))
 
     async def disks(_client):
-        yield full, Disk(total, total // 2)
-        yield empty, Disk(total, total - total // 4)
+        yield full, BookieDisk(total, total // 2)
+        yield empty, BookieDisk(total, total - total // 4)
 
     monkeypatch.setattr(moving, "_disks", disks)
     rows = run(cluster, "balance", "--dry-run")

@@ -15,7 +15,7 @@ from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import Check
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.metadata.uri import open_store
 
 
@@ -177,7 +177,7 @@ def test_the_status_says_who_is_auditor_and_what_was_checked(cluster, run):
     async def be_auditor(store):
         queue = UnderreplicationQueue(store)
         await queue.set_lost_bookie_delay_s(60)
-        for at_ms, check in enumerate(Check, 1):
+        for at_ms, check in enumerate(PeriodicCheck, 1):
             await queue.set_checked_at_ms(check, at_ms)
         election = Election(store, TreePaths(store.ledgers_root).auditor_election, "b1:3181")
         election.stand()
@@ -223,13 +223,13 @@ def test_only_an_auditor_that_may_audit_is_triggered(cluster, run):
         done.append(await asyncio.to_thread(run, "trigger"))
         after = await queue.lost_bookie_delay()
         assert (after.seconds, after.revision > before.revision) == (60, True)
-        await queue.set_checked_at_ms(Check.REPLICAS, 5)
+        await queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 5)
         names = ("--check", "replicas", "--check", "ledgers")
         done.append(await asyncio.to_thread(run, "trigger", *names))
         assert await queue.lost_bookie_delay() == after
-        assert await queue.checked_at_ms(Check.REPLICAS) == 0
-        assert await queue.checked_at_ms(Check.ALL_LEDGERS) == 0
-        assert await queue.checked_at_ms(Check.PLACEMENT) is None
+        assert await queue.checked_at_ms(PeriodicCheck.REPLICAS) == 0
+        assert await queue.checked_at_ms(PeriodicCheck.ALL_LEDGERS) == 0
+        assert await queue.checked_at_ms(PeriodicCheck.PLACEMENT) is None
         await queue.disable()
         done.append(await asyncio.to_thread(run, "trigger", code=4))
         await election.resign()

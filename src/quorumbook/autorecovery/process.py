@@ -13,7 +13,7 @@ from typing import Protocol
 from prometheus_client.core import Metric
 
 from quorumbook.autorecovery.audits.auditor import Auditor
-from quorumbook.autorecovery.audits.checks import Plan
+from quorumbook.autorecovery.audits.checks import CheckPlan
 from quorumbook.autorecovery.audits.ledger_checks import (
     LedgerVerification,
     PlacementCheck,
@@ -25,10 +25,10 @@ from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.autorecovery.options import RecoveryOptions
 from quorumbook.client.client import BookKeeper
 from quorumbook.ids import BookieId
-from quorumbook.metadata.recovery.switches import Check
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 
 
-class Part(Protocol):
+class RecoveryPart(Protocol):
     """What runs until it is stopped, whatever the metadata store does meanwhile."""
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class AutoRecovery:
             options.auditor.stream_retention_interval_s,
         )
         self.worker = ReplicationWorker(client, options.name, options.worker)
-        self._parts: list[Part] = [self.auditor, self.worker]
+        self._parts: list[RecoveryPart] = [self.auditor, self.worker]
 
     def start(self) -> None:
         """Stand for auditor, and take work."""
@@ -83,25 +83,25 @@ class AutoRecovery:
         yield from self._streams.found.families()
         yield from worker_families(asdict(self.worker.statistics))
 
-    def _plans(self, registered: Callable[[], Collection[BookieId]]) -> Sequence[Plan]:
+    def _plans(self, registered: Callable[[], Collection[BookieId]]) -> Sequence[CheckPlan]:
         context, auditor = self._context, self._options.auditor
         return (
-            Plan(
-                Check.REPLICAS,
+            CheckPlan(
+                PeriodicCheck.REPLICAS,
                 "counting copies",
                 "REPLICAS_CHECK_TIME",
                 auditor.replica_check_interval_s,
                 lambda: ReplicaCount(context, registered),
             ),
-            Plan(
-                Check.ALL_LEDGERS,
+            CheckPlan(
+                PeriodicCheck.ALL_LEDGERS,
                 "reading all copies",
                 "CHECK_ALL_LEDGERS_TIME",
                 auditor.ledger_check_interval_s,
                 lambda: LedgerVerification(context, registered),
             ),
-            Plan(
-                Check.PLACEMENT,
+            CheckPlan(
+                PeriodicCheck.PLACEMENT,
                 "judging ensembles",
                 "PLACEMENT_POLICY_CHECK_TIME",
                 auditor.placement_check_interval_s,

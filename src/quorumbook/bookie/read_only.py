@@ -36,7 +36,7 @@ _NAME = "READ_ONLY"
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class OperatorNote:
     """Why, and since when."""
 
     reason: str
@@ -57,7 +57,7 @@ class OperatorsWord:
         self._path = f"{places.current(directory)}/{_NAME}"
         self._disks = disks
         self._turn = asyncio.Lock()
-        self.note: Note | None = None
+        self.note: OperatorNote | None = None
 
     async def start(self) -> None:
         """Do what the note says that was left; one that cannot be read keeps writers away."""
@@ -65,7 +65,7 @@ class OperatorsWord:
 
     async def set(self, reason: str | None) -> None:
         """Refuse plain adds from now on, for a reason; None: take them again."""
-        note = None if reason is None else Note(reason, self._env.clock.wall_ms())
+        note = None if reason is None else OperatorNote(reason, self._env.clock.wall_ms())
         async with self._turn:
             await self._job(lambda: self._write(note))
             await self._take(note)
@@ -91,7 +91,7 @@ class OperatorsWord:
         is_read_only = self._disks.writability.is_read_only
         return {"read_only": is_read_only, "reasons": reasons, "since_ms": since_ms}
 
-    async def _take(self, note: Note | None) -> None:
+    async def _take(self, note: OperatorNote | None) -> None:
         self.note = note
         if note is not None:
             _log.warning("the operator wants no plain adds here: %s", note.reason)
@@ -104,16 +104,16 @@ class OperatorsWord:
         finally:
             worker.stop()
 
-    def _read(self) -> Note | None:
+    def _read(self) -> OperatorNote | None:
         if not self._env.disk.exists(self._path):
             return None
         try:
             fields = json.loads(self._env.disk.read_file(self._path))
-            return Note(str(fields["reason"]), int(fields["since_ms"]))
+            return OperatorNote(str(fields["reason"]), int(fields["since_ms"]))
         except (ValueError, KeyError, TypeError):
-            return Note(f"{self._path} cannot be read", self._env.clock.wall_ms())
+            return OperatorNote(f"{self._path} cannot be read", self._env.clock.wall_ms())
 
-    def _write(self, note: Note | None) -> None:
+    def _write(self, note: OperatorNote | None) -> None:
         if note is not None:
             self._env.disk.write_file(self._path, json.dumps(asdict(note)).encode())
         elif self._env.disk.exists(self._path):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumbook.cli import load
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.ledger.options import QUORUM_OPTIONS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _options(*, count: int, in_flight: int) -> Callable[[Any], Any]:
     return apply
 
 
-@bench.command(cls=Command)
+@bench.command(cls=ClusterCommand)
 @_options(count=100_000, in_flight=1000)
 @click.option("--rate", type=_RATE, help="Open loop: entries due each second.")
 @click.option(
@@ -69,7 +69,7 @@ def write(call: Call, /, **options: Any) -> None:
     call.output.record(call.run(_write(call, **options)))
 
 
-@bench.command(cls=Command)
+@bench.command(cls=ClusterCommand)
 @_options(count=100_000, in_flight=1)
 @click.option("--ledger", "ledger_id", type=click.IntRange(min=0), metavar="ID",
               help="Read this one [default: write one first].")  # fmt: skip
@@ -80,7 +80,7 @@ def read(call: Call, /, **options: Any) -> None:
     call.output.record(call.run(_read(call, **options)))
 
 
-@bench.command(cls=Command)
+@bench.command(cls=ClusterCommand)
 @QUORUM_OPTIONS[0]
 @QUORUM_OPTIONS[1]
 @QUORUM_OPTIONS[2]
@@ -94,7 +94,7 @@ def ledgers(call: Call, /, **options: Any) -> None:
     call.output.record(call.run(_ledgers(call, **options)))
 
 
-@bench.command(cls=Command)
+@bench.command(cls=ClusterCommand)
 @_options(count=10_000, in_flight=1000)
 @click.option("--rate", type=_RATE, default=1000, show_default=True,
               help="Entries due each second.")  # fmt: skip

@@ -183,7 +183,7 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-class Command(click.Command):
+class ClusterCommand(click.Command):
     """A command with the common options; its errors are one line and an exit code."""
 
     def __init__(

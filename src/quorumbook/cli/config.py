@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 
 if TYPE_CHECKING:
     from quorumbook.config import Settings
@@ -20,7 +20,7 @@ def config() -> None:
     """Show every option and where its value comes from."""
 
 
-@config.command(cls=Command, has_peer_file=True)
+@config.command(cls=ClusterCommand, has_peer_file=True)
 @click.option("--changed", is_flag=True, help="Only options that somebody set.")
 @click.option("--explain", is_flag=True, help="Say what each option is for.")
 @click.argument("pattern", default="")

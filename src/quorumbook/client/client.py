@@ -9,7 +9,7 @@ import hmac
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any, Unpack
 
-from quorumbook.client.cluster.bookies import Bookies
+from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.cluster.racks import rack_source
 from quorumbook.client.context import Context
 from quorumbook.client.options import ClientOptions, LedgerWriterKeywords
@@ -123,7 +123,7 @@ class BookKeeper(Closing):
             self._registration = BookieRegistration(store)
             ticker = Ticker(env, _tick_s(options))
             racks = rack_source(env, RackTable(store), options.placement)
-            bookies = Bookies(env, self._registration, racks, options, ticker, self._security)
+            bookies = ClientBookies(env, self._registration, racks, options, ticker, self._security)
         except BaseException:
             await store.close()
             raise

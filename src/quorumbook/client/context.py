@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from quorumbook.client.cluster.bookies import Bookies
+from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.ticker import Ticker
 from quorumbook.client.waiting.fair_turns import LoopTurns, Turns
@@ -53,7 +53,7 @@ class Context:
     """Shared by the writers and readers of a client."""
 
     env: Env
-    bookies: Bookies
+    bookies: ClientBookies
     ledgers: Ledgers
     options: ClientOptions
     ticker: Ticker

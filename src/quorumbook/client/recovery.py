@@ -30,11 +30,11 @@ from quorumbook.ledger.machines.recovery_effects import (
     ChooseReplacement,
     Close,
     Done,
-    Failed,
     FenceRead,
     MarkInRecovery,
+    RecoveryFailed,
     RecoveryRead,
-    Release,
+    ReleasePayloads,
     WriteBack,
 )
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -150,7 +150,7 @@ class _RecoveryDriver:
             self._read(effect)
         elif isinstance(effect, WriteBack):
             self._write_back(effect)
-        elif isinstance(effect, Release):
+        elif isinstance(effect, ReleasePayloads):
             for entry_id in [e for e in self._found if e <= effect.last_entry_id]:
                 del self._found[entry_id]
                 self._sealed.pop(entry_id, None)
@@ -166,7 +166,7 @@ class _RecoveryDriver:
         elif isinstance(effect, Done):
             if not self._done.done():
                 self._done.set_result(effect.metadata)
-        elif isinstance(effect, Failed) and not self._done.done():
+        elif isinstance(effect, RecoveryFailed) and not self._done.done():
             self._done.set_exception(effect.error)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -68,7 +68,7 @@ _SEVERITIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CopyFinding:
     """Something about consecutive entries, on one bookie or (empty) on all of them."""
 
     kind: str
@@ -98,15 +98,15 @@ class RangeJudge:
         self._ledger_id = ledger_id
         self._payload_offset = payload_offset
         self._distance = distance
-        self._open: dict[tuple[str, BookieId], Finding] = {}
-        self._closed: list[Finding] = []
+        self._open: dict[tuple[str, BookieId], CopyFinding] = {}
+        self._closed: list[CopyFinding] = []
         #: Below this no copy's last add confirmed may fall.
         self._floor: EntryId = INVALID_ENTRY_ID
         #: The length with the entry before; None where that is not known.
         self._length: int | None = None
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CopyFinding]:
         """What was found so far, by entry."""
         return sorted(
             [*self._closed, *self._open.values()],
@@ -253,7 +253,9 @@ class RangeJudge:
                 )
                 return
             self._closed.append(before)
-        self._open[key] = Finding(kind, self._ledger_id, entry_id, entry_id, 1, bookie_id, detail)
+        self._open[key] = CopyFinding(
+            kind, self._ledger_id, entry_id, entry_id, 1, bookie_id, detail
+        )
 
 
 def end_findings(
@@ -262,7 +264,7 @@ def end_findings(
     stored_length: int,
     found_length: int | None,
     held: Mapping[BookieId, Sequence[tuple[EntryId, EntryId]] | None],
-) -> list[Finding]:
+) -> list[CopyFinding]:
     """Judge the end of a closed ledger.
 
     Args:
@@ -276,12 +278,12 @@ def end_findings(
     if found_length is not None and found_length != stored_length:
         detail = f"{stored_length} in the metadata, {found_length} by its last entry"
         found.append(
-            Finding("wrong_length", ledger_id, last_entry_id, last_entry_id, detail=detail)
+            CopyFinding("wrong_length", ledger_id, last_entry_id, last_entry_id, detail=detail)
         )
     for bookie_id, runs in held.items():
         beyond = [(max(a, last_entry_id + 1), b) for a, b in runs or () if b > last_entry_id]
         if beyond:
             count = sum(b - a + 1 for a, b in beyond)
             first, last = beyond[0][0], beyond[-1][1]
-            found.append(Finding("beyond_end", ledger_id, first, last, count, bookie_id))
+            found.append(CopyFinding("beyond_end", ledger_id, first, last, count, bookie_id))
     return found

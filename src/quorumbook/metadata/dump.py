@@ -37,7 +37,7 @@ VERSION = 1
 _LINE_SIZE_MAX_BYTES = 2 << 20
 
 
-class Record(NamedTuple):
+class DumpedNode(NamedTuple):
     """One persistent node."""
 
     #: Below the ledgers root, which itself is "".
@@ -47,7 +47,7 @@ class Record(NamedTuple):
     ctime_ms: int
 
 
-class Header(NamedTuple):
+class DumpHeader(NamedTuple):
     """What a cluster is, beside its nodes."""
 
     layout: bytes
@@ -56,7 +56,7 @@ class Header(NamedTuple):
     is_online: bool
 
 
-class Writes(Protocol):
+class DumpTarget(Protocol):
     """Where a dump goes."""
 
     def write(self, data: bytes, /) -> object:
@@ -64,7 +64,7 @@ class Writes(Protocol):
         ...
 
 
-class Reads(Protocol):
+class DumpSource(Protocol):
     """Where a dump comes from; a binary file."""
 
     def readline(self, size: int, /) -> bytes:
@@ -79,7 +79,7 @@ class Reads(Protocol):
 class DumpWriter:
     """Writes a dump line by line."""
 
-    def __init__(self, file: Writes, header: Header) -> None:
+    def __init__(self, file: DumpTarget, header: DumpHeader) -> None:
         self._file = file
         self._sha256 = hashlib.sha256()
         self._nodes = 0
@@ -89,7 +89,7 @@ class DumpWriter:
             raise MetadataFormatError("LAYOUT or INSTANCEID is not text") from error
         self._line({"format": FORMAT, "version": VERSION, **texts, "is_online": header.is_online})
 
-    def add(self, record: Record) -> None:
+    def add(self, record: DumpedNode) -> None:
         """Write one node."""
         self._nodes += 1
         data = base64.b64encode(record.data).decode()
@@ -113,7 +113,7 @@ class DumpReader:
         MetadataFormatError: it is damaged, cut off, of a newer release or no dump at all.
     """
 
-    def __init__(self, file: Reads, name: str) -> None:
+    def __init__(self, file: DumpSource, name: str) -> None:
         self._file = file
         self._name = name
         self.nodes = 0
@@ -122,7 +122,7 @@ class DumpReader:
             self.nodes += 1
         self._checksum = self._sha256.digest()
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self) -> AsyncIterator[DumpedNode]:
         """Yield the nodes, once more; at the end the file must still be the one checked."""
         for record in self._read():
             yield record
@@ -133,7 +133,7 @@ class DumpReader:
         """Return how far the id generators had come."""
         return self.counters
 
-    def _read(self) -> Iterator[Record]:
+    def _read(self) -> Iterator[DumpedNode]:
         """Yield all nodes; what stands before and behind them goes into attributes."""
         self._sha256 = hashlib.sha256()
         self._number = 0
@@ -171,7 +171,7 @@ class DumpReader:
             raise self._damaged("it is no JSON object")
         return values
 
-    def _header(self, values: dict[str, Any]) -> Header:
+    def _header(self, values: dict[str, Any]) -> DumpHeader:
         if values.get("format") != FORMAT:
             raise self._damaged("it is no dump of metadata")
         if values.get("version") != VERSION:
@@ -189,9 +189,9 @@ class DumpReader:
         except UnicodeEncodeError as error:
             raise self._damaged("it is no text") from error
         Layout.decode(layout)
-        return Header(layout, instance_id, values["is_online"])
+        return DumpHeader(layout, instance_id, values["is_online"])
 
-    def _record(self, values: dict[str, Any], order: _WalkOrder) -> Record:
+    def _record(self, values: dict[str, Any], order: _WalkOrder) -> DumpedNode:
         try:
             path, ctime_ms = values["path"], values["ctime_ms"]
             data = base64.b64decode(values["data"], validate=True)
@@ -202,7 +202,7 @@ class DumpReader:
             raise self._damaged("it describes no node") from error
         if not isinstance(ctime_ms, int) or not order.accepts(path) or is_kept_apart(path):
             raise self._damaged(f"node {path!r} is not to be here")
-        return Record(path, data, ctime_ms)
+        return DumpedNode(path, data, ctime_ms)
 
     def _damaged(self, why: str) -> MetadataFormatError:
         return MetadataFormatError(f"{self._name} is damaged at line {self._number}: {why}")

@@ -37,7 +37,7 @@ from quorumbook.errors import (
     QuorumbookError,
 )
 from quorumbook.metadata.cluster import Layout, not_initialized, read_layout
-from quorumbook.metadata.dump import DumpWriter, Header, Record, Writes
+from quorumbook.metadata.dump import DumpedNode, DumpHeader, DumpTarget, DumpWriter
 from quorumbook.metadata.ids import IdCounters, raise_id_counters, read_id_counters
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import READ_ONLY_NAME, TreePaths, is_kept_apart
@@ -66,7 +66,7 @@ class Summary:
     ledgers: int = 0
     _sha256: hashlib._Hash = field(default_factory=hashlib.sha256)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: DumpedNode) -> None:
         """Count one node."""
         path = record.path.encode()
         self._sha256.update(b"%d %d\n" % (len(path), len(record.data)) + path)
@@ -79,15 +79,15 @@ class Summary:
         return self._sha256.digest() == other._sha256.digest()
 
 
-class Source(Protocol):
+class TransferSource(Protocol):
     """Where a move begins; ``dump.DumpReader`` is one, ``ClusterReader`` the other."""
 
     @property
-    def header(self) -> Header:
+    def header(self) -> DumpHeader:
         """What the cluster is."""
         ...
 
-    def records(self) -> AsyncIterator[Record]:
+    def records(self) -> AsyncIterator[DumpedNode]:
         """Yield all nodes, every parent first, siblings sorted."""
         ...
 
@@ -99,7 +99,7 @@ class Source(Protocol):
 class ClusterReader:
     """A cluster in a store, as the source of a move."""
 
-    def __init__(self, store: MetadataStore, header: Header, report: Report) -> None:
+    def __init__(self, store: MetadataStore, header: DumpHeader, report: Report) -> None:
         self.header = header
         self._store = store
         self._report = report
@@ -125,9 +125,9 @@ class ClusterReader:
         Layout.decode(layout)
         if not is_online:
             await _refuse_bookies(store, paths)
-        return cls(store, Header(layout, instance_id, is_online), report)
+        return cls(store, DumpHeader(layout, instance_id, is_online), report)
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self) -> AsyncIterator[DumpedNode]:
         """Yield all nodes."""
         self._summary = Summary()
         async for record in _walk(self._store, is_online=self.header.is_online):
@@ -170,7 +170,7 @@ async def copy_metadata(
 
 
 async def dump_metadata(
-    source: MetadataStore, file: Writes, *, is_online: bool = False, report: Report = _silent
+    source: MetadataStore, file: DumpTarget, *, is_online: bool = False, report: Report = _silent
 ) -> Summary:
     """Write a cluster's metadata to a file.
 
@@ -193,7 +193,7 @@ async def dump_metadata(
 
 
 async def restore_metadata(
-    source: Source, target: MetadataStore, *, leap: bool = False, report: Report = _silent
+    source: TransferSource, target: MetadataStore, *, leap: bool = False, report: Report = _silent
 ) -> Summary:
     """Fill an empty store.
 
@@ -235,7 +235,9 @@ async def restore_metadata(
     return summary
 
 
-async def _write(records: AsyncIterator[Record], target: MetadataStore, report: Report) -> Summary:
+async def _write(
+    records: AsyncIterator[DumpedNode], target: MetadataStore, report: Report
+) -> Summary:
     root = target.ledgers_root
     summary = Summary()
     batch: list[Create | Set] = []
@@ -262,7 +264,7 @@ async def _write(records: AsyncIterator[Record], target: MetadataStore, report: 
     return summary
 
 
-async def _open_for_all(target: MetadataStore, header: Header) -> None:
+async def _open_for_all(target: MetadataStore, header: DumpHeader) -> None:
     """Make the target a cluster, in one step."""
     paths = TreePaths(target.ledgers_root)
     operations: list[Operation] = [
@@ -354,17 +356,19 @@ async def _delete_below(store: MetadataStore, parent: str, kept: Iterable[str] =
             return
 
 
-async def _walk(store: MetadataStore, *, is_online: bool) -> AsyncIterator[Record]:
+async def _walk(store: MetadataStore, *, is_online: bool) -> AsyncIterator[DumpedNode]:
     """Yield the persistent nodes below the root, and the root itself first."""
     root = await store.exists(store.ledgers_root)
     if root is None:
         raise not_initialized(store)
-    yield Record("", root.data, root.ctime_ms)
+    yield DumpedNode("", root.data, root.ctime_ms)
     async for record in _below(store, "", is_online=is_online):
         yield record
 
 
-async def _below(store: MetadataStore, parent: str, *, is_online: bool) -> AsyncIterator[Record]:
+async def _below(
+    store: MetadataStore, parent: str, *, is_online: bool
+) -> AsyncIterator[DumpedNode]:
     try:
         names = await store.children(f"{store.ledgers_root}{parent and '/'}{parent}")
     except NoSuchNodeError:
@@ -382,7 +386,7 @@ async def _below(store: MetadataStore, parent: str, *, is_online: bool) -> Async
                 if not is_online:
                     raise _in_use(store, f"{path} is {'held' if node else 'deleted'} by somebody")
                 continue
-            yield Record(path, node.data, node.ctime_ms)
+            yield DumpedNode(path, node.data, node.ctime_ms)
             if node.children_count:
                 async for record in _below(store, path, is_online=is_online):
                     yield record

@@ -82,7 +82,7 @@ class Row:
         )
 
 
-class Rows(Protocol):
+class TreeRows(Protocol):
     """Where a driver keeps its rows; calls happen inside the driver's transaction."""
 
     def find(self, path: str) -> Row | None:
@@ -127,7 +127,7 @@ def sequence_suffix(created_count: int) -> str:
 class Tree:
     """The operations on one driver's rows; remembers in ``touched`` which paths changed."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: TreeRows) -> None:
         self._rows = rows
         self.touched: set[str] = set()
 

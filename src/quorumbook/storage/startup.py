@@ -61,9 +61,9 @@ from quorumbook.storage.options import StartReport, StorageOptions
 from quorumbook.storage.states.ledgers import lac_of_packet
 from quorumbook.storage.states.state_file import (
     Deletion,
-    LedgerState,
     StateCopies,
     StateFileContent,
+    StoredLedger,
 )
 
 _REBUILD_ROWS = 500
@@ -270,7 +270,7 @@ class _Opening:
         index.commit(runs=rows, entry_logs=logs.items(), states=list((states or {}).values()),
                      deletions=deletions)  # fmt: skip
         unknown = index.ledger_ids_without_state()
-        index.commit(states=[LedgerState(ledger_id, b"") for ledger_id in unknown])
+        index.commit(states=[StoredLedger(ledger_id, b"") for ledger_id in unknown])
         if self._damages:
             self._reasons.append("entries in the entry logs are damaged")
             # Whose entries lay there is not known, so nobody is told "no such entry" (R9).
@@ -289,7 +289,7 @@ class _Opening:
         return Index(path)
 
     def _scan(
-        self, directory: str, entry_log_id: int, states: dict[LedgerId, LedgerState] | None
+        self, directory: str, entry_log_id: int, states: dict[LedgerId, StoredLedger] | None
     ) -> Iterable[StoredRun]:
         """Yield the runs of a log, without those of ledgers that were deleted.
 
@@ -431,12 +431,12 @@ class _Replay:
 
 def _merged_states(
     contents: list[StateFileContent | StorageError | None],
-) -> dict[LedgerId, LedgerState] | None:
+) -> dict[LedgerId, StoredLedger] | None:
     """Put the readable copies together; None if there are none.
 
     They should be alike.  Where they are not, the more careful statement counts.
     """
-    merged: dict[LedgerId, LedgerState] = {}
+    merged: dict[LedgerId, StoredLedger] = {}
     found = False
     for content in contents:
         if not isinstance(content, StateFileContent):
@@ -458,13 +458,13 @@ def _merged_deletions(contents: list[StateFileContent | StorageError | None]) ->
     return [Deletion(*each) for each in merged.items()]
 
 
-def _careful(one: LedgerState, other: LedgerState) -> LedgerState:
+def _careful(one: StoredLedger, other: StoredLedger) -> StoredLedger:
     lac = max(
         (packet for packet in (one.explicit_lac, other.explicit_lac) if packet is not None),
         key=lac_of_packet,
         default=None,
     )
-    return LedgerState(
+    return StoredLedger(
         one.ledger_id,
         one.master_key or other.master_key,
         one.is_fenced or other.is_fenced,

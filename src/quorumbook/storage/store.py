@@ -40,7 +40,7 @@ from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.journals import Journals
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.reading.peeking import Peeks
-from quorumbook.storage.reading.reads import BatchDone, Reads
+from quorumbook.storage.reading.reads import BatchDone, StorageReads
 from quorumbook.storage.scrub.storage_access import ScrubCare
 from quorumbook.storage.startup import Opened, open_storage
 from quorumbook.storage.states.ledgers import LedgerHandle
@@ -111,7 +111,7 @@ class LedgerStorage:
         self._journals: Journals
         self._flusher: Flusher
         self._writes: Writes
-        self._reads: Reads
+        self._reads: StorageReads
         self._read_index: IndexReader
         self._log_reader: EntryLogReader
         self._peek_reader: EntryLogReader
@@ -175,7 +175,7 @@ class LedgerStorage:
         self._peek_reader = EntryLogReader(
             self._env, ledgers, open_files_max=min(files, _PEEKED_FILES), uncached=False
         )
-        self._reads = Reads(
+        self._reads = StorageReads(
             self._read_worker,
             self._read_index,
             self._log_reader.read,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumbook.autorecovery.copying.balance import Disk, Piece, pieces_of, plan
+from quorumbook.autorecovery.copying.balance import BookieDisk, HeldLedger, pieces_of, plan
 from quorumbook.ledger.danger import exposure, share_of
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 
 BOOKIES = "abcde"
 
 
-def used(disk: Disk) -> float:
+def used(disk: BookieDisk) -> float:
     return 1 - disk.free_bytes / disk.total_bytes
 
 
@@ -25,10 +25,11 @@ def test_moves_make_disks_more_equal_and_put_no_ledger_twice_on_a_bookie(
     sizes, ledgers, tolerance
 ) -> None:
     disks = {
-        b: Disk(total, round(total * free)) for b, (total, free) in zip(BOOKIES, sizes, strict=True)
+        b: BookieDisk(total, round(total * free))
+        for b, (total, free) in zip(BOOKIES, sizes, strict=True)
     }
     pieces = [
-        Piece(ledger_id, bookie, size, frozenset(members))
+        HeldLedger(ledger_id, bookie, size, frozenset(members))
         for ledger_id, (members, size) in enumerate(ledgers)
         for bookie in members
     ]
@@ -48,15 +49,15 @@ def test_moves_make_disks_more_equal_and_put_no_ledger_twice_on_a_bookie(
 
 
 def test_the_fullest_gives_its_largest_piece_to_the_emptiest() -> None:
-    disks = {"a": Disk(100, 20), "b": Disk(100, 50), "c": Disk(100, 80)}
-    pieces = [Piece(i, "a", size, frozenset("ab")) for i, size in enumerate([5, 20, 60])]
+    disks = {"a": BookieDisk(100, 20), "b": BookieDisk(100, 50), "c": BookieDisk(100, 80)}
+    pieces = [HeldLedger(i, "a", size, frozenset("ab")) for i, size in enumerate([5, 20, 60])]
     moves = plan(disks, pieces, 0.05)
     assert [(m.ledger_id, m.source, m.target) for m in moves] == [(1, "a", "c"), (0, "a", "c")]
 
 
 def test_a_ledger_does_not_go_where_it_must_not() -> None:
-    disks = {"a": Disk(100, 20), "b": Disk(100, 50), "c": Disk(100, 80)}
-    pieces = [Piece(1, "a", 20, frozenset("a"))]
+    disks = {"a": BookieDisk(100, 20), "b": BookieDisk(100, 50), "c": BookieDisk(100, 80)}
+    pieces = [HeldLedger(1, "a", 20, frozenset("a"))]
     assert [m.target for m in plan(disks, pieces, 0.05)] == ["c"]
     assert plan(disks, pieces, 0.05, {(1, "c"), (1, "b")}) == []
 

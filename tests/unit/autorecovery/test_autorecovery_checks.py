@@ -16,7 +16,7 @@ from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.policy import Adherence
 from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import Check
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadRun
 from quorumbook.protocol.status import Status
@@ -74,14 +74,14 @@ async def test_s76_a_damaged_copy_is_found_by_its_digest(world, kind):
     bookie = world.cluster.members(bad)[1]
     middle = bookie.ledgers[bad.id].entries
     middle[3] = middle[3][:-1] + bytes([middle[3][-1] ^ 1])
-    found = await world.check(Check.ALL_LEDGERS)
+    found = await world.check(PeriodicCheck.ALL_LEDGERS)
     # Where nothing protects entries, damage cannot be seen.
     assert found == ({} if kind is DigestType.DUMMY else {bad.id: {bookie.bookie_id}})
     assert good.id not in found
     assert world.numbers.counters["NUM_LEDGERS_CHECKED"] == 2
 
 
-@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+@pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
 async def test_a_missing_entry_is_found_wherever_it_stood(world, check):
     ledgers = [await world.write() for _ in range(3)]
     bookies = [world.cluster.members(ledger)[number] for number, ledger in enumerate(ledgers)]
@@ -92,7 +92,7 @@ async def test_a_missing_entry_is_found_wherever_it_stood(world, check):
     }
 
 
-@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+@pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
 async def test_a_bookie_that_forgot_a_whole_ledger_is_found(world, check):
     ledger = await world.write()
     bookie = world.cluster.members(ledger)[2]
@@ -100,7 +100,7 @@ async def test_a_bookie_that_forgot_a_whole_ledger_is_found(world, check):
     assert await world.check(check) == {ledger.id: {bookie.bookie_id}}
 
 
-@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+@pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
 async def test_s75_only_entries_of_a_bookies_write_set_are_missed(world, check):
     ledger = await world.write(count=9, write_quorum_size=2)
     members = world.cluster.members(ledger)
@@ -112,7 +112,7 @@ async def test_s75_only_entries_of_a_bookies_write_set_are_missed(world, check):
     assert await world.check(check) == {ledger.id: {members[1].bookie_id}}
 
 
-@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+@pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
 async def test_s66_a_closed_empty_ledger_lacks_nothing(world, check):
     ledger = await world.write(count=0)
     assert (await world.client.ledger_metadata(ledger.id)).last_entry_id == -1
@@ -122,7 +122,7 @@ async def test_s66_a_closed_empty_ledger_lacks_nothing(world, check):
         assert bookie.count(ListEntries) == 0
 
 
-@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+@pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
 async def test_the_fragment_that_is_written_is_left_to_its_writer(world, check):
     writer = await world.client.create_ledger(
         ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
@@ -134,7 +134,7 @@ async def test_the_fragment_that_is_written_is_left_to_its_writer(world, check):
     assert set(await world.check(check)) == {writer.id}
 
 
-@pytest.mark.parametrize("check", [Check.ALL_LEDGERS, Check.REPLICAS])
+@pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
 async def test_a_bookie_that_gives_no_answer_is_not_said_to_lack_anything(world, check):
     ledger = await world.write()
     silent, refusing, _ = world.cluster.members(ledger)
@@ -145,7 +145,7 @@ async def test_a_bookie_that_gives_no_answer_is_not_said_to_lack_anything(world,
     found = await world.check(check)
     # What is readable nowhere else is damage only if reading says so.
     assert refusing.bookie_id not in found.get(ledger.id, set())
-    if check is Check.REPLICAS:
+    if check is PeriodicCheck.REPLICAS:
         assert found == {}
         assert world.numbers.gauges["NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"] == 1
 
@@ -155,7 +155,7 @@ async def test_copies_are_counted_for_the_gauges(world):
     for count, ledger in enumerate((whole, two, one, none)):
         for bookie in world.cluster.members(ledger)[:count]:
             del bookie.ledgers[ledger.id].entries[5]
-    found = await world.check(Check.REPLICAS)
+    found = await world.check(PeriodicCheck.REPLICAS)
     assert {ledger_id: len(bookies) for ledger_id, bookies in found.items()} == {
         two.id: 1, one.id: 2, none.id: 3
     }  # fmt: skip
@@ -169,7 +169,7 @@ async def test_counting_copies_reads_no_entry(world):
     await world.write()
     for bookie in world.cluster.bookies:
         bookie.requests.clear()
-    await world.check(Check.REPLICAS)
+    await world.check(PeriodicCheck.REPLICAS)
     for bookie in world.cluster.bookies:
         assert bookie.count(ListEntries) == 1
         assert bookie.count(BatchRead) + bookie.count(Read) + bookie.count(ReadRun) == 0
@@ -179,7 +179,7 @@ async def test_reading_all_copies_keeps_to_the_background_budget(world):
     await world.write(count=50)
     budget = world.client.context.env.background
     before = sum(budget.taken_bytes.values())
-    await world.check(Check.ALL_LEDGERS)
+    await world.check(PeriodicCheck.ALL_LEDGERS)
     # 50 entries of some 40 bytes, three times.
     assert sum(budget.taken_bytes.values()) - before >= 50 * 40 * 3
 
@@ -205,7 +205,7 @@ async def test_a_ledger_that_moves_while_it_is_looked_at_is_looked_at_again(worl
 
     other.on_request = on_list
     old.on_request = lambda request: 0.2 if isinstance(request, ListEntries) else None
-    assert await world.check(Check.REPLICAS) == {}
+    assert await world.check(PeriodicCheck.REPLICAS) == {}
     assert moves
     assert new.count(ListEntries) == 1
 
@@ -226,7 +226,7 @@ async def test_a_ledger_that_is_deleted_while_it_is_looked_at_is_not_marked(worl
         return None
 
     bookie.on_request = on_list
-    assert await world.check(Check.REPLICAS) == {}
+    assert await world.check(PeriodicCheck.REPLICAS) == {}
     assert deletions
 
 
@@ -234,17 +234,17 @@ async def test_checks_are_off_while_auditing_is(world):
     ledger = await world.write()
     del world.cluster.members(ledger)[0].ledgers[ledger.id]
     await world.queue.disable()
-    await world.queue.set_checked_at_ms(Check.REPLICAS, 0)
+    await world.queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0)
     world.auto_recovery.auditor.start()
     while not world.auto_recovery.auditor.is_leading:
         await asyncio.sleep(0.005)
     # Whatever the auditor reads once it leads, it has read when the delay is proposed.
     while await world.queue.lost_bookie_delay_s() is None:
         await asyncio.sleep(0.005)
-    assert await world.queue.checked_at_ms(Check.REPLICAS) == 0
+    assert await world.queue.checked_at_ms(PeriodicCheck.REPLICAS) == 0
     assert world.numbers.counters["NUM_SKIPPING_CHECK_TASK_TIMES"] == 0
     await world.queue.enable()
-    while not await world.queue.checked_at_ms(Check.REPLICAS):
+    while not await world.queue.checked_at_ms(PeriodicCheck.REPLICAS):
         await asyncio.sleep(0.005)
     assert {mark.ledger_id async for mark in world.queue.list()} == {ledger.id}
 
@@ -263,7 +263,7 @@ async def test_ledgers_that_break_the_placement_policy_are_counted_and_marked_if
     monkeypatch.setattr(world.client.context.bookies, "adherence", adherence)
     auditor = AuditorOptions(bookie_check_interval_s=0, repair_placement=repairs)
     world.auto_recovery = AutoRecovery(world.client, RecoveryOptions(name="a1", auditor=auditor))
-    assert await world.check(Check.PLACEMENT) == ({failing.id: set()} if repairs else {})
+    assert await world.check(PeriodicCheck.PLACEMENT) == ({failing.id: set()} if repairs else {})
     gauges = world.auto_recovery.auditor.numbers.gauges
     assert gauges["NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY"] == 1
     assert gauges["NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY"] == 1

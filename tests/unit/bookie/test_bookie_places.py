@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quorumbook.bookie.connections.limits import (
     DESCRIPTORS_MIN,
     STORAGE_DESCRIPTORS,
-    Limits,
+    ConnectionLimits,
     Places,
     limits_within,
     open_files_within,
@@ -20,7 +20,7 @@ from quorumbook.errors import ConfigError
 
 
 def test_a_full_house_takes_a_newcomer_for_the_oldest_that_has_asked_nothing():
-    places = Places(Limits(in_all=3, by_address=3, unproven=3))
+    places = Places(ConnectionLimits(in_all=3, by_address=3, unproven=3))
     assert [places.take(each, each) for each in "abc"] == [None] * 3
     places.prove("a")
     assert places.take("d", "d") == "b"
@@ -34,7 +34,7 @@ def test_a_full_house_takes_a_newcomer_for_the_oldest_that_has_asked_nothing():
 
 
 def test_one_address_pushes_out_its_own_connections_only():
-    places = Places(Limits(in_all=9, by_address=2, unproven=9))
+    places = Places(ConnectionLimits(in_all=9, by_address=2, unproven=9))
     assert places.take("a1", "a") is None
     assert places.take("b1", "b") is None
     assert places.take("b2", "b") is None
@@ -46,7 +46,7 @@ def test_one_address_pushes_out_its_own_connections_only():
 
 
 def test_too_many_that_have_asked_nothing_push_out_the_oldest_of_them():
-    places = Places(Limits(in_all=9, by_address=9, unproven=2))
+    places = Places(ConnectionLimits(in_all=9, by_address=9, unproven=2))
     assert [places.take(each, "x") for each in "abcd"] == [None, None, "a", "b"]
     places.prove("c")
     assert places.take("e", "x") is None
@@ -58,7 +58,7 @@ def test_too_many_that_have_asked_nothing_push_out_the_oldest_of_them():
         st.tuples(st.sampled_from(["take", "take", "prove", "leave"]), st.integers(0, 30)),
         min_size=30,
     ),
-    st.builds(Limits, st.integers(1, 8), st.integers(1, 8), st.integers(1, 8)),
+    st.builds(ConnectionLimits, st.integers(1, 8), st.integers(1, 8), st.integers(1, 8)),
 )
 def test_whatever_comes_and_goes_no_limit_is_passed_and_nobody_at_work_goes(steps, limits):
     places = Places(limits)

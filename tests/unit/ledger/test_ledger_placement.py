@@ -9,7 +9,7 @@ import pytest
 
 from quorumbook.errors import ConfigError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ledger.placement.choice import (
-    Cluster,
+    KnownBookies,
     judge,
     new_ensemble,
     repaired,
@@ -34,7 +34,9 @@ BOOKIES = [f"b{i}:3181" for i in range(6)]
 THREE = Shape(3, 3, 2)
 
 
-def one(policy: Policy, shape: Shape, cluster: Cluster, seed: int = 0, **more) -> tuple[str, ...]:
+def one(
+    policy: Policy, shape: Shape, cluster: KnownBookies, seed: int = 0, **more
+) -> tuple[str, ...]:
     labels, excluded = more.get("labels", {}), more.get("excluded", ())
     return new_ensemble(policy, shape, cluster, labels, excluded, Random(seed))
 
@@ -44,14 +46,14 @@ def swap(policy, shape, ensemble, failed, cluster, seed=0, **more) -> dict[int, 
     return replacements(policy, shape, ensemble, failed, cluster, labels, excluded, Random(seed))
 
 
-def placed(**places: str) -> Cluster:
+def placed(**places: str) -> KnownBookies:
     """Return bookies ``a1``, ``a2`` … at each place: ``a="/r1 2"`` is two of them."""
     locations = {
         f"{name}{number}": place.split()[0]
         for name, place in places.items()
         for number in range(1, int(place.split()[1]) + 1)
     }
-    return Cluster(frozenset(locations), locations)
+    return KnownBookies(frozenset(locations), locations)
 
 
 # Without a rule --------------------------------------------------------------------------------
@@ -59,20 +61,20 @@ def placed(**places: str) -> Cluster:
 
 def test_an_ensemble_has_different_bookies_and_none_that_is_excluded() -> None:
     for seed in range(50):
-        chosen = one(Policy(), THREE, Cluster(BOOKIES), seed, excluded={"b0:3181"})
+        chosen = one(Policy(), THREE, KnownBookies(BOOKIES), seed, excluded={"b0:3181"})
         assert len(set(chosen)) == 3
         assert set(chosen) <= set(BOOKIES[1:])
 
 
 def test_every_bookie_gets_its_turn() -> None:
     shape = Shape(1, 1, 1)
-    seen = {b for seed in range(50) for b in one(Policy(), shape, Cluster(BOOKIES), seed)}
+    seen = {b for seed in range(50) for b in one(Policy(), shape, KnownBookies(BOOKIES), seed)}
     assert seen == set(BOOKIES)
 
 
 def test_a_seed_repeats_the_choice_whatever_the_order_of_the_candidates() -> None:
-    assert one(Policy(), THREE, Cluster(BOOKIES), 7) == one(
-        Policy(), THREE, Cluster(BOOKIES[::-1]), 7
+    assert one(Policy(), THREE, KnownBookies(BOOKIES), 7) == one(
+        Policy(), THREE, KnownBookies(BOOKIES[::-1]), 7
     )
 
 
@@ -80,13 +82,13 @@ def test_too_few_bookies_raise_an_error_that_counts_them() -> None:
     with pytest.raises(
         NotEnoughBookiesError, match="3 bookies is wanted, 3 are writable, 1 of them failed lately"
     ):
-        one(Policy(), THREE, Cluster(BOOKIES[:3]), excluded={BOOKIES[0]})
+        one(Policy(), THREE, KnownBookies(BOOKIES[:3]), excluded={BOOKIES[0]})
 
 
 def test_a_replacement_is_neither_a_member_nor_failed_nor_excluded() -> None:
     failed = {0: BOOKIES[0]}
     for seed in range(50):
-        cluster = Cluster(BOOKIES)
+        cluster = KnownBookies(BOOKIES)
         chosen = swap(Policy(), THREE, BOOKIES[:3], failed, cluster, seed, excluded={BOOKIES[3]})
         assert set(chosen) == {0}
         assert chosen[0] in BOOKIES[4:]
@@ -94,7 +96,7 @@ def test_a_replacement_is_neither_a_member_nor_failed_nor_excluded() -> None:
 
 def test_as_many_positions_are_replaced_as_there_are_bookies() -> None:
     failed = {0: BOOKIES[0], 2: BOOKIES[2]}
-    chosen = swap(Policy(), THREE, BOOKIES[:3], failed, Cluster(BOOKIES[:4]))
+    chosen = swap(Policy(), THREE, BOOKIES[:3], failed, KnownBookies(BOOKIES[:4]))
     assert list(chosen.values()) == [BOOKIES[3]]
     assert set(chosen) < set(failed)
 
@@ -102,17 +104,17 @@ def test_as_many_positions_are_replaced_as_there_are_bookies() -> None:
 def test_two_failed_positions_never_get_the_same_bookie() -> None:
     failed = {0: BOOKIES[0], 1: BOOKIES[1]}
     for seed in range(50):
-        chosen = swap(Policy(), THREE, BOOKIES[:3], failed, Cluster(BOOKIES), seed)
+        chosen = swap(Policy(), THREE, BOOKIES[:3], failed, KnownBookies(BOOKIES), seed)
         assert len(set(chosen.values())) == 2
 
 
 def test_no_replacement_at_all_raises() -> None:
     with pytest.raises(NotEnoughBookiesError, match="b1:3181"):
-        swap(Policy(), THREE, BOOKIES[:3], {1: BOOKIES[1]}, Cluster(BOOKIES[:3]))
+        swap(Policy(), THREE, BOOKIES[:3], {1: BOOKIES[1]}, KnownBookies(BOOKIES[:3]))
 
 
 def test_the_local_bookie_comes_first_while_it_can_be_chosen() -> None:
-    cluster = Cluster(BOOKIES, first_bookie=BOOKIES[4])
+    cluster = KnownBookies(BOOKIES, first_bookie=BOOKIES[4])
     for seed in range(20):
         assert one(Policy(), THREE, cluster, seed)[0] == BOOKIES[4]
         assert BOOKIES[4] not in one(Policy(), THREE, cluster, seed, excluded={BOOKIES[4]})
@@ -141,7 +143,7 @@ def test_one_rack_is_as_good_as_none_unless_racks_are_enforced() -> None:
 
 def test_enforced_racks_leave_bookies_out_whose_rack_is_not_known() -> None:
     known = placed(a="/r1 2", b="/r2 1")
-    cluster = Cluster({*known.writable, "stray"}, known.locations)
+    cluster = KnownBookies({*known.writable, "stray"}, known.locations)
     for seed in range(20):
         assert "stray" not in one(RackAware(is_enforced=True), THREE, cluster, seed)
     with pytest.raises(NotEnoughBookiesError, match="1 of them where the placement policy writes"):
@@ -175,7 +177,7 @@ def test_what_was_broken_before_is_not_the_replacements_fault() -> None:
 
 def test_the_nearest_rack_comes_first() -> None:
     near = placed(a="/r1 2", b="/r2 2", c="/r3 2")
-    cluster = Cluster(near.writable, near.locations, local="/r2")
+    cluster = KnownBookies(near.writable, near.locations, local="/r2")
     for seed in range(20):
         assert one(RackAware(), THREE, cluster, seed)[0] in ("b1", "b2")
 
@@ -309,7 +311,7 @@ def test_where_we_are_tells_how_near_others_are() -> None:
 
 def test_labels_confine_ledgers_and_the_message_counts_who_fits() -> None:
     labels = {"b0:3181": {"tier": "ssd"}, "b1:3181": {"tier": "ssd", "site": "a"}, "b2:3181": {}}
-    cluster = Cluster(BOOKIES[:4], labels=labels)
+    cluster = KnownBookies(BOOKIES[:4], labels=labels)
     ssd = {"tier": "ssd"}
     pair = Shape(2, 2, 2)
     assert set(one(Policy(), pair, cluster, labels=ssd)) == {"b0:3181", "b1:3181"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumbook.ledger.placement.choice import Cluster, judge
+from quorumbook.ledger.placement.choice import KnownBookies, judge
 from quorumbook.ledger.placement.domains import AckDomains
 from quorumbook.ledger.placement.policy import Policy, Shape
 from quorumbook.ledger.placement.racks import RackAware
@@ -34,7 +34,7 @@ def policy_of(case: dict) -> Policy:
 def test_ensembles_and_acks_are_judged_as_the_peer_judges_them(case: dict) -> None:
     policy = policy_of(case)
     known = {b: place for b, place in case["bookies"].items() if place is not None}
-    cluster = Cluster(frozenset(case["bookies"]), known)
+    cluster = KnownBookies(frozenset(case["bookies"]), known)
     for each, (number, is_enough) in zip(case["ensembles"], case["verdicts"], strict=True):
         bookies, writes, acks = each["bookies"], each["write_quorum"], each["ack_quorum"]
         shape = Shape(len(bookies), writes, acks)

@@ -18,7 +18,7 @@ from quorumbook.ledger.machines.copy import (
     CopyFailed,
     CopyState,
     ReadEntries,
-    Release,
+    ReleaseBatch,
     Strand,
     WriteEntries,
     strands_to_mend,
@@ -57,7 +57,7 @@ def test_a_batch_is_read_written_and_read_back_before_it_counts() -> None:
     assert state.poll() == [CheckEntries(0, 0, "x", ids)]
     assert state.copied_entries == 0
     state.on_checked(0, 0)
-    assert state.poll() == [Release(0), Copied()]
+    assert state.poll() == [ReleaseBatch(0), Copied()]
     assert (state.copied_entries, state.is_done) == (10, True)
     assert state.poll() == []
 

@@ -13,19 +13,19 @@ import pytest
 
 from quorumbook.errors import MetadataFormatError
 from quorumbook.metadata.cluster import Layout, init_cluster
-from quorumbook.metadata.dump import DumpReader, DumpWriter, Header, Record
+from quorumbook.metadata.dump import DumpedNode, DumpHeader, DumpReader, DumpWriter
 from quorumbook.metadata.ids import IdCounters
 from quorumbook.metadata.store import Create
 from quorumbook.metadata.transfer import dump_metadata, restore_metadata
 
-HEADER = Header(Layout().encode(), b"5c5a5a5a-0000-4000-8000-000000000000", False)
+HEADER = DumpHeader(Layout().encode(), b"5c5a5a5a-0000-4000-8000-000000000000", False)
 RECORDS = [
-    Record("", b"root", 1),
-    Record("00", b"", 2),
-    Record("00/0000", b"", 3),
-    Record("00/0000/L0001", b"\0\n\xff", 4),
-    Record("00/0001", b"", 5),
-    Record("available", b"", 6),
+    DumpedNode("", b"root", 1),
+    DumpedNode("00", b"", 2),
+    DumpedNode("00/0000", b"", 3),
+    DumpedNode("00/0000/L0001", b"\0\n\xff", 4),
+    DumpedNode("00/0001", b"", 5),
+    DumpedNode("available", b"", 6),
 ]
 
 
@@ -159,7 +159,7 @@ async def test_a_damaged_dump_leaves_the_target_untouched(store):
 async def test_a_file_that_changes_after_it_was_checked_makes_no_cluster(store):
     file = io.BytesIO(dumped())
     reader = DumpReader(file, "a dump")
-    records = [*RECORDS[:-1], Record("availablf", b"", 6)]
+    records = [*RECORDS[:-1], DumpedNode("availablf", b"", 6)]
     file.seek(0)
     file.write(dumped(records))
     with pytest.raises(MetadataFormatError, match="changed while it was read"):

@@ -17,7 +17,7 @@ from quorumbook.errors import MetadataUnavailableError, SessionExpiredError
 from quorumbook.metadata.etcd.client import EtcdClient
 from quorumbook.metadata.uri import open_store
 from quorumbook.metadata.zookeeper import jute
-from quorumbook.metadata.zookeeper.connection import Connection
+from quorumbook.metadata.zookeeper.connection import ZooKeeperConnection
 from quorumbook.metadata.zookeeper.jute import Op
 
 SILENCE_S = 4
@@ -25,11 +25,11 @@ PAUSE_S = 1000
 
 
 @contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Connection, socket.socket]]:
+async def connected() -> AsyncIterator[tuple[ZooKeeperConnection, socket.socket]]:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     with theirs:
-        connection = Connection(lambda _: None, SILENCE_S)
+        connection = ZooKeeperConnection(lambda _: None, SILENCE_S)
         await virtual_loop().connect_accepted_socket(lambda: connection, ours)
         connection.keep_alive(SILENCE_S)
         try:

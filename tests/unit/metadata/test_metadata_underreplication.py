@@ -17,7 +17,7 @@ from quorumbook.errors import (
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import Check
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 
 _PAYLOADS = json.loads((Path(__file__).parents[2] / "golden" / "zookeeper.json").read_text())[
     "underreplication_payloads"
@@ -89,7 +89,7 @@ async def test_switches_delays_and_times_of_checks_are_the_peers(store, queue):
     assert (await store.get(f"{BASE}/lostBookieRecoveryDelay")).data == GOLDEN[
         "lostBookieRecoveryDelay"
     ]
-    for check in Check:
+    for check in PeriodicCheck:
         assert await queue.checked_at_ms(check) is None
         await queue.set_checked_at_ms(check, 1_700_000_000_123)
         data = (await store.get(f"{BASE}/{check.value[0]}")).data
@@ -178,10 +178,10 @@ async def test_damaged_settings_are_said_to_be_damaged(store, queue):
     await store.set(f"{BASE}/lostBookieRecoveryDelay", b"soon")
     with pytest.raises(MetadataFormatError, match="lostBookieRecoveryDelay"):
         await queue.lost_bookie_delay_s()
-    await queue.set_checked_at_ms(Check.REPLICAS, 1)
+    await queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 1)
     await store.set(f"{BASE}/replicascheckctime", b"\xff")
     with pytest.raises(MetadataFormatError, match="replicascheckctime"):
-        await queue.checked_at_ms(Check.REPLICAS)
+        await queue.checked_at_ms(PeriodicCheck.REPLICAS)
 
 
 async def test_work_that_is_done_leaves_no_mark_no_empty_parents_and_no_lock(store, queue):

@@ -26,7 +26,7 @@ from quorumbook.storage.adoption.peer_index import IndexFiles
 from quorumbook.storage.adoption.rocksdb import RocksIndex, encode_ledger, write_databases
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import Index
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "ondisk.json").read_text())
 DISK = json.loads((Path(__file__).parents[2] / "golden" / "live_disk_sorted.json").read_text())
@@ -86,7 +86,7 @@ def test_what_is_written_is_read_again_with_its_holes(tmp_path):
     write_index_file(Env(), path, state, pieces, 5000)
     index = IndexFiles(Env(), [str(tmp_path)])
     assert index.states == {
-        0x12345: LedgerState(0x12345, b"key", is_fenced=True, explicit_lac=b"packet")
+        0x12345: StoredLedger(0x12345, b"key", is_fenced=True, explicit_lac=b"packet")
     }
     assert list(index.locations(0x12345, 1, 5)) == [0, 5 << 32 | 1028, 0, 6 << 32 | 99, 0]
     assert list(index.locations(0x12345, 5000, 5001)) == [7, 0]
@@ -116,11 +116,11 @@ def test_golden_rows_of_the_rocksdb_index_are_written_and_read(tmp_path):
     assert golden
     values = [row for row in GOLDEN["dbledgerstorage_rocksdb"] if "LedgerData" in row["what"]]
     plain, full = (bytes.fromhex(row["hex"]) for row in values)
-    fenced = LedgerState(1, key, is_fenced=True, explicit_lac=b"\1\2\3")
+    fenced = StoredLedger(1, key, is_fenced=True, explicit_lac=b"\1\2\3")
     assert encode_ledger(fenced) == full
     # Whether "limbo: false" is written out makes no difference to a reader.
-    assert encode_ledger(LedgerState(1, key)) == plain + b"\x28\x00"
-    states = [fenced, LedgerState(1 << 32, key)]
+    assert encode_ledger(StoredLedger(1, key)) == plain + b"\x28\x00"
+    states = [fenced, StoredLedger(1 << 32, key)]
     write_databases(str(tmp_path), states, [(1, 2, 1028), (1, 3, 1 << 32 | 1028), (1 << 32, 0, 9)])
     ledgers = rocksdict.Rdict(str(tmp_path / "ledgers"), rocksdict.Options(raw_mode=True))
     assert next(iter(ledgers.keys())) == bytes.fromhex("0000000000000001")

@@ -14,7 +14,7 @@ from quorumbook.env import Env
 from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.protocol.digest import Digester, DigestType, digester
 from quorumbook.storage.options import Damage, GcOptions, ScrubOptions
-from quorumbook.storage.scrub.decisions import Position
+from quorumbook.storage.scrub.decisions import ScrubPosition
 from quorumbook.storage.scrub.scrubber import Scrubber
 from quorumbook.storage.scrub.storage_access import ScrubCare
 
@@ -198,7 +198,7 @@ async def test_a_cycle_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> N
     world = await filled(tmp_path)
     scrub = Scrub(world)
     last = (await scrub.care.entry_log_ids())[-1]
-    await scrub.care.write_position(Position(last, 1 << 40, 5))
+    await scrub.care.write_position(ScrubPosition(last, 1 << 40, 5))
     await world.restart()
     scrub = Scrub(world)
     assert await scrub.cycle() == []
@@ -211,14 +211,14 @@ async def test_a_cycle_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> N
 
 
 def test_the_next_cycle_is_due_an_interval_after_the_last(tmp_path: Path) -> None:
-    assert Position().wait_s(1_000_000, 60) == 0
-    assert Position(3, 4, 1_000_000).wait_s(1_000_000, 60) == 0, "one was begun"
-    assert Position(finished_ms=1_000_000).wait_s(1_010_000, 60) == 50
-    assert Position(finished_ms=1_000_000).wait_s(9_000_000, 60) == 0
-    assert Position(finished_ms=1_000_000).wait_s(1_000, 60) == 60, "the clock went back"
+    assert ScrubPosition().wait_s(1_000_000, 60) == 0
+    assert ScrubPosition(3, 4, 1_000_000).wait_s(1_000_000, 60) == 0, "one was begun"
+    assert ScrubPosition(finished_ms=1_000_000).wait_s(1_010_000, 60) == 50
+    assert ScrubPosition(finished_ms=1_000_000).wait_s(9_000_000, 60) == 0
+    assert ScrubPosition(finished_ms=1_000_000).wait_s(1_000, 60) == 60, "the clock went back"
     for text in (None, "", "1", "a:b:c", "1:2:3:4"):
-        assert Position.decode(text) == Position()
-    assert Position.decode(Position(3, 4, 5).encode()) == Position(3, 4, 5)
+        assert ScrubPosition.decode(text) == ScrubPosition()
+    assert ScrubPosition.decode(ScrubPosition(3, 4, 5).encode()) == ScrubPosition(3, 4, 5)
 
 
 async def test_an_index_that_scrub_finds_damaged_is_rebuilt_by_the_next_start(

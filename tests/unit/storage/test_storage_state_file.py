@@ -11,9 +11,9 @@ from quorumbook.errors import CorruptStateError, StorageError
 from quorumbook.storage.states.state_file import (
     NAME,
     Deletion,
-    LedgerState,
     StateCopies,
     StateFileContent,
+    StoredLedger,
     decode_states,
     encode_blocks,
     encode_deletion,
@@ -33,39 +33,39 @@ class Bookie:
             self.disk.make_directory(directory)
         self.directories = directories
         self.copies = StateCopies(Env(disk=self.disk), directories)
-        self.states: dict[int, LedgerState] = {}
+        self.states: dict[int, StoredLedger] = {}
 
-    def write(self, *states: LedgerState, deleted: Iterable[int] = ()) -> None:
+    def write(self, *states: StoredLedger, deleted: Iterable[int] = ()) -> None:
         self.states.update({state.ledger_id: state for state in states})
         for ledger_id in deleted:
             self.states.pop(ledger_id, None)
         gone = [Deletion(ledger_id, None) for ledger_id in deleted]
         self.copies.write(states, gone, self.states.values)
 
-    def content(self, directory: str) -> dict[int, LedgerState]:
+    def content(self, directory: str) -> dict[int, StoredLedger]:
         found = read_states(self.disk, directory)
         assert found is not None
         return found.states
 
 
-def states_of(data: bytes) -> dict[int, LedgerState]:
+def states_of(data: bytes) -> dict[int, StoredLedger]:
     return decode_states(data).states
 
 
 def test_every_field_comes_back() -> None:
     states = [
-        LedgerState(1, KEY),
-        LedgerState(2, b"", is_fenced=True),
-        LedgerState(3, KEY, is_in_limbo=True, explicit_lac=b""),
-        LedgerState(4, KEY, born_at=2**40),
-        LedgerState(2**62, KEY, True, True, b"packet" * 10, last_add_confirmed=7, born_at=1),
+        StoredLedger(1, KEY),
+        StoredLedger(2, b"", is_fenced=True),
+        StoredLedger(3, KEY, is_in_limbo=True, explicit_lac=b""),
+        StoredLedger(4, KEY, born_at=2**40),
+        StoredLedger(2**62, KEY, True, True, b"packet" * 10, last_add_confirmed=7, born_at=1),
     ]
     data, _ = encode_blocks(map(encode_record, states))
     assert states_of(data) == {state.ledger_id: state for state in states}
 
 
 def test_a_deletion_is_remembered_as_long_as_it_should_be_also_beside_a_later_ledger() -> None:
-    state = LedgerState(7, KEY)
+    state = StoredLedger(7, KEY)
     first = [encode_record(state), encode_deletion(Deletion(7, None))]
     assert decode_states(encode_blocks(first)[0])[:2] == ({}, {})
     for at_ms in (0, 1, 2**60):
@@ -75,17 +75,17 @@ def test_a_deletion_is_remembered_as_long_as_it_should_be_also_beside_a_later_le
 
 def test_every_directory_gets_what_changed() -> None:
     bookie = Bookie("/a", "/b")
-    bookie.write(LedgerState(1, KEY))
-    bookie.write(LedgerState(2, KEY), LedgerState(1, KEY, is_fenced=True))
+    bookie.write(StoredLedger(1, KEY))
+    bookie.write(StoredLedger(2, KEY), StoredLedger(1, KEY, is_fenced=True))
     bookie.write(deleted=[2])
     for directory in bookie.directories:
-        assert bookie.content(directory) == {1: LedgerState(1, KEY, is_fenced=True)}
+        assert bookie.content(directory) == {1: StoredLedger(1, KEY, is_fenced=True)}
 
 
 def test_what_was_written_survives_a_power_cut() -> None:
     bookie = Bookie("/a")
-    bookie.write(LedgerState(1, KEY))
-    bookie.write(LedgerState(2, KEY))
+    bookie.write(StoredLedger(1, KEY))
+    bookie.write(StoredLedger(2, KEY))
     found = read_states(bookie.disk.crash(), "/a")
     assert found is not None
     assert found.states == bookie.states
@@ -94,63 +94,63 @@ def test_what_was_written_survives_a_power_cut() -> None:
 def test_a_torn_last_block_is_cut_off_and_written_over() -> None:
     for seed in range(20):
         bookie = Bookie("/a")
-        bookie.write(LedgerState(1, KEY))
+        bookie.write(StoredLedger(1, KEY))
         bookie.disk.faults.fail("sync", NAME)
         with pytest.raises(StorageError):
-            bookie.write(*(LedgerState(i, KEY) for i in range(2, 60)))
+            bookie.write(*(StoredLedger(i, KEY) for i in range(2, 60)))
         disk = bookie.disk.crash(random.Random(seed), keep=0.5)
         copies = StateCopies(Env(disk=disk), ["/a"])
         found = copies.load()[0]
         assert isinstance(found, StateFileContent)
-        assert found.states.get(1) == LedgerState(1, KEY)
+        assert found.states.get(1) == StoredLedger(1, KEY)
         assert len(found.states) in (1, 59)
-        copies.write([LedgerState(99, KEY)], [], dict)
+        copies.write([StoredLedger(99, KEY)], [], dict)
         again = read_states(disk, "/a")
         assert again is not None
-        assert again.states == {**found.states, 99: LedgerState(99, KEY)}
+        assert again.states == {**found.states, 99: StoredLedger(99, KEY)}
         assert not again.is_torn
 
 
 def test_after_a_failed_write_the_copy_is_written_as_a_whole() -> None:
     bookie = Bookie("/a")
-    bookie.write(LedgerState(1, KEY))
+    bookie.write(StoredLedger(1, KEY))
     bookie.disk.faults.fail("write", NAME)
     with pytest.raises(StorageError):
-        bookie.write(LedgerState(2, KEY))
-    bookie.write(LedgerState(3, KEY))
-    assert bookie.content("/a") == {i: LedgerState(i, KEY) for i in (1, 2, 3)}
+        bookie.write(StoredLedger(2, KEY))
+    bookie.write(StoredLedger(3, KEY))
+    assert bookie.content("/a") == {i: StoredLedger(i, KEY) for i in (1, 2, 3)}
 
 
 def test_a_file_that_has_grown_to_twice_its_need_is_written_anew() -> None:
     bookie = Bookie("/a")
     for i in range(3000):
-        bookie.write(LedgerState(1, KEY, is_fenced=bool(i % 2)))
+        bookie.write(StoredLedger(1, KEY, is_fenced=bool(i % 2)))
     assert len(bookie.disk.get(f"/a/{NAME}")) < 70_000
     assert bookie.content("/a") == bookie.states
 
 
 def test_a_new_directory_gets_everything() -> None:
     bookie = Bookie("/a", "/b")
-    bookie.write(LedgerState(1, KEY))
+    bookie.write(StoredLedger(1, KEY))
     bookie.disk.unlink(f"/b/{NAME}")
     copies = StateCopies(Env(disk=bookie.disk), ["/a", "/b"])
     assert copies.load()[1] is None
-    copies.write([LedgerState(2, KEY)], [], lambda: [LedgerState(1, KEY), LedgerState(2, KEY)])
+    copies.write([StoredLedger(2, KEY)], [], lambda: [StoredLedger(1, KEY), StoredLedger(2, KEY)])
     assert (
         bookie.content("/a")
         == bookie.content("/b")
         == {
-            1: LedgerState(1, KEY),
-            2: LedgerState(2, KEY),
+            1: StoredLedger(1, KEY),
+            2: StoredLedger(2, KEY),
         }
     )
 
 
-def three_blocks() -> tuple[bytes, list[int], list[dict[int, LedgerState]]]:
-    data, chain, ends, after = b"", 0, [0], [dict[int, LedgerState]()]
-    states: dict[int, LedgerState] = {}
+def three_blocks() -> tuple[bytes, list[int], list[dict[int, StoredLedger]]]:
+    data, chain, ends, after = b"", 0, [0], [dict[int, StoredLedger]()]
+    states: dict[int, StoredLedger] = {}
     for ledger_id in (1, 2, 3):
-        state = LedgerState(ledger_id, KEY, ledger_id == 2, ledger_id == 3, b"lac" * ledger_id)
+        state = StoredLedger(ledger_id, KEY, ledger_id == 2, ledger_id == 3, b"lac" * ledger_id)
         block, chain = encode_blocks(
             [encode_record(state), encode_deletion(Deletion(77, 5))], chain
         )
@@ -206,8 +206,8 @@ def test_a_lost_block_in_the_middle_is_noticed() -> None:
 
 def test_a_damaged_copy_is_told_apart_from_a_good_one_and_healed() -> None:
     bookie = Bookie("/a", "/b")
-    bookie.write(LedgerState(1, KEY))
-    bookie.write(LedgerState(2, KEY))
+    bookie.write(StoredLedger(1, KEY))
+    bookie.write(StoredLedger(2, KEY))
     data = bytearray(bookie.disk.get(f"/a/{NAME}"))
     data[20] ^= 1
     bookie.disk.put(f"/a/{NAME}", bytes(data))

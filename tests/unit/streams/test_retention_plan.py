@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
-from quorumbook.streams.retention.plan import Hold, Reason, SegmentFacts, plan_retention
+from quorumbook.streams.retention.plan import Reason, RetentionHold, SegmentFacts, plan_retention
 
 NOW_MS = 1_000_000
 
@@ -19,7 +19,9 @@ def facts(number: int, age_s: int = 0, **more: object) -> SegmentFacts:
     return made._replace(**more)
 
 
-def plan(segments: list[SegmentFacts], *holds: Hold, **policy: object) -> list[tuple[int, str]]:
+def plan(
+    segments: list[SegmentFacts], *holds: RetentionHold, **policy: object
+) -> list[tuple[int, str]]:
     filled = StreamPolicy(**policy).over(DEFAULTS)  # type: ignore[arg-type]
     return [(n, str(why)) for n, why in plan_retention(segments, filled, holds, NOW_MS).segments]
 
@@ -75,7 +77,7 @@ def test_nothing_goes_that_must_stay(segments, open_last, positions, limits, unc
         retain_hard_time_s=hard_time_s, retain_hard_bytes=10 * hard_bytes,
         retain_unconsumed=unconsumed,
     )  # fmt: skip
-    holds = [Hold(str(n), Position(s, 0, slot)) for n, (s, slot) in enumerate(positions)]
+    holds = [RetentionHold(str(n), Position(s, 0, slot)) for n, (s, slot) in enumerate(positions)]
     found = plan_retention(made, policy.over(DEFAULTS), holds, NOW_MS)
     going = [number for number, _ in found.segments]
     # From the oldest on, without a gap; of the completed ones at least the last stays.

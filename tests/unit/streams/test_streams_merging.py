@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.partitions.merging import Merged
+from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.reading.batches import RecordBatch
 
 
@@ -25,7 +25,7 @@ async def source(
         yield batch(number)
 
 
-async def taken(merged: Merged) -> list[tuple[int, int]]:
+async def taken(merged: MergedBatches) -> list[tuple[int, int]]:
     """Take everything that comes by itself."""
     found = []
     for _ in range(50):
@@ -36,7 +36,7 @@ async def taken(merged: Merged) -> list[tuple[int, int]]:
 
 
 async def test_sources_take_turns_and_each_keeps_its_order() -> None:
-    merged = Merged()
+    merged = MergedBatches()
     merged.add(0, source(1, 2, 3))
     merged.add(7, source(4, 5, 6))
     found = await taken(merged)
@@ -46,7 +46,7 @@ async def test_sources_take_turns_and_each_keeps_its_order() -> None:
 
 
 async def test_nothing_comes_of_a_source_that_was_forgotten() -> None:
-    merged = Merged()
+    merged = MergedBatches()
     gate = asyncio.Event()
     merged.add(0, source(1, 2, gate=gate))
     merged.add(1, source(9))
@@ -65,7 +65,7 @@ async def test_what_was_read_comes_before_what_a_source_ended_with() -> None:
         yield batch(1)
         raise RuntimeError("gone")
 
-    merged = Merged()
+    merged = MergedBatches()
     merged.add(0, failing())
     with pytest.raises(RuntimeError, match="gone"):
         found = []

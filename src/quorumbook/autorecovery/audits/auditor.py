@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from quorumbook.autorecovery.audits.bookie_audits import BookieAudits
-from quorumbook.autorecovery.audits.checks import PeriodicChecks, Plan
+from quorumbook.autorecovery.audits.checks import CheckPlan, PeriodicChecks
 from quorumbook.autorecovery.audits.cluster_view import ClusterView
 from quorumbook.autorecovery.ledger_walk import run_together
 from quorumbook.autorecovery.metrics import auditor_numbers
@@ -32,7 +32,7 @@ _log = logger("autorecovery.auditor")
 _PAUSE_S = 10.0
 
 #: Makes checks that can tell who is registered.
-Plans = Callable[[Callable[[], Collection[BookieId]]], Sequence[Plan]]
+Plans = Callable[[Callable[[], Collection[BookieId]]], Sequence[CheckPlan]]
 #: Makes what runs beside the checks.
 Chores = Callable[[], Iterable[Coroutine[Any, Any, None]]]
 

@@ -20,7 +20,7 @@ from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError, Q
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import Check
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.metadata.store import MetadataStore
 
 _log = logger("autorecovery.auditor")
@@ -34,10 +34,10 @@ _RETRY_LAST_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CheckPlan:
     """One check, and how often it runs."""
 
-    check: Check
+    check: PeriodicCheck
     #: In a log's words.
     title: str
     #: Among the auditor's times.
@@ -80,7 +80,7 @@ class PeriodicChecks:
         queue: UnderreplicationQueue,
         view: ClusterView,
         numbers: Numbers,
-        plans: Sequence[Plan],
+        plans: Sequence[CheckPlan],
     ) -> None:
         self._store = store
         self._clock = store.env.clock
@@ -129,9 +129,9 @@ class PeriodicChecks:
         except TimeoutError:
             pass
 
-    async def _first(self) -> tuple[float | None, Plan | None]:
+    async def _first(self) -> tuple[float | None, CheckPlan | None]:
         self._store.unwatch(self._watch)
-        first: tuple[float | None, Plan | None] = (None, None)
+        first: tuple[float | None, CheckPlan | None] = (None, None)
         for plan in self._plans:
             checked_at_ms = await self._queue.checked_at_ms(plan.check, self._watch)
             wait_s = due_in_s(checked_at_ms, plan.interval_s, self._clock.wall_ms())
@@ -139,7 +139,7 @@ class PeriodicChecks:
                 first = (wait_s, plan)
         return first
 
-    async def _check(self, plan: Plan) -> None:
+    async def _check(self, plan: CheckPlan) -> None:
         check, began_ns = plan.begin(), self._clock.now_ns()
         marked = 0
 

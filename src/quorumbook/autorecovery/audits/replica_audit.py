@@ -29,7 +29,7 @@ from quorumbook.errors import (
     UnauthorizedError,
 )
 from quorumbook.ids import BookieId, EntryId, LedgerId
-from quorumbook.ledger.audit import Fault, Finding, RangeJudge, end_findings
+from quorumbook.ledger.audit import CopyFinding, Fault, RangeJudge, end_findings
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import Digester, DigestType, digester, entries_in, entry_marks
@@ -56,7 +56,7 @@ class Audited:
     entries: int = 0
     copies: int = 0
     read_bytes: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CopyFinding] = field(default_factory=list)
 
 
 async def audit_range(

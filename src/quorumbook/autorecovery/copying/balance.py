@@ -11,7 +11,7 @@ from quorumbook.ledger.metadata import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class BookieDisk:
     """The ledger disks of one bookie together."""
 
     total_bytes: int
@@ -19,7 +19,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class HeldLedger:
     """What a bookie holds of a closed ledger."""
 
     ledger_id: LedgerId
@@ -39,7 +39,7 @@ class Move:
     size_bytes: int
 
 
-def pieces_of(metadata: LedgerMetadata, bookie_ids: Collection[BookieId]) -> list[Piece]:
+def pieces_of(metadata: LedgerMetadata, bookie_ids: Collection[BookieId]) -> list[HeldLedger]:
     """Return what each of some bookies holds of a ledger; nothing of one that is not closed."""
     if not metadata.is_closed:
         return []
@@ -48,13 +48,13 @@ def pieces_of(metadata: LedgerMetadata, bookie_ids: Collection[BookieId]) -> lis
     for bookie_id in sorted(members & set(bookie_ids)):
         size = round(metadata.length * share_of(metadata, [bookie_id]))
         if size:
-            found.append(Piece(metadata.ledger_id, bookie_id, size, members))
+            found.append(HeldLedger(metadata.ledger_id, bookie_id, size, members))
     return found
 
 
 def plan(
-    disks: Mapping[BookieId, Disk],
-    pieces: Iterable[Piece],
+    disks: Mapping[BookieId, BookieDisk],
+    pieces: Iterable[HeldLedger],
     tolerance: float,
     forbidden: Collection[tuple[LedgerId, BookieId]] = (),
 ) -> list[Move]:
@@ -70,7 +70,7 @@ def plan(
         forbidden: ledgers, and who must not get them.
     """
     used = {b: 1 - disk.free_bytes / max(1, disk.total_bytes) for b, disk in disks.items()}
-    held: dict[BookieId, list[Piece]] = {b: [] for b in disks}
+    held: dict[BookieId, list[HeldLedger]] = {b: [] for b in disks}
     for piece in sorted(pieces, key=lambda piece: (-piece.size_bytes, piece.ledger_id)):
         if piece.bookie_id in held:
             held[piece.bookie_id].append(piece)
@@ -88,9 +88,9 @@ def plan(
 
 
 def _step(
-    disks: Mapping[BookieId, Disk],
+    disks: Mapping[BookieId, BookieDisk],
     used: Mapping[BookieId, float],
-    held: Mapping[BookieId, list[Piece]],
+    held: Mapping[BookieId, list[HeldLedger]],
     done: Collection[LedgerId],
     tolerance: float,
     forbidden: Collection[tuple[LedgerId, BookieId]],

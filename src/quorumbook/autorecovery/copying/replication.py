@@ -34,7 +34,7 @@ from quorumbook.ledger.machines.copy import (
     CopyFailed,
     CopyState,
     ReadEntries,
-    Release,
+    ReleaseBatch,
     WriteEntries,
 )
 from quorumbook.protocol.digest import Digester
@@ -116,7 +116,7 @@ class Copier:
                 self._spawn(self._write(effect))
             elif isinstance(effect, CheckEntries):
                 self._spawn(self._check(effect))
-            elif isinstance(effect, Release):
+            elif isinstance(effect, ReleaseBatch):
                 del self._held[effect.batch]
             elif isinstance(effect, Copied) and not self._done.done():
                 self._done.set_result(None)

@@ -34,7 +34,7 @@ _LOOK_AGAIN_S = 0.02
 _PAUSE_NS = 100_000_000
 
 
-class Reader(Protocol):
+class ReadingConnection(Protocol):
     """A connection that reads."""
 
     #: Bytes that its reads under way are believed to return.
@@ -54,7 +54,7 @@ class Reader(Protocol):
         """Cut it."""
 
 
-_ReaderT = TypeVar("_ReaderT", bound=Reader)
+_ReaderT = TypeVar("_ReaderT", bound=ReadingConnection)
 
 
 class _Unread:

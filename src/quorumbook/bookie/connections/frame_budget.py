@@ -18,7 +18,7 @@ LARGE_BYTES = 256 * 1024
 _PROGRESS_BYTES = 64 * 1024
 
 
-class Sender(Protocol):
+class SendingConnection(Protocol):
     """A connection that sends frames."""
 
     is_open: bool
@@ -30,7 +30,7 @@ class Sender(Protocol):
         """What has come of the frame that is incomplete."""
 
 
-_SenderT = TypeVar("_SenderT", bound=Sender)
+_SenderT = TypeVar("_SenderT", bound=SendingConnection)
 
 
 class FrameBudget(Generic[_SenderT]):

@@ -27,7 +27,7 @@ _OTHER_DESCRIPTORS = 96
 DESCRIPTORS_MIN = 256
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """How many there may be."""
 
     in_all: int
@@ -35,7 +35,9 @@ class Limits(NamedTuple):
     unproven: int
 
 
-def limits_within(descriptors: int, in_all: int, by_address: int, unproven: int) -> Limits:
+def limits_within(
+    descriptors: int, in_all: int, by_address: int, unproven: int
+) -> ConnectionLimits:
     """Return the limits of a process with so many descriptors.
 
     Args:
@@ -47,7 +49,7 @@ def limits_within(descriptors: int, in_all: int, by_address: int, unproven: int)
     most = descriptors - storage_descriptors(descriptors)
     in_all = min(in_all or most, most)
     half = max(in_all // 2, 1)
-    return Limits(in_all, by_address or half, unproven or half)
+    return ConnectionLimits(in_all, by_address or half, unproven or half)
 
 
 def storage_descriptors(descriptors: int) -> int:
@@ -85,7 +87,7 @@ def place_of(host: str) -> str:
 class Places(Generic[T]):
     """The connections there are."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._place_of: dict[T, str] = {}
         self._counts: dict[str, int] = {}

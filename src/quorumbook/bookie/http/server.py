@@ -50,7 +50,7 @@ _CHALLENGE = "WWW-Authenticate: Bearer\r\n"
 _NUMBER_MAX = 2**63 - 1
 
 
-class BadRequestError(Exception):
+class BadHttpRequestError(Exception):
     """A page cannot be asked like this; the text says why."""
 
 
@@ -63,7 +63,7 @@ def whole_number(text: str, name: str) -> int:
     # The length first: to read a number of many digits takes long, and of more than 4300 fails.
     if len(text) <= 19 and text.isascii() and text.isdigit() and int(text) <= _NUMBER_MAX:
         return int(text)
-    raise BadRequestError(f"{name} must be a number from 0 to {_NUMBER_MAX}, not {text!r:.40}")
+    raise BadHttpRequestError(f"{name} must be a number from 0 to {_NUMBER_MAX}, not {text!r:.40}")
 
 
 class _HttpConnection(asyncio.Protocol):
@@ -86,7 +86,7 @@ class _HttpConnection(asyncio.Protocol):
         self._head += data
         try:
             missing = _missing(self._head)
-        except BadRequestError as error:
+        except BadHttpRequestError as error:
             self._send("GET", 400, _TEXT, f"{error}\n".encode())
             return
         if missing > 0:
@@ -134,7 +134,7 @@ class _HttpConnection(asyncio.Protocol):
         status, answer = 200, cast(object, None)
         try:
             status, answer = await page(method, target, body)
-        except BadRequestError as error:
+        except BadHttpRequestError as error:
             status, answer = 400, {"error": str(error)}
         except Exception:
             _log.exception("%s failed", target)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from quorumbook.bookie.connections.connection import Connection
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.bookie.requests.reads import Reads
+from quorumbook.bookie.requests.reads import ReadRequests
 from quorumbook.env import patience
 from quorumbook.ids import INVALID_ENTRY_ID, LedgerId
 from quorumbook.protocol import answers
@@ -59,7 +59,11 @@ class LongPolls:
     """All readers who wait, by ledger."""
 
     def __init__(
-        self, options: BookieOptions, storage: LedgerStorage, metrics: BookieMetrics, reads: Reads
+        self,
+        options: BookieOptions,
+        storage: LedgerStorage,
+        metrics: BookieMetrics,
+        reads: ReadRequests,
     ) -> None:
         self._options = options
         self._storage = storage

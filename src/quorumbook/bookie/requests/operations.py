@@ -20,7 +20,7 @@ from quorumbook.bookie.requests.adds import Adds
 from quorumbook.bookie.requests.arrivals import Arrivals
 from quorumbook.bookie.requests.long_poll import LongPolls
 from quorumbook.bookie.requests.lookups import Lookups
-from quorumbook.bookie.requests.reads import Reads
+from quorumbook.bookie.requests.reads import ReadRequests
 from quorumbook.env import Env
 from quorumbook.protocol import answers
 from quorumbook.protocol.requests import (
@@ -66,7 +66,7 @@ class Operations:
         self.adds = Adds(env, options, storage, metrics, disks.writability)
         arrivals = Arrivals(options, storage)
         lookups = Lookups(storage, self._done)
-        self.reads = Reads(env, options, storage, metrics, arrivals, self._fenced, lookups)
+        self.reads = ReadRequests(env, options, storage, metrics, arrivals, self._fenced, lookups)
         self.polls = LongPolls(options, storage, metrics, self.reads)
         self._others: dict[type[Request], Callable[[Connection, Any, int], None]] = {
             WriteLAC: self._write_lac,

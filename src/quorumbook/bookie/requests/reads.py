@@ -136,7 +136,7 @@ def _count_of(waiting: WaitingRead) -> int:
     return len(request.entry_ids) if isinstance(request, ReadRun) else 1
 
 
-class Reads:
+class ReadRequests:
     """Carries out reads.
 
     Args:

@@ -38,19 +38,19 @@ from quorumbook.protocol.digest import master_key
 from quorumbook.storage.adoption import give_back as give_back_files
 from quorumbook.storage.adoption.adopt import (
     ADOPTED_KIND_KEY,
-    Note,
+    AdoptionNote,
     apply,
     demand_not_ours,
     note_path,
     read_note,
     settle,
 )
-from quorumbook.storage.adoption.survey import Draft, Places, demand_whole, survey
+from quorumbook.storage.adoption.survey import PeerPlaces, SurveyDraft, demand_whole, survey
 from quorumbook.storage.directories.places import LOCK_NAME, Directories, make_the_peers
 from quorumbook.storage.index.files import BUILDING_SUFFIX
 from quorumbook.storage.index.peer_parts import DB, SORTED, index_kinds
 from quorumbook.storage.index.reader import IndexReader
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 _LOOK_UPS_AT_A_TIME = 64
 
@@ -76,9 +76,9 @@ class AdoptionReport:
     is_done: bool = False
 
 
-def places_of(options: BookieOptions) -> Places:
+def places_of(options: BookieOptions) -> PeerPlaces:
     """Return where a bookie's files are by its options."""
-    return Places(
+    return PeerPlaces(
         options.journal_directories,
         options.ledger_directories,
         options.index_directories,
@@ -197,7 +197,7 @@ async def _identify(
     return AdoptionReport(bookie_id, instance_id)
 
 
-def _kind(env: Env, places: Places, storage: str | None, without_index: bool) -> str | None:
+def _kind(env: Env, places: PeerPlaces, storage: str | None, without_index: bool) -> str | None:
     """Decide whose index is read."""
     if without_index:
         return None
@@ -218,7 +218,7 @@ def _kind(env: Env, places: Places, storage: str | None, without_index: bool) ->
 async def _prepare(
     env: Env,
     worker: Worker,
-    places: Places,
+    places: PeerPlaces,
     store: MetadataStore,
     report: AdoptionReport,
     *,
@@ -226,7 +226,7 @@ async def _prepare(
     kind: str | None,
     entry_size_max: int,
     accept_damage: bool,
-) -> Note:
+) -> AdoptionNote:
     draft = await run_job(
         worker,
         lambda: survey(env, places, index_path, kind=kind, entry_size_max=entry_size_max),
@@ -265,10 +265,10 @@ async def _known(
 
 
 def _kept(
-    draft: Draft, known: dict[LedgerId, LedgerMetadata], bookie_id: BookieId
-) -> list[LedgerState]:
+    draft: SurveyDraft, known: dict[LedgerId, LedgerMetadata], bookie_id: BookieId
+) -> list[StoredLedger]:
     """Return states for the unexplained ledgers that are this bookie's; note the damage."""
-    kept: list[LedgerState] = []
+    kept: list[StoredLedger] = []
     for ledger_id in draft.unexplained:
         metadata = known.get(ledger_id)
         if metadata is None or not any(
@@ -277,7 +277,7 @@ def _kept(
             continue
         is_open = not metadata.is_closed
         key = b"" if metadata.password is None else master_key(metadata.password)
-        kept.append(LedgerState(ledger_id, key, is_fenced=is_open, is_in_limbo=is_open))
+        kept.append(StoredLedger(ledger_id, key, is_fenced=is_open, is_in_limbo=is_open))
         if draft.kind is not None:
             draft.damage.append(
                 f"ledger {ledger_id}: the metadata knows it and its entries are here, but the "
@@ -288,7 +288,7 @@ def _kept(
     return kept
 
 
-def _fill(report: AdoptionReport, draft: Draft, kept: Sequence[LedgerState]) -> None:
+def _fill(report: AdoptionReport, draft: SurveyDraft, kept: Sequence[StoredLedger]) -> None:
     report.index = draft.kind or "none"
     report.ledgers = draft.known + len(kept)
     report.fenced = draft.fenced + sum(state.is_fenced for state in kept)
@@ -376,7 +376,7 @@ async def _return(
     env: Env,
     worker: Worker,
     directories: Directories,
-    places: Places,
+    places: PeerPlaces,
     store: MetadataStore,
     found: AdoptionReport,
     storage: str | None,

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import FORMATS
 
 STORAGES = ("sorted", "db")
 
 
-@click.command(cls=Command, forms=FORMATS, has_peer_file=True)
+@click.command(cls=ClusterCommand, forms=FORMATS, has_peer_file=True)
 @click.option("--apply", "is_applied", is_flag=True, help="Do it; without, only say what is found.")
 @click.option(
     "--storage", type=click.Choice(STORAGES), help="Whose index counts, if two are there."
@@ -30,7 +30,11 @@ STORAGES = ("sorted", "db")
 )  # fmt: skip
 @click.pass_obj
 def adopt(
-    call: Call, is_applied: bool, storage: str | None, without_index: bool, accept_damage: bool
+    call: Call,
+    is_applied: bool,
+    storage: str | None,
+    without_index: bool,
+    accept_damage: bool,
 ) -> None:
     """Take a stopped Java bookie's directories over."""
     from quorumbook.bookie.stopped.adoption import adopt as take_over
@@ -63,7 +67,7 @@ def adopt(
         call.note("nothing was changed; --apply takes the directories over")
 
 
-@click.command("give-back", cls=Command, forms=FORMATS, has_peer_file=True)
+@click.command("give-back", cls=ClusterCommand, forms=FORMATS, has_peer_file=True)
 @click.option("--apply", "is_applied", is_flag=True, help="Do it; without, only say what is there.")
 @click.option(
     "--storage", type=click.Choice(STORAGES), help="The storage that the Java bookie runs."

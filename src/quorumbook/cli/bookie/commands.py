@@ -15,7 +15,7 @@ from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold
 from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
 from quorumbook.cli.bookie.recovery_process import auto_recovery
 from quorumbook.cli.bookie.state import READ_ONLY_PATH, can_stop, readonly
-from quorumbook.cli.common import Call, Command, configure_logging
+from quorumbook.cli.common import Call, ClusterCommand, configure_logging
 from quorumbook.cli.http_client import http_in, look
 from quorumbook.cli.output import FORMATS
 from quorumbook.cli.stopping import stop_wanted
@@ -38,7 +38,7 @@ for command in (
     bookie.add_command(command)
 
 
-@bookie.command(cls=Command, forms=FORMATS, has_peer_file=True)
+@bookie.command(cls=ClusterCommand, forms=FORMATS, has_peer_file=True)
 @click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 is a free port.")
 @click.option("--data-dir", metavar="DIR", help="Where journal and ledgers are kept.")
 @click.option("--advertised-address", metavar="A", help="What clients connect to.")
@@ -135,7 +135,7 @@ def _announce(call: Call, server: Bookie) -> None:
     sys.stdout.flush()
 
 
-@bookie.command(cls=Command)
+@bookie.command(cls=ClusterCommand)
 @click.option("--disks", is_flag=True, help="Their directories instead: how full, and how fast.")
 @click.pass_obj
 def ls(call: Call, disks: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import FOUND
 from quorumbook.cli.output import FORMATS, TABLE, Row
 
@@ -27,7 +27,9 @@ def disk() -> None:
 
 
 def _command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
-    return disk.command(name, cls=Command, forms=FORMATS, has_metadata=False, has_peer_file=True)
+    return disk.command(
+        name, cls=ClusterCommand, forms=FORMATS, has_metadata=False, has_peer_file=True
+    )
 
 
 @_command()

@@ -6,12 +6,12 @@ from urllib.parse import quote
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.http_client import address_of, change, look
 from quorumbook.config import OPTIONS
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("bookie")
 @click.option("--minor", is_flag=True, help="With a minor compaction.")
 @click.option("--major", is_flag=True, help="With a major compaction.")
@@ -37,7 +37,7 @@ def gc(
     call.output.record(look(address, "/api/v1/bookie/gc_details"))
 
 
-@click.command("gc-hold", cls=Command)
+@click.command("gc-hold", cls=ClusterCommand)
 @click.argument("bookie")
 @click.option("--approve", metavar="SET", help="Let exactly this set of ledgers be deleted.")
 @click.pass_obj
@@ -51,7 +51,7 @@ def gc_hold(call: Call, bookie: str, approve: str | None) -> None:
     call.output.record(state)
 
 
-@click.command("explain-gc", cls=Command)
+@click.command("explain-gc", cls=ClusterCommand)
 @click.argument("bookie")
 @click.pass_obj
 def explain_gc(call: Call, bookie: str) -> None:
@@ -63,7 +63,7 @@ def explain_gc(call: Call, bookie: str) -> None:
     )
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("bookie")
 @click.option("--now", is_flag=True, help="Begin to read all of it now.")
 @click.pass_obj
@@ -73,7 +73,7 @@ def scrub(call: Call, bookie: str, now: bool) -> None:
     call.output.record(change(call, address, path) if now else look(address, path))
 
 
-@click.command("background-io", cls=Command)
+@click.command("background-io", cls=ClusterCommand)
 @click.argument("bookie")
 @click.option("--rate-bytes", metavar="SIZE", help="The rate from now on; 0 sets no limit.")
 @click.pass_obj

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import NOT_NOW
 from quorumbook.cli.progress import progress
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
-    from quorumbook.autorecovery.copying.balance import Disk, Move
+    from quorumbook.autorecovery.copying.balance import BookieDisk, Move
     from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Share
     from quorumbook.ids import BookieId, LedgerId
 
@@ -33,20 +33,24 @@ _skip_open = click.option(
 _LINE_EVERY_S = 10.0
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("bookies", nargs=-1, required=True)
 @_dry_run
 @_skip_open
 @click.option("--delete-cookie", is_flag=True, help="Forget the bookies once nothing names them.")
 @click.pass_obj
 def recover(
-    call: Call, bookies: Sequence[BookieId], dry_run: bool, skip_open: bool, delete_cookie: bool
+    call: Call,
+    bookies: Sequence[BookieId],
+    dry_run: bool,
+    skip_open: bool,
+    delete_cookie: bool,
 ) -> int:
     """Copy what lost bookies held from the other replicas to others."""
     return call.run(_leave(call, bookies, dry_run, skip_open, delete_cookie, is_lost=True))
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("bookie")
 @_dry_run
 @_skip_open
@@ -56,7 +60,7 @@ def drain(call: Call, bookie: BookieId, dry_run: bool, skip_open: bool) -> int:
     return call.run(_leave(call, [bookie], dry_run, skip_open, False, is_lost=False))
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("bookie")
 @_dry_run
 @_skip_open
@@ -66,7 +70,7 @@ def decommission(call: Call, bookie: BookieId, dry_run: bool, skip_open: bool) -
     return call.run(_decommission(call, bookie, dry_run, skip_open))
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @_dry_run
 @click.option(
     "--within", type=click.FloatRange(0.001, 1), default=0.05, show_default=True,
@@ -330,9 +334,9 @@ def _move_row(move: Move) -> dict[str, object]:
     }
 
 
-async def _disks(client: BookKeeper) -> AsyncIterator[tuple[BookieId, Disk]]:
+async def _disks(client: BookKeeper) -> AsyncIterator[tuple[BookieId, BookieDisk]]:
     """Yield the disks of the writable bookies."""
-    from quorumbook.autorecovery.copying.balance import Disk
+    from quorumbook.autorecovery.copying.balance import BookieDisk
     from quorumbook.protocol.v3 import client as v3
 
     for bookie in sorted((await client.bookies())[0]):
@@ -340,4 +344,4 @@ async def _disks(client: BookKeeper) -> AsyncIterator[tuple[BookieId, Disk]]:
             "its disk space", v3.encode_bookie_info
         )
         if response.total_disk_bytes:
-            yield bookie, Disk(response.total_disk_bytes, response.free_disk_bytes or 0)
+            yield bookie, BookieDisk(response.total_disk_bytes, response.free_disk_bytes or 0)

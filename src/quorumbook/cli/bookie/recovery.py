@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.bookie.recovery_process import run
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.errors import MetadataFormatError, NoAuditorError
 from quorumbook.metadata.cluster import read_instance_id
 
@@ -31,7 +31,7 @@ def recovery() -> None:
 recovery.add_command(run)
 
 
-@recovery.command(cls=Command)
+@recovery.command(cls=ClusterCommand)
 @click.option("--missing-on", "missing_on", metavar="BOOKIE", help="Only where this one's lack.")
 @click.option("--not-missing-on", metavar="BOOKIE", help="Only where this one's don't.")
 @click.option("--count", "is_count", is_flag=True, help="Print how many there are.")
@@ -52,35 +52,35 @@ def underreplicated(
         call.run(_list(call, is_wanted))
 
 
-@recovery.command(cls=Command)
+@recovery.command(cls=ClusterCommand)
 @click.pass_obj
 def status(call: Call) -> None:
     """Show whether ledgers are repaired, who is auditor, and what it checked when."""
     call.output.record(call.run(_status(call)))
 
 
-@recovery.command(cls=Command)
+@recovery.command(cls=ClusterCommand)
 @click.pass_obj
 def enable(call: Call) -> None:
     """Have ledgers audited and repaired again."""
     call.output.record(call.run(_switch(call, is_enabled=True)))
 
 
-@recovery.command(cls=Command)
+@recovery.command(cls=ClusterCommand)
 @click.pass_obj
 def disable(call: Call) -> None:
     """Have no ledger audited or repaired until `enable`."""
     call.output.record(call.run(_switch(call, is_enabled=False)))
 
 
-@recovery.command(cls=Command)
+@recovery.command(cls=ClusterCommand)
 @click.pass_obj
 def auditor(call: Call) -> None:
     """Print who is auditor."""
     call.output.record({"auditor": call.run(_auditor(call))})
 
 
-@recovery.command(cls=Command)
+@recovery.command(cls=ClusterCommand)
 @click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
 @click.pass_obj
 def delay(call: Call, seconds: int | None) -> None:
@@ -88,7 +88,7 @@ def delay(call: Call, seconds: int | None) -> None:
     call.output.record({"lost_bookie_delay_s": call.run(_delay(call, seconds))})
 
 
-@recovery.command(cls=Command)
+@recovery.command(cls=ClusterCommand)
 @click.option(
     "--check", "checks", type=click.Choice(list(_CHECKS)), multiple=True,
     help="Instead, have the auditor begin this check; more than one may be named.",
@@ -140,7 +140,7 @@ async def _list(call: Call, is_wanted: Callable[[Mark], bool]) -> None:
 async def _status(call: Call) -> Row:
     from quorumbook.metadata.election import current_leader
     from quorumbook.metadata.paths import TreePaths
-    from quorumbook.metadata.recovery.switches import Check
+    from quorumbook.metadata.recovery.switches import PeriodicCheck
 
     async with _opened(call) as (store, queue):
         await read_instance_id(store)
@@ -148,9 +148,9 @@ async def _status(call: Call) -> Row:
             "enabled": await queue.is_enabled(),
             "auditor": await current_leader(store, TreePaths(store.ledgers_root).auditor_election),
             "lost_bookie_delay_s": await queue.lost_bookie_delay_s(),
-            "checked_ledgers_at_ms": await queue.checked_at_ms(Check.ALL_LEDGERS),
-            "checked_placement_at_ms": await queue.checked_at_ms(Check.PLACEMENT),
-            "checked_replicas_at_ms": await queue.checked_at_ms(Check.REPLICAS),
+            "checked_ledgers_at_ms": await queue.checked_at_ms(PeriodicCheck.ALL_LEDGERS),
+            "checked_placement_at_ms": await queue.checked_at_ms(PeriodicCheck.PLACEMENT),
+            "checked_replicas_at_ms": await queue.checked_at_ms(PeriodicCheck.REPLICAS),
         }
 
 
@@ -181,14 +181,14 @@ async def _delay(call: Call, seconds: int | None) -> int | None:
 
 
 async def _trigger(call: Call, checks: Sequence[str]) -> Row:
-    from quorumbook.metadata.recovery.switches import Check
+    from quorumbook.metadata.recovery.switches import PeriodicCheck
 
     found = await _auditor(call)
     async with _opened(call) as (_store, queue):
         if not await queue.is_enabled():
             raise NoAuditorError("auditing is switched off; `quorumbook recovery enable` allows it")
         for name in checks:
-            await queue.set_checked_at_ms(Check[_CHECKS[name]], 0)
+            await queue.set_checked_at_ms(PeriodicCheck[_CHECKS[name]], 0)
         if not checks:
             await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
     return {"auditor": found, "triggered": list(checks) or ["lost-bookies"]}

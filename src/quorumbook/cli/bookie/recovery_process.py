@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command, configure_logging
+from quorumbook.cli.common import Call, ClusterCommand, configure_logging
 from quorumbook.cli.stopping import stop_wanted
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quorumbook.env import Env
 
 
-@click.command(cls=Command, has_peer_file=True)
+@click.command(cls=ClusterCommand, has_peer_file=True)
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.pass_obj
 def run(call: Call, stop_with_parent: bool) -> None:

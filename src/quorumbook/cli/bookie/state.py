@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import REFUSED
 from quorumbook.cli.http_client import address_of, change, look
 from quorumbook.errors import MetadataFormatError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("action", type=click.Choice(["on", "off", "status"]))
 @click.argument("bookie")
 @click.option("--reason", default="no reason given", help="Why; it is kept and shown.")
@@ -42,7 +42,7 @@ def readonly(call: Call, action: str, bookie: BookieId, reason: str, dry_run: bo
     return 0
 
 
-@click.command("can-stop", cls=Command)
+@click.command("can-stop", cls=ClusterCommand)
 @click.argument("bookie")
 @click.option(
     "--copies", type=click.IntRange(1), default=1, show_default=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from quorumbook.cli.cluster.racks import racks
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 
 
 @click.group()
@@ -16,7 +16,7 @@ def cluster() -> None:
 cluster.add_command(racks)
 
 
-@cluster.command(cls=Command)
+@cluster.command(cls=ClusterCommand)
 @click.option(
     "--if-missing", is_flag=True, help="Succeed without a change if there is a cluster already."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def metadata() -> None:
     """Move a cluster's metadata to another store, or into a file."""
 
 
-@metadata.command(cls=Command, has_metadata=False)
+@metadata.command(cls=ClusterCommand, has_metadata=False)
 @click.argument("source", metavar="FROM")
 @click.argument("file", metavar="FILE")
 @_ONLINE
@@ -48,7 +48,7 @@ def dump(call: Call, source: str, file: str, online: bool) -> None:
     _tell(call, {"file": file}, summary)
 
 
-@metadata.command(cls=Command, has_metadata=False)
+@metadata.command(cls=ClusterCommand, has_metadata=False)
 @click.argument("file", metavar="FILE")
 @click.argument("target", metavar="TO")
 @click.option(
@@ -68,7 +68,7 @@ def restore(call: Call, file: str, target: str, skip_ids: bool) -> None:
     _tell(call, {"metadata": target}, summary)
 
 
-@metadata.command(cls=Command, has_metadata=False)
+@metadata.command(cls=ClusterCommand, has_metadata=False)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @_ONLINE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 
 if TYPE_CHECKING:
     from quorumbook.metadata.store import MetadataStore
@@ -19,7 +19,7 @@ def racks() -> None:
     """Say in which rack, region or zone bookies stand."""
 
 
-@racks.command("ls", cls=Command)
+@racks.command("ls", cls=ClusterCommand)
 @click.pass_obj
 def ls(call: Call) -> None:
     """List the bookies and where they stand.
@@ -34,7 +34,7 @@ def ls(call: Call) -> None:
     )
 
 
-@racks.command("set", cls=Command)
+@racks.command("set", cls=ClusterCommand)
 @click.argument("rows", nargs=-1, required=True, metavar="BOOKIE=LOCATION...")
 @click.pass_obj
 def set_(call: Call, rows: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ def set_(call: Call, rows: Sequence[str]) -> None:
     call.run(run())
 
 
-@racks.command("remove", cls=Command)
+@racks.command("remove", cls=ClusterCommand)
 @click.argument("names", nargs=-1, required=True, metavar="BOOKIE...")
 @click.pass_obj
 def remove(call: Call, names: Sequence[str]) -> None:

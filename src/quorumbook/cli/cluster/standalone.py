@@ -21,13 +21,13 @@ import click
 
 from quorumbook.cli.cluster.commands import init_cluster
 from quorumbook.cli.cluster.supervisor import BookieProcess, RecoveryProcess, Supervisor
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import TABLE
 from quorumbook.cli.ports import free_ports, refuse_used
 from quorumbook.errors import ConfigError, DirectoryLockedError
 
 
-@click.command(cls=Command, forms=("table", "json"), has_metadata=False)
+@click.command(cls=ClusterCommand, forms=("table", "json"), has_metadata=False)
 @click.option(
     "--bookies", type=click.IntRange(1, 64), default=3, show_default=True, help="How many bookies."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 
 if TYPE_CHECKING:
     from quorumbook.zookeeper_server import Member, ZooKeeperServer
@@ -23,7 +23,7 @@ def zookeeper() -> None:
     """Run a ZooKeeper for a cluster's metadata."""
 
 
-@zookeeper.command(cls=Command, has_metadata=False)
+@zookeeper.command(cls=ClusterCommand, has_metadata=False)
 @click.option("--data-dir", metavar="DIR", required=True, help="Where its data is kept.")
 @click.option("--port", type=click.IntRange(1, 65535), default=2181, show_default=True,
               help="Where clients reach it.")  # fmt: skip

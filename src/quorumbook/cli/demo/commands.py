@@ -27,10 +27,10 @@ import click
 
 from quorumbook.cli.cluster.commands import init_cluster
 from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, RecoveryProcess
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.demo import flights
-from quorumbook.cli.demo.healing import Healing, tell, verify_copies, watch
-from quorumbook.cli.ledger.appending import Appender
+from quorumbook.cli.demo.healing import HealingDemo, tell, verify_copies, watch
+from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.progress import progress
 from quorumbook.env.tasks import end
@@ -61,7 +61,7 @@ class Story:
     events_read: int = 0
     sha256_written: str = ""
     sha256_read: str = ""
-    healing: Healing = field(default_factory=Healing)
+    healing: HealingDemo = field(default_factory=HealingDemo)
     copies_verified: int = 0
     verify_s: float = 0.0
     #: After the healing.
@@ -82,7 +82,7 @@ class DemoFailedError(QuorumbookError):
     code = -1
 
 
-@click.command(cls=Command, forms=("table", "json"), has_metadata=False)
+@click.command(cls=ClusterCommand, forms=("table", "json"), has_metadata=False)
 @click.option("--keep", is_flag=True, help="Leave the cluster running and its data in place.")
 @click.pass_obj
 def demo(call: Call, keep: bool) -> None:
@@ -181,7 +181,7 @@ async def _write(
     async with call.connect() as bk:
         writer = await bk.create_ledger(**_SHAPE)
         story.ledger_id = writer.id
-        appender = Appender(writer, _Acks(story))
+        appender = EntryAppender(writer, _Acks(story))
         began = time.perf_counter()
         piece: list[bytes] = []
         with progress("writing", flights.COUNT) as advance:

@@ -37,7 +37,7 @@ class NotHealedError(QuorumbookError):
 
 
 @dataclass(slots=True)
-class Healing:
+class HealingDemo:
     """What was seen of it; times are seconds after the kill, None until it happened."""
 
     noticed_s: float | None = None
@@ -47,7 +47,7 @@ class Healing:
     copied: int = 0
 
 
-async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Healing) -> None:
+async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: HealingDemo) -> None:
     """Note what happens to a ledger until no fragment of it names a bookie that was just killed.
 
     Raises:
@@ -77,7 +77,9 @@ async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Heali
         queue.close()
 
 
-async def _count(context: Context, metadata: LedgerMetadata, lost: BookieId, seen: Healing) -> None:
+async def _count(
+    context: Context, metadata: LedgerMetadata, lost: BookieId, seen: HealingDemo
+) -> None:
     """Count the entries that a lost bookie should hold, and those that a new place has already."""
     from quorumbook.autorecovery.copying.verified_reads import listed_entries
 
@@ -100,7 +102,7 @@ async def _count(context: Context, metadata: LedgerMetadata, lost: BookieId, see
         seen.lacking, seen.copied = lacking, copied
 
 
-async def tell(watching: asyncio.Task[None], seen: Healing, say: Callable[[str], None]) -> None:
+async def tell(watching: asyncio.Task[None], seen: HealingDemo, say: Callable[[str], None]) -> None:
     """Say what has happened, and what happens from now on, until the ledger is healed."""
     told, is_noticed = -1, False
     while True:

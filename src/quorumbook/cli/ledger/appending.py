@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PIECES_UNDER_WAY = 16
 
 
-class Appender:
+class EntryAppender:
     """Sends pieces to a writer and calls back with each range of ids that is safe."""
 
     def __init__(self, writer: LedgerWriter, on_safe: Callable[[range], None]) -> None:

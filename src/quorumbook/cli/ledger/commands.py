@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import FAILED
-from quorumbook.cli.ledger.appending import Appender
+from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ledger.files import get, put
 from quorumbook.cli.ledger.metadata import ls, show
 from quorumbook.cli.ledger.options import (
@@ -46,7 +46,7 @@ for _command in (ls, show, put, get):
     ledger.add_command(_command)
 
 
-@ledger.command(cls=Command, form=RAW)
+@ledger.command(cls=ClusterCommand, form=RAW)
 @ledger_id_option
 @new_ledger
 @click.pass_obj
@@ -61,7 +61,7 @@ def create(call: Call, /, ledger_id: int | None, password: bytes, **shape: Any) 
     call.output.record({"ledger_id": call.run(run())})
 
 
-@ledger.command(cls=Command, form=RAW)
+@ledger.command(cls=ClusterCommand, form=RAW)
 @click.argument("words", nargs=-1, metavar="[ID] [FILE]...")
 @ledger_id_option
 @deferred_sync_option
@@ -93,7 +93,7 @@ def write(
     call.output.record({"ledger_id": row["ledger_id"]} if call.output.form == RAW else row)
 
 
-@ledger.command(cls=Command, form=RAW)
+@ledger.command(cls=ClusterCommand, form=RAW)
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.option("--first", type=click.IntRange(min=0), default=0, help="First entry [default: 0].")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry [default: the last one].")
@@ -137,7 +137,7 @@ def read(
     call.run(run())
 
 
-@ledger.command(cls=Command, form=RAW)
+@ledger.command(cls=ClusterCommand, form=RAW)
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.option("--first", type=click.IntRange(min=0), help="First entry [default: the next one].")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many entries.")
@@ -165,7 +165,7 @@ def tail(call: Call, ledger_id: int, first: int | None, count: int | None, passw
     call.run(run())
 
 
-@ledger.command(cls=Command)
+@ledger.command(cls=ClusterCommand)
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.option(
     "--accept-loss",
@@ -208,7 +208,7 @@ def recover(call: Call, ledger_id: int, accept_loss: bool, yes: bool, password: 
     call.output.record(call.run(run()))
 
 
-@ledger.command(cls=Command)
+@ledger.command(cls=ClusterCommand)
 @click.argument("ledger_ids", type=int, nargs=-1, required=True, metavar="ID...")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
@@ -297,7 +297,7 @@ async def _write(
 async def _append_lines(
     writer: LedgerWriter, files: Sequence[str], advance: Callable[[int], None]
 ) -> None:
-    appender = Appender(writer, lambda safe: advance(len(safe)))
+    appender = EntryAppender(writer, lambda safe: advance(len(safe)))
     async for lines in groups_of_lines(files):
         for start in range(0, len(lines), _PIECE_LINES):
             await appender.append(lines[start : start + _PIECE_LINES])

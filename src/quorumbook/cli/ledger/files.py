@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import click
 
-from quorumbook.cli.common import Call, Command
-from quorumbook.cli.ledger.appending import Appender
+from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ledger.options import (
     custom_metadata,
     new_ledger,
@@ -34,7 +34,7 @@ _ENTRY_BYTES = 256 * 1024
 _NAME = "file-name"
 
 
-@click.command(cls=Command, form=RAW)
+@click.command(cls=ClusterCommand, form=RAW)
 @click.argument("path", metavar="FILE")
 @new_ledger
 @click.pass_obj
@@ -49,7 +49,7 @@ def put(call: Call, /, path: str, password: bytes, **shape: Any) -> None:
     call.note(f"{row['bytes']} bytes in ledger {row['ledger_id']}, SHA-256 {row['sha256']}")
 
 
-@click.command(cls=Command, forms=())
+@click.command(cls=ClusterCommand, forms=())
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.option("--to", metavar="FILE", help="Write there [default: standard output].")
 @click.option("--recover", is_flag=True, help="Close the ledger first if its writer is gone.")
@@ -107,7 +107,7 @@ async def _put(call: Call, path: str, password: bytes, shape: dict[str, Any]) ->
         is_typed = path == "-" and sys.stdin.isatty()
         try:
             with progress("storing", total, is_bytes=True, is_wanted=not is_typed) as advance:
-                appender = Appender(writer, lambda _: None)
+                appender = EntryAppender(writer, lambda _: None)
                 async for chunk in chunks(path, _ENTRY_BYTES):
                     digest.update(chunk)
                     await appender.append([chunk])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import RAW, TABLE
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _STATES = ("open", "in-recovery", "closed")
 _COLUMNS = ("ledger_id", "state", "entries", "bytes", "quorums", "created", "custom_metadata")
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.option("--state", type=click.Choice(_STATES), help="Only ledgers in this state.")
 @click.option(
     "--custom", metavar="KEY[=VALUE]", multiple=True,
@@ -50,7 +50,7 @@ def ls(call: Call, state: str | None, custom: Sequence[str], bookie: str | None)
     call.run(call.output.stream(rows(), _COLUMNS, empty=empty))
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.pass_obj
 def show(call: Call, ledger_id: int) -> None:

@@ -28,7 +28,7 @@ import click
 
 from quorumbook.cli.cluster.commands import init_cluster
 from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, RecoveryProcess
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.demo import flights
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.spark.run import check_spark
@@ -55,7 +55,7 @@ class DemoFailedError(QuorumbookError):
     code = -1
 
 
-@click.command(cls=Command, forms=("table", "json"), has_metadata=False)
+@click.command(cls=ClusterCommand, forms=("table", "json"), has_metadata=False)
 @click.option(
     "--events", type=click.IntRange(1000, flights.COUNT), default=flights.COUNT,
     show_default=True, help="How many flights.",

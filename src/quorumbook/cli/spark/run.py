@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.progress import progress
 from quorumbook.errors import ConfigError, QuorumbookError
 
@@ -128,7 +128,7 @@ def of_namespace(
     return planned
 
 
-class JobCommand(Command):
+class JobCommand(ClusterCommand):
     """A command whose errors may be Spark's."""
 
     def _failed(self, error: BaseException, whole: BaseException, *, is_verbose: bool) -> int:

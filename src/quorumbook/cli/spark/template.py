@@ -10,11 +10,11 @@ import string
 import click
 
 import quorumbook.spark
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.spark.run import connection_of
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("directory", metavar="DIR")
 @click.option("--from", "source", metavar="STREAM", required=True, help="The stream it reads.")
 @click.option("--to", "target", metavar="STREAM", required=True, help="The stream it writes.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import FAILED, FOUND
 from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW
@@ -63,7 +63,7 @@ key_separator_option = click.option(
 )
 
 
-@stream.command(cls=Command, form=RAW)
+@stream.command(cls=ClusterCommand, form=RAW)
 @click.argument("prefix", default="", metavar="[PREFIX]")
 @namespace_option
 @click.pass_obj
@@ -80,7 +80,7 @@ def ls(call: Call, prefix: str, path: str) -> None:
     call.run(run())
 
 
-@stream.command(cls=Command, form=RAW)
+@stream.command(cls=ClusterCommand, form=RAW)
 @name_argument
 @click.option(
     "--policy", "policies", multiple=True, metavar="NAME=VALUE",
@@ -112,7 +112,7 @@ def create(
     call.run(run())
 
 
-@stream.command(cls=Command)
+@stream.command(cls=ClusterCommand)
 @name_argument
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--expect", type=click.IntRange(min=0), metavar="N",
@@ -171,7 +171,7 @@ def write(
     call.output.record(row)
 
 
-@stream.command(cls=Command, form=RAW)
+@stream.command(cls=ClusterCommand, form=RAW)
 @name_argument
 @click.option("--from", "start", default="earliest", metavar="WHERE", help=f"{WHERE} [earliest].")
 @decode_option
@@ -199,7 +199,7 @@ def read(
     return call.run(_print(call, path, name, partition, start, end, count, printer, options))
 
 
-@stream.command(cls=Command, form=RAW)
+@stream.command(cls=ClusterCommand, form=RAW)
 @name_argument
 @click.option("--from", "start", default="latest", metavar="WHERE", help=f"{WHERE} [latest].")
 @decode_option
@@ -247,7 +247,12 @@ async def _print(
 
 
 async def _print_batches(
-    call: Call, reader: StreamReader, count: int | None, printer: RecordPrinter, *, flushes: bool
+    call: Call,
+    reader: StreamReader,
+    count: int | None,
+    printer: RecordPrinter,
+    *,
+    flushes: bool,
 ) -> int:
     """Print batches, and return how many gaps were among them."""
     from quorumbook.streams import Notice
@@ -280,7 +285,7 @@ async def _print_partitions(
         left -= len(found)
 
 
-@stream.command(cls=Command)
+@stream.command(cls=ClusterCommand)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @forget_files_option

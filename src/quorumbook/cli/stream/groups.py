@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.stream.keeping import cursor_row
 from quorumbook.cli.stream.options import (
     WHERE,
@@ -23,7 +23,7 @@ _COLUMNS = ["group", "generation", "partition", "member", "position", "records",
             "acknowledged", "refused"]  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @name_argument
 @click.option("--group", metavar="GROUP", help="This one alone.")
 @click.option("--reset", nargs=2, metavar="GROUP WHERE",

@@ -31,7 +31,7 @@ _JSON_NAMES = ("text", "base64", "hex", "json", "key", "headers", "event_time_ms
 _READ_NAMES = ("partition", "sequence_id", "position", "appended_at_ms", "bytes")
 
 
-class Piece(NamedTuple):
+class InputPiece(NamedTuple):
     """Some records on their way into a stream."""
 
     payloads: list[bytes]
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 #: Makes records of lines.
-Form: TypeAlias = Callable[[list[bytes]], Piece]
+Form: TypeAlias = Callable[[list[bytes]], InputPiece]
 
 
 def line_form(key_separator: str | None, headers: Sequence[str]) -> Form:
@@ -49,14 +49,14 @@ def line_form(key_separator: str | None, headers: Sequence[str]) -> Form:
 
     given = tuple(map(_header, headers))
     if key_separator is None and not given:
-        return Piece
+        return InputPiece
     separator = (key_separator or "").encode()
 
-    def read(lines: list[bytes]) -> Piece:
+    def read(lines: list[bytes]) -> InputPiece:
         if not separator:
-            return Piece(lines, [Attributes(None, given)] * len(lines))
+            return InputPiece(lines, [Attributes(None, given)] * len(lines))
         parts = [line.partition(separator) for line in lines]
-        return Piece(
+        return InputPiece(
             [value if found else key for key, found, value in parts],
             [Attributes(key if found else None, given) for key, found, _ in parts],
         )
@@ -64,11 +64,11 @@ def line_form(key_separator: str | None, headers: Sequence[str]) -> Form:
     return read
 
 
-def json_form(lines: list[bytes]) -> Piece:
+def json_form(lines: list[bytes]) -> InputPiece:
     """Take each line as a JSON object such as ``stream read -o jsonl`` prints."""
     from quorumbook.streams import Attributes
 
-    piece = Piece([], [], [])
+    piece = InputPiece([], [], [])
     for line in filter(None, lines):
         try:
             row = json.loads(line)
@@ -176,7 +176,7 @@ def _is_large(payload: bytes) -> bool:
 
 async def _append_alone(
     writer: StreamWriter | PartitionedWriter,
-    piece: Piece,
+    piece: InputPiece,
     expect: int | None,
     advance: Callable[[int], None],
 ) -> None:

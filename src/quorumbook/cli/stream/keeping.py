@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.stream.options import (
     WHERE,
     forget_files_option,
@@ -28,7 +28,7 @@ _CURSOR_COLUMNS = ["cursor", "position", "records", "bytes", "age_s", "acknowled
                    "holds_retention", "overrun"]  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @name_argument
 @click.option("--reset", nargs=2, metavar="CURSOR WHERE",
               help=f"Make a cursor, or take it elsewhere: {WHERE}.")  # fmt: skip
@@ -119,7 +119,7 @@ async def cursor_row(cursor: Cursor) -> dict[str, object]:
     }
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and delete nothing.")
 @click.option("--every", "interval_s", type=click.FloatRange(min=0, min_open=True),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import RAW
 from quorumbook.cli.stream.options import name_argument, namespace_option, opened
 
@@ -22,7 +22,7 @@ def policy_texts(texts: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option("--policy", "policies", multiple=True, metavar="NAME=VALUE",
               help="Say so here; may be given several times.")  # fmt: skip
@@ -62,7 +62,7 @@ def policy(
     call.output.rows(call.run(run()), ["policy", "value", "from"])
 
 
-@click.command(cls=Command, form=RAW)
+@click.command(cls=ClusterCommand, form=RAW)
 @name_argument
 @click.option("--partitions", type=click.IntRange(min=1), required=True, metavar="N",
               help="How many it is to have; never fewer than it has.")  # fmt: skip
@@ -93,7 +93,7 @@ def _origin(key: str, own: object, shared: object, name: str | None) -> str:
     return "default" if getattr(own_or_shared, key) is None else "namespace"
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @click.option("--delete", is_flag=True,
               help="Mark what is found; delete what an earlier run has marked.")  # fmt: skip
 @click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=3600, show_default=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.common import Call, Command
+from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import RAW, TABLE
 from quorumbook.cli.stream.options import (
     name_argument,
@@ -33,7 +33,7 @@ _SEGMENT_COLUMNS = ["segment", "ledger_id", "state", "truncated", "first_sequenc
                     "first_txid", "last_txid", "first_active"]  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @name_argument
 @partition_option
 @namespace_option
@@ -90,7 +90,7 @@ def _shown(info: StreamInfo) -> dict[str, object]:
     }
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @name_argument
 @partition_option
 @namespace_option
@@ -132,7 +132,7 @@ async def _segment_rows(stream: Stream) -> list[dict[str, object]]:
     ]
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @name_argument
 @click.option("--before", "where", required=True, metavar="WHERE",
               help="The first record that stays: a position, seq:N, txid:N, or a time in ISO "
@@ -183,7 +183,7 @@ def truncate(
     call.output.rows(*call.run(run()), empty="nothing is before that")
 
 
-@click.command(cls=Command)
+@click.command(cls=ClusterCommand)
 @name_argument
 @partition_option
 @takeover_option

@@ -1,6 +1,6 @@
 """The bookies a client knows: who takes writes, where they listen, which ones are suspect.
 
-``Bookies`` watches the registrations, chooses ensembles and replacements from them, and keeps
+``ClientBookies`` watches the registrations, chooses ensembles and replacements from them, and keeps
 the channels to every bookie it talked to.  A bookie that failed is in quarantine: it is not
 chosen for new ensembles while enough others are there, and reads ask it last.  It ends early when
 the bookie is provably back: a connection that works ends what a broken connection began, a bookie
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from quorumbook.client.cluster.placement import Placement
+from quorumbook.client.cluster.placement import ClientPlacement
 from quorumbook.client.cluster.racks import RackSource
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.channels import ControlChannel
@@ -75,7 +75,7 @@ class _Quarantine:
     is_connection: bool
 
 
-class Bookies:
+class ClientBookies:
     """Registrations, quarantine and channels of one client."""
 
     def __init__(
@@ -92,7 +92,9 @@ class Bookies:
         self._options = options
         self._ticker = ticker
         #: Who is chosen, of those who can be.
-        self.placement = Placement(env, registrations, racks, options.placement, self._free_bytes)
+        self.placement = ClientPlacement(
+            env, registrations, racks, options.placement, self._free_bytes
+        )
         self._security = security
         self._writable: frozenset[BookieId] = frozenset()
         self._read_only: frozenset[BookieId] = frozenset()

@@ -1,6 +1,6 @@
 """What a client knows about bookies when it chooses some: where they stand, labels, free space.
 
-``Placement`` gathers it as far as the choice at hand needs it, and asks the pure policies of
+``ClientPlacement`` gathers it as far as the choice at hand needs it, and asks the pure policies of
 ``ledger.placement``.  Who is registered and who is in quarantine is ``bookies.py``'s to know.
 """
 
@@ -18,7 +18,7 @@ from quorumbook.errors import MetadataError, QuorumbookError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement import choice
-from quorumbook.ledger.placement.choice import Cluster
+from quorumbook.ledger.placement.choice import KnownBookies
 from quorumbook.ledger.placement.domains import AckDomains
 from quorumbook.ledger.placement.labels import (
     confined_to,
@@ -49,7 +49,7 @@ class ServiceInfos(Protocol):
         ...
 
 
-class Placement:
+class ClientPlacement:
     """Choices of one client."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Placement:
         writable: Collection[BookieId],
         labels: Mapping[str, str],
         members: Collection[BookieId] = (),
-    ) -> Cluster:
+    ) -> KnownBookies:
         everybody = {*writable, *members}
         await self._locate(everybody)
         if labels:
@@ -217,7 +217,7 @@ class Placement:
             await self._weigh(writable)
             free = {b: self._free.get(b, 0) for b in writable}
             shares = weights(free, self._options.max_weight_multiple)
-        return Cluster(
+        return KnownBookies(
             writable,
             {b: location for b in everybody if (location := self._location(b)) is not None},
             self._labels(everybody) if labels else {},

@@ -21,7 +21,7 @@ from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.client.writing.ensemble import EnsembleKeeper
 from quorumbook.client.writing.explicit_lac import LacPublisher
 from quorumbook.client.writing.pending import Group, PendingGroups
-from quorumbook.client.writing.positions import Position, stripe_of
+from quorumbook.client.writing.positions import EnsemblePosition, stripe_of
 from quorumbook.env import logger
 from quorumbook.errors import (
     AddQuorumTimeoutError,
@@ -38,10 +38,10 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId, EntryId
 from quorumbook.ledger.machines.append import AppendState
 from quorumbook.ledger.machines.append_effects import (
+    AppendFailed,
     ChangeEnsemble,
     Confirmed,
     DegradedWarning,
-    Failed,
     Send,
 )
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -117,8 +117,8 @@ class AddDriver:
         self._pending = PendingGroups()
         self._forcing: set[asyncio.Task[None]] = set()
         self._flush_waiters: deque[tuple[EntryId, asyncio.Future[None]]] = deque()
-        self._positions: list[Position] = []
-        self._position_of: dict[BookieId, Position] = {}
+        self._positions: list[EnsemblePosition] = []
+        self._position_of: dict[BookieId, EnsemblePosition] = {}
         self._bind_positions()
 
     # Packing and sending -------------------------------------------------------------------
@@ -171,7 +171,7 @@ class AddDriver:
             if part:
                 position.send(b"".join(part), len(part), now_ns)
 
-    def _send_again(self, position: Position, first: EntryId, last: EntryId) -> bool:
+    def _send_again(self, position: EnsemblePosition, first: EntryId, last: EntryId) -> bool:
         """Send unconfirmed entries to one bookie again; False if none is left of them."""
         metadata = self.state.metadata
         frames = self._pending.frames_of(
@@ -302,7 +302,7 @@ class AddDriver:
         self.window.give_back(0, 0, self._clogged_bytes())
 
     def _retry_shed(
-        self, position: Position, first: EntryId, last: EntryId, error: QuorumbookError
+        self, position: EnsemblePosition, first: EntryId, last: EntryId, error: QuorumbookError
     ) -> None:
         """Send again what an overloaded bookie refused.
 
@@ -322,7 +322,7 @@ class AddDriver:
         self._fail_position(position, error)
         self.act()
 
-    def _fail_position(self, position: Position, error: QuorumbookError) -> None:
+    def _fail_position(self, position: EnsemblePosition, error: QuorumbookError) -> None:
         position.forget()
         # A fence, or another's key, is the ledger's trouble and not the bookie's.
         if not isinstance(error, LedgerFencedError | UnauthorizedError | BookieUnavailableError):
@@ -351,7 +351,7 @@ class AddDriver:
                     ", ".join(effect.failed.values()),
                 )
                 self.keeper.start_watch()
-            elif isinstance(effect, Failed):
+            elif isinstance(effect, AppendFailed):
                 self._fail(effect.error)
 
     def _confirm(self, last_entry_id: EntryId) -> None:
@@ -402,7 +402,7 @@ class AddDriver:
             channel: Channel = bookies.fast(bookie_id)
             if self._is_deferred_sync:
                 channel = bookies.deferred(bookie_id)
-            self._positions.append(Position(index, bookie_id, channel, self._id, self))
+            self._positions.append(EnsemblePosition(index, bookie_id, channel, self._id, self))
         self._position_of = {position.bookie_id: position for position in self._positions}
 
     def _check(self, now_ns: int) -> bool:
@@ -449,7 +449,7 @@ class AddDriver:
                 if index not in failed and since_ns <= limit_ns:
                     self._on_silent(position, since_ns)
 
-    def _on_silent(self, position: Position, since_ns: int) -> None:
+    def _on_silent(self, position: EnsemblePosition, since_ns: int) -> None:
         error = RequestTimeoutError(
             f"bookie {position.bookie_id} did not answer an add within "
             f"{self._options.add_timeout_s:g} s",

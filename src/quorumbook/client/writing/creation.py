@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Protocol, Self
 
-from quorumbook.client.cluster.bookies import Bookies
+from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.context import Context
 from quorumbook.env import logger, patience
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError
@@ -156,7 +156,7 @@ class _Probe:
 
 
 async def _new_ensemble(
-    bookies: Bookies, shape: Shape, custom: Mapping[str, bytes], *, may_shrink: bool
+    bookies: ClientBookies, shape: Shape, custom: Mapping[str, bytes], *, may_shrink: bool
 ) -> tuple[BookieId, ...]:
     while True:
         try:

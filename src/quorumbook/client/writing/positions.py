@@ -19,7 +19,7 @@ from quorumbook.ids import BookieId, EntryId, LedgerId
 _MARK_DISTANCE_NS = 50_000_000
 
 
-class Position:
+class EnsemblePosition:
     """Adds under way to the bookie at one position."""
 
     __slots__ = (

@@ -62,11 +62,11 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import BookieId, EntryId
 from quorumbook.ledger.machines.append_effects import (
+    AppendFailed,
     ChangeEnsemble,
     Confirmed,
     DegradedWarning,
     Effect,
-    Failed,
     Send,
 )
 from quorumbook.ledger.machines.lengths import Lengths
@@ -81,12 +81,12 @@ from quorumbook.ledger.placement.schedule import (
 
 __all__ = [
     "FATAL_ERRORS",
+    "AppendFailed",
     "AppendState",
     "ChangeEnsemble",
     "Confirmed",
     "DegradedWarning",
     "Effect",
-    "Failed",
     "Send",
 ]
 
@@ -470,7 +470,7 @@ class AppendState:
         if self.error is None:
             self.error = error
             self._change = None
-            self._effects.append(Failed(error))
+            self._effects.append(AppendFailed(error))
 
     def close(self) -> None:
         """Take no more entries; pending ones may still succeed."""

@@ -43,10 +43,10 @@ class DegradedWarning:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class AppendFailed:
     """The writer is done for; the outcome of all pending entries is unknown."""
 
     error: QuorumbookError
 
 
-Effect: TypeAlias = Confirmed | ChangeEnsemble | Send | DegradedWarning | Failed
+Effect: TypeAlias = Confirmed | ChangeEnsemble | Send | DegradedWarning | AppendFailed

@@ -82,7 +82,7 @@ class CheckEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseBatch:
     """What was read of a batch is not needed any more."""
 
     batch: int
@@ -100,7 +100,7 @@ class CopyFailed:
     error: QuorumbookError
 
 
-Effect: TypeAlias = ReadEntries | WriteEntries | CheckEntries | Release | Copied | CopyFailed
+Effect: TypeAlias = ReadEntries | WriteEntries | CheckEntries | ReleaseBatch | Copied | CopyFailed
 
 
 def strands_to_move(
@@ -268,7 +268,7 @@ class CopyState:
         self.copied_entries += len(checked.entry_ids)
         if not checked.left:
             del self._batches[batch]
-            self._effects.append(Release(batch))
+            self._effects.append(ReleaseBatch(batch))
 
     def on_target_error(self, batch: int, position: int, error: QuorumbookError) -> None:
         """End the copy: a bookie does not take, or does not give back, what it is to store."""

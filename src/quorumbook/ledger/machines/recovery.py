@@ -66,11 +66,11 @@ from quorumbook.ledger.machines.recovery_effects import (
     Close,
     Done,
     Effect,
-    Failed,
     FenceRead,
     MarkInRecovery,
+    RecoveryFailed,
     RecoveryRead,
-    Release,
+    ReleasePayloads,
     WriteBack,
 )
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState, changed_fragments
@@ -86,12 +86,12 @@ __all__ = [
     "Close",
     "Done",
     "Effect",
-    "Failed",
     "FenceRead",
     "MarkInRecovery",
+    "RecoveryFailed",
     "RecoveryRead",
     "RecoveryState",
-    "Release",
+    "ReleasePayloads",
     "WriteBack",
 ]
 
@@ -400,7 +400,7 @@ class RecoveryState:
             del self._entries[done]
         if done > self.last_entry_id:
             self.last_entry_id = done
-            self._effects.append(Release(done))
+            self._effects.append(ReleasePayloads(done))
 
     def _choose(self) -> None:
         if self._wants_choice and not self._is_choosing:
@@ -488,7 +488,7 @@ class RecoveryState:
         if not self.is_done:
             self._phase = _Phase.OVER
             self.error = error
-            self._effects.append(Failed(error))
+            self._effects.append(RecoveryFailed(error))
 
     def _fail_undecided(self, reason: str, errors: list[QuorumbookError]) -> None:
         metadata = self._metadata

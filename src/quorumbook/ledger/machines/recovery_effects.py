@@ -45,7 +45,7 @@ class WriteBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleasePayloads:
     """Payloads up to this entry are not needed any more."""
 
     last_entry_id: EntryId
@@ -74,7 +74,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RecoveryFailed:
     """This recovery ends; the ledger stays in recovery and can be recovered again."""
 
     error: QuorumbookError
@@ -85,9 +85,9 @@ Effect: TypeAlias = (
     | FenceRead
     | RecoveryRead
     | WriteBack
-    | Release
+    | ReleasePayloads
     | ChooseReplacement
     | Close
     | Done
-    | Failed
+    | RecoveryFailed
 )

@@ -33,7 +33,7 @@ _REPAIRS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class KnownBookies:
     """What is known about bookies."""
 
     #: Those that take new entries.
@@ -53,7 +53,7 @@ class Cluster:
 def new_ensemble(
     policy: Policy,
     shape: Shape,
-    cluster: Cluster,
+    cluster: KnownBookies,
     wanted_labels: Mapping[str, str],
     excluded: Collection[BookieId],
     random: Randomness,
@@ -92,7 +92,7 @@ def replacements(
     shape: Shape,
     ensemble: Sequence[BookieId],
     failed: Mapping[int, BookieId],
-    cluster: Cluster,
+    cluster: KnownBookies,
     wanted_labels: Mapping[str, str],
     excluded: Collection[BookieId],
     random: Randomness,
@@ -131,7 +131,7 @@ def repaired(
     policy: Policy,
     shape: Shape,
     ensemble: Sequence[BookieId],
-    cluster: Cluster,
+    cluster: KnownBookies,
     wanted_labels: Mapping[str, str],
     excluded: Collection[BookieId],
     random: Randomness,
@@ -174,7 +174,7 @@ def judge(
     policy: Policy,
     shape: Shape,
     ensemble: Sequence[BookieId],
-    cluster: Cluster,
+    cluster: KnownBookies,
     wanted_labels: Mapping[str, str],
 ) -> Adherence:
     """Tell how far an ensemble keeps to its policy; a label that a member lacks breaks it."""
@@ -191,13 +191,13 @@ def judge(
 # -------------------------------------------------------------------------------------------
 
 
-def _place(policy: Policy, cluster: Cluster, bookie_id: BookieId) -> str:
+def _place(policy: Policy, cluster: KnownBookies, bookie_id: BookieId) -> str:
     return cluster.locations.get(bookie_id, policy.default_location)
 
 
 def _usable(
     policy: Policy,
-    cluster: Cluster,
+    cluster: KnownBookies,
     wanted_labels: Mapping[str, str],
     excluded: Collection[BookieId],
 ) -> frozenset[BookieId]:
@@ -212,7 +212,7 @@ def _usable(
 def _too_few(
     policy: Policy,
     size: int,
-    cluster: Cluster,
+    cluster: KnownBookies,
     wanted_labels: Mapping[str, str],
     excluded: Collection[BookieId],
 ) -> str:
@@ -238,7 +238,7 @@ def _replace(
     ensemble: Sequence[BookieId],
     failed: Mapping[int, BookieId],
     drawn: Sequence[BookieId],
-    cluster: Cluster,
+    cluster: KnownBookies,
 ) -> dict[int, BookieId] | None:
     if len(drawn) < len(failed):
         return None
@@ -258,7 +258,7 @@ def _fill(
     shape: Shape,
     slots: Sequence[BookieId | None],
     drawn: Sequence[BookieId],
-    cluster: Cluster,
+    cluster: KnownBookies,
     preference: Callable[[str], int],
     *,
     replaced: Sequence[BookieId] = (),

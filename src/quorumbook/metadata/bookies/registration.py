@@ -29,14 +29,14 @@ from quorumbook.metadata.nodes import OnceWatch, create_with_parents
 from quorumbook.metadata.paths import READ_ONLY_NAME, TreePaths
 from quorumbook.metadata.store import MetadataStore, Watch
 
-__all__ = ["BookieRegistration", "BookieServiceInfo", "Bookies", "Endpoint"]
+__all__ = ["BookieRegistration", "BookieServiceInfo", "Endpoint", "RegisteredBookies"]
 
 _log = logger("metadata.registration")
 _RETRY_FIRST_S = 0.1
 _RETRY_LAST_S = 5.0
 
 
-class Bookies(NamedTuple):
+class RegisteredBookies(NamedTuple):
     """The registered bookies; one that changes state may for a moment be in both."""
 
     writable: frozenset[BookieId]
@@ -118,7 +118,7 @@ class BookieRegistration:
         self._wanted = None
         await self._stop_restoring()
 
-    async def bookies(self, watch: Watch | None = None) -> Bookies:
+    async def bookies(self, watch: Watch | None = None) -> RegisteredBookies:
         """Return the registered bookies; the watch runs once, when one of the two sets changes.
 
         Raises:
@@ -134,7 +134,7 @@ class BookieRegistration:
         except NoSuchNodeError:
             # Its creation changes the children of ``available``, which are watched.
             read_only = []
-        return Bookies(
+        return RegisteredBookies(
             frozenset(name for name in writable if name != READ_ONLY_NAME), frozenset(read_only)
         )
 

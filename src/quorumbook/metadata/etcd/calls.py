@@ -44,7 +44,7 @@ _SEQUENCE = struct.Struct(">q")
 
 
 @dataclass(slots=True)
-class Call:
+class EtcdCall:
     """One operation on its way to etcd and back."""
 
     needs: Sequence[Need]
@@ -59,7 +59,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Step:
+class EtcdStep:
     """Something else that has its place in the order of operations: a session's begin or end."""
 
     work: Callable[[], Awaitable[Any]]
@@ -67,7 +67,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Session:
+class EtcdSession:
     """The present session of a store."""
 
     id: int = 0
@@ -90,7 +90,7 @@ class EtcdCalls:
         self,
         client: EtcdClient,
         env: Env,
-        session: Session,
+        session: EtcdSession,
         *,
         patience_s: float,
     ) -> None:
@@ -99,11 +99,11 @@ class EtcdCalls:
         self._session = session
         #: How long a request waits for an etcd that does not answer.
         self.patience_s = patience_s
-        self._waiting: deque[Call | Step] = deque()
+        self._waiting: deque[EtcdCall | EtcdStep] = deque()
         self._is_more = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
-    def submit(self, item: Call | Step) -> None:
+    def submit(self, item: EtcdCall | EtcdStep) -> None:
         """Hand in an operation."""
         self._waiting.append(item)
         self._is_more.set()
@@ -122,14 +122,14 @@ class EtcdCalls:
             while not self._waiting:
                 self._is_more.clear()
                 await self._is_more.wait()
-            if isinstance(self._waiting[0], Step):
+            if isinstance(self._waiting[0], EtcdStep):
                 step = self._waiting.popleft()
-                assert isinstance(step, Step)
+                assert isinstance(step, EtcdStep)
                 await self._take_step(step)
             elif batch := self._batch():
                 await self._carry_out(batch)
 
-    async def _take_step(self, step: Step) -> None:
+    async def _take_step(self, step: EtcdStep) -> None:
         try:
             result = await step.work()
         except Exception as error:
@@ -139,11 +139,11 @@ class EtcdCalls:
             if not step.future.done():
                 step.future.set_result(result)
 
-    def _batch(self) -> list[Call]:
+    def _batch(self) -> list[EtcdCall]:
         """Return the next operations, as many as fit into one transaction."""
-        batch: list[Call] = []
+        batch: list[EtcdCall] = []
         needs = size = 0
-        while self._waiting and isinstance(call := self._waiting[0], Call):
+        while self._waiting and isinstance(call := self._waiting[0], EtcdCall):
             needs += len(call.needs)
             size += call.size_bytes
             if batch and (needs > MULTI_LIMIT or size > _BATCH_BYTES):
@@ -154,7 +154,7 @@ class EtcdCalls:
                 batch.append(call)
         return batch
 
-    async def _carry_out(self, batch: list[Call]) -> None:
+    async def _carry_out(self, batch: list[EtcdCall]) -> None:
         view = None
         try:
             view = await self._transact(batch)
@@ -172,7 +172,7 @@ class EtcdCalls:
                 call.on_done(call.result, view.revision)
             call.future.set_result(call.result)
 
-    async def _transact(self, batch: list[Call]) -> EtcdView:
+    async def _transact(self, batch: list[EtcdCall]) -> EtcdView:
         assumed: set[str] = set()
         attempts = 0
         while True:
@@ -217,7 +217,7 @@ class EtcdCalls:
                 view.fill(responses, revision)
                 return
 
-    def _apply(self, call: Call, tree: EtcdTree, view: EtcdView) -> None:
+    def _apply(self, call: EtcdCall, tree: EtcdTree, view: EtcdView) -> None:
         call.result = call.error = None
         view.begin()
         if call.is_write and not self._session.is_living:

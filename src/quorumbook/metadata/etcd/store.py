@@ -31,7 +31,7 @@ from quorumbook.errors import (
     MetadataUnavailableError,
 )
 from quorumbook.metadata.etcd.address import EtcdAddress
-from quorumbook.metadata.etcd.calls import Call, EtcdCalls, Session, Step
+from quorumbook.metadata.etcd.calls import EtcdCall, EtcdCalls, EtcdSession, EtcdStep
 from quorumbook.metadata.etcd.client import (
     GRANT,
     REVOKE,
@@ -91,7 +91,7 @@ class EtcdStore:
         self._forked: LocalProtocolError | None = None
         watch(self)
         self._client = EtcdClient(address.endpoints, credentials(address.tls, env), address.login)
-        self._session = Session(on_over=self._tell_expired)
+        self._session = EtcdSession(on_over=self._tell_expired)
         self._calls = EtcdCalls(self._client, env, self._session, patience_s=_PATIENCE_S)
         self._watcher = EtcdWatcher(self._client, self._look_at, self._session_is_over)
         self._heartbeat = asyncio.ensure_future(self._beat())
@@ -131,7 +131,7 @@ class EtcdStore:
         """Begin another session if the present one is over."""
         self._check_open()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._calls.submit(Step(self._renew, future))
+        self._calls.submit(EtcdStep(self._renew, future))
         return await future
 
     def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -213,7 +213,7 @@ class EtcdStore:
             return
         self._on_expired.clear()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls.submit(Step(self._revoke, future))
+        self._calls.submit(EtcdStep(self._revoke, future))
         self._is_closed = True
         self._calls.patience_s = _CLOSE_PATIENCE_S
         self._heartbeat.cancel()
@@ -262,7 +262,7 @@ class EtcdStore:
     ) -> T:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.submit(Call(needs, work, future, is_write, size_bytes, on_done))
+        self._calls.submit(EtcdCall(needs, work, future, is_write, size_bytes, on_done))
         return await future
 
     def _check_open(self) -> None:

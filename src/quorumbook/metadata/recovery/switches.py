@@ -40,7 +40,7 @@ from quorumbook.protocol.messages import message_class
 _TYPE, _VERSION = "BASIC", 1
 
 
-class Check(Enum):
+class PeriodicCheck(Enum):
     """A check of the auditor's whose last time is remembered: its node, message and field."""
 
     ALL_LEDGERS = ("checkallledgersctime", "CheckAllLedgersFormat", "checkAllLedgersCTime")
@@ -134,7 +134,7 @@ class RecoverySwitches:
                 self._store, lambda: create_with_parents(self._store, path, data)
             )
 
-    async def checked_at_ms(self, check: Check, watch: Watch | None = None) -> int | None:
+    async def checked_at_ms(self, check: PeriodicCheck, watch: Watch | None = None) -> int | None:
         """Return when a check ended last; None if it never did.
 
         The watch runs when that changes.
@@ -153,7 +153,7 @@ class RecoverySwitches:
             raise MetadataFormatError(f"metadata node {path} cannot be understood") from error
         return int(getattr(message, field)) if message.HasField(field) else None
 
-    async def set_checked_at_ms(self, check: Check, ms: int) -> None:
+    async def set_checked_at_ms(self, check: PeriodicCheck, ms: int) -> None:
         """Remember when a check ended."""
         name, message_name, field = check.value
         await self._put(name, message_class(message_name)(**{field: ms}).SerializeToString())

@@ -14,7 +14,7 @@ from typing import TypeVar
 from quorumbook.env import Env
 from quorumbook.env.forks import watch
 from quorumbook.errors import LocalProtocolError
-from quorumbook.metadata.sqlite.thread import Call, SqliteThread
+from quorumbook.metadata.sqlite.thread import SqliteCall, SqliteThread
 from quorumbook.metadata.store import (
     ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
@@ -195,7 +195,7 @@ class SqliteStore:
         if self._is_closed:
             raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._thread.submit(Call(work, future, is_write, needs_session))
+        self._thread.submit(SqliteCall(work, future, is_write, needs_session))
         return await future
 
     def _now_ms(self) -> int:

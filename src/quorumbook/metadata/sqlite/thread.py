@@ -52,7 +52,7 @@ _HELD_LONG_NS = 100_000_000
 
 
 @dataclass(slots=True)
-class Call:
+class SqliteCall:
     """One operation on its way to the thread and back."""
 
     work: Callable[[], Any]
@@ -87,7 +87,9 @@ class SqliteThread:
         self._timeout_ns = int(session_timeout_s * 1e9)
         self._on_expired = on_expired
         self._loop = asyncio.get_running_loop()
-        self._mailbox: queue.SimpleQueue[Call | Callable[[], None] | None] = queue.SimpleQueue()
+        self._mailbox: queue.SimpleQueue[SqliteCall | Callable[[], None] | None] = (
+            queue.SimpleQueue()
+        )
         self._watches = WatchTable()
         self._new_watches: list[tuple[WatchKind, str, Watch, Any]] = []
         self._data_version = -1
@@ -105,7 +107,7 @@ class SqliteThread:
         self._thread.start()
         return self._started
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: SqliteCall) -> None:
         """Hand in an operation; from the loop."""
         self._mailbox.put(call)
 
@@ -179,16 +181,16 @@ class SqliteThread:
                 raise
         self._is_living = True
 
-    def _take(self) -> list[Call]:
+    def _take(self) -> list[SqliteCall]:
         """Wait for operations, or until something else is due."""
-        calls: list[Call] = []
+        calls: list[SqliteCall] = []
         try:
             item = self._mailbox.get(timeout=self._wait_s())
             while True:
                 if item is None:
                     self._is_stopping = True
                     break
-                if isinstance(item, Call):
+                if isinstance(item, SqliteCall):
                     calls.append(item)
                 else:
                     item()
@@ -203,7 +205,7 @@ class SqliteThread:
         until_beat_s = (self._beat_at_ns - self._clock.now_ns()) / 1e9
         return max(0.0, min(until_beat_s, _POLL_S) if self._watches else until_beat_s)
 
-    def _transact(self, calls: list[Call]) -> None:
+    def _transact(self, calls: list[SqliteCall]) -> None:
         """Carry out operations in one transaction, then tell whoever waits."""
         was_living = self._is_living
         session_before = self.session_id
@@ -256,7 +258,7 @@ class SqliteThread:
                 self._sessions.extend_others(self.session_id, held_ns)
         self._connection.execute("COMMIT")
 
-    def _carry_out(self, call: Call) -> None:
+    def _carry_out(self, call: SqliteCall) -> None:
         if call.is_write and call.needs_session and not self._is_living:
             call.error = SessionExpiredError(f"metadata session {self.session_id} is over")
             return
@@ -342,12 +344,14 @@ class SqliteThread:
             return ()
 
     def _deliver(
-        self, calls: Sequence[Call], watches: Sequence[Watch], *, is_expired: bool
+        self, calls: Sequence[SqliteCall], watches: Sequence[Watch], *, is_expired: bool
     ) -> None:
         if calls or watches or is_expired:
             self._tell(self._delivered, calls, watches, is_expired)
 
-    def _delivered(self, calls: Sequence[Call], watches: Sequence[Watch], is_expired: bool) -> None:
+    def _delivered(
+        self, calls: Sequence[SqliteCall], watches: Sequence[Watch], is_expired: bool
+    ) -> None:
         """On the loop: the end of the session first, then answers, then watches."""
         if is_expired:
             self._on_expired()
@@ -373,7 +377,7 @@ class SqliteThread:
         self._connection.close()
         while not self._mailbox.empty():
             item = self._mailbox.get_nowait()
-            if isinstance(item, Call):
+            if isinstance(item, SqliteCall):
                 item.error = MetadataUnavailableError(f"metadata store {self._uri} was closed")
                 self._deliver([item], (), is_expired=False)
 

@@ -18,7 +18,7 @@ from quorumbook.env import patience
 from quorumbook.env.tls import explain
 from quorumbook.errors import QuorumbookError, RemoteProtocolError
 from quorumbook.metadata.zookeeper import jute
-from quorumbook.metadata.zookeeper.jute import Header, Op
+from quorumbook.metadata.zookeeper.jute import AnswerHeader, Op
 
 _SIZE = 4
 _PING = jute.request(jute.PING_XID, Op.PING)
@@ -39,7 +39,7 @@ class AnswerLost(QuorumbookError):  # noqa: N818 - decided upon by the store, ne
 class Answer(NamedTuple):
     """Header and whole body, header included."""
 
-    header: Header
+    header: AnswerHeader
     body: bytes
 
 
@@ -47,11 +47,11 @@ class _Pending(NamedTuple):
     xid: int
     future: asyncio.Future[Answer]
     #: Runs in the step in which the answer arrives, before any event behind it.
-    on_answer: Callable[[Header], None] | None
+    on_answer: Callable[[AnswerHeader], None] | None
     sent_at: float
 
 
-class Connection(asyncio.Protocol):
+class ZooKeeperConnection(asyncio.Protocol):
     """Speaks with one server.
 
     Args:
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._check()
 
     def request(
-        self, operation: Op, record: bytes, on_answer: Callable[[Header], None] | None = None
+        self, operation: Op, record: bytes, on_answer: Callable[[AnswerHeader], None] | None = None
     ) -> asyncio.Future[Answer]:
         """Send a request; the future fails with ``AnswerLost`` if the connection ends."""
         future: asyncio.Future[Answer] = self._loop.create_future()

@@ -113,7 +113,7 @@ class Connected(NamedTuple):
         return f"Connected(timeout_ms={self.timeout_ms}, session_id={self.session_id:#x})"
 
 
-class Header(NamedTuple):
+class AnswerHeader(NamedTuple):
     """What every answer and event begins with."""
 
     xid: int
@@ -166,11 +166,11 @@ def request(xid: int, operation: Op, record: bytes = b"") -> bytes:
     return _INT.pack(_TWO_INTS.size + len(record)) + _TWO_INTS.pack(xid, operation) + record
 
 
-def header(body: bytes) -> Header:
+def header(body: bytes) -> AnswerHeader:
     """Read the header of an answer or event."""
     if len(body) < _HEADER.size:
         raise _damaged("answer")
-    return Header(*_HEADER.unpack_from(body))
+    return AnswerHeader(*_HEADER.unpack_from(body))
 
 
 # Records of requests
@@ -247,7 +247,7 @@ def set_watches_record(
 # Records of answers
 
 
-class Reader:
+class JuteReader:
     """Reads one record after another."""
 
     __slots__ = ("_body", "_offset")

@@ -36,9 +36,9 @@ from quorumbook.errors import (
     SecurityError,
 )
 from quorumbook.metadata.zookeeper import jute
-from quorumbook.metadata.zookeeper.connection import AnswerLost, Connection
+from quorumbook.metadata.zookeeper.connection import AnswerLost, ZooKeeperConnection
 from quorumbook.metadata.zookeeper.jute import Code, Op
-from quorumbook.metadata.zookeeper.watches import WatchTable
+from quorumbook.metadata.zookeeper.watches import ServerWatches
 
 _log = logger("metadata.zookeeper")
 _RETRY_FIRST_S = 0.05
@@ -70,7 +70,7 @@ class Credential:
         return f"Credential({self.scheme})"
 
 
-class Session:
+class ZooKeeperSession:
     """Keeps a session.
 
     Args:
@@ -100,7 +100,7 @@ class Session:
         self._on_over = on_over
         self._password = b""
         self._living_id = 0
-        self._connection: Connection | None = None
+        self._connection: ZooKeeperConnection | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
         self._last_zxid = 0
@@ -109,7 +109,7 @@ class Session:
         self._refusal: MetadataError | None = None
         #: How many servers of this round are not there at all, or not by our certificates.
         self._absent = 0
-        self.watches = WatchTable()
+        self.watches = ServerWatches()
         #: The session that writes belong to, also when it is over.
         self.session_id = 0
         self.is_over = False
@@ -117,7 +117,7 @@ class Session:
         self.barrier_zxid = 0
         self._task = self._loop.create_task(self._run())
 
-    async def connection(self, deadline: float) -> Connection:
+    async def connection(self, deadline: float) -> ZooKeeperConnection:
         """Return the living connection, in the order of the calls.
 
         Raises:
@@ -148,7 +148,7 @@ class Session:
             if connection is not None:
                 return connection
 
-    def _living(self) -> Connection | None:
+    def _living(self) -> ZooKeeperConnection | None:
         """Return the connection unless it has ended, which the task may not have noticed yet."""
         connection = self._connection
         return None if connection is None or connection.lost.done() else connection
@@ -218,7 +218,7 @@ class Session:
                 delay_s = min(delay_s * 2, _RETRY_LAST_S)
             self._servers.append(self._servers.pop(0))
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: ZooKeeperConnection) -> None:
         self._connection, self._refusal = connection, None
         lost = "the connection is closed"
         self._wake()
@@ -232,10 +232,10 @@ class Session:
         if not self._is_closed:
             _log.info("ZooKeeper: %s; connecting again", lost)
 
-    async def _try(self, server: tuple[str, int]) -> Connection | None:
+    async def _try(self, server: tuple[str, int]) -> ZooKeeperConnection | None:
         """Connect to one server; None if that did not work, or ended the session."""
         name = f"{server[0]}:{server[1]}"
-        connection = Connection(self._on_event, self.timeout_s)
+        connection = ZooKeeperConnection(self._on_event, self.timeout_s)
         connect_s = max(self.timeout_s * 2 / 3 / len(self._servers), _CONNECT_S_MIN)
         try:
             async with patience.timeout(connect_s):
@@ -287,7 +287,7 @@ class Session:
             _log.warning("ZooKeeper: %s; the certificates from before stay in use", error)
         return self._tls.current()
 
-    async def _greet(self, connection: Connection) -> bool:
+    async def _greet(self, connection: ZooKeeperConnection) -> bool:
         """Take the session up on a connection; False if it is over."""
         frame = jute.connect(
             self._last_zxid, int(self._wanted_s * 1000), self._living_id, self._password
@@ -307,7 +307,7 @@ class Session:
         connection.keep_alive(self.timeout_s * 2 / 3)
         return True
 
-    async def _prepare(self, connection: Connection, host: str) -> None:
+    async def _prepare(self, connection: ZooKeeperConnection, host: str) -> None:
         """Authenticate, leave the watches anew, and let the past be over."""
         credential = self._credential
         if credential is not None and credential.scheme == "sasl":
@@ -332,7 +332,9 @@ class Session:
             raise AnswerLost(f"the server is not ready ({answer.header.error})", 0)
         self.barrier_zxid = max(self.barrier_zxid, answer.header.zxid)
 
-    async def _prove(self, connection: Connection, credential: Credential, host: str) -> None:
+    async def _prove(
+        self, connection: ZooKeeperConnection, credential: Credential, host: str
+    ) -> None:
         """Authenticate by SASL, and have the server prove that it is ours."""
         if credential.kerberos is not None:
             await self._show_ticket(connection, KerberosClient(credential.kerberos, host))
@@ -350,21 +352,21 @@ class Session:
             raise MetadataUnauthorizedError(_REFUSED)
         exchange.verify(last)
 
-    async def _show_ticket(self, connection: Connection, exchange: KerberosClient) -> None:
+    async def _show_ticket(self, connection: ZooKeeperConnection, exchange: KerberosClient) -> None:
         token = b""
         while not exchange.is_complete:
             # The KDC is asked, which may take its time.
             message = await asyncio.to_thread(exchange.respond, token)
             token = await self._say(connection, message)
 
-    async def _say(self, connection: Connection, token: bytes) -> bytes:
+    async def _say(self, connection: ZooKeeperConnection, token: bytes) -> bytes:
         answer = await connection.request(Op.SASL, jute.buffer(token))
         if answer.header.error:
             raise MetadataUnauthorizedError(_REFUSED)
-        return jute.Reader(answer.body).buffer()
+        return jute.JuteReader(answer.body).buffer()
 
     def _on_event(self, body: bytes) -> None:
-        event = jute.Reader(body)
+        event = jute.JuteReader(body)
         kind, _state, path = event.integer(), event.integer(), event.string()
         self.watches.fire(kind, path)
 

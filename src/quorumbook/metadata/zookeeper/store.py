@@ -48,11 +48,11 @@ from quorumbook.metadata.store import (
 )
 from quorumbook.metadata.tree import Callbacks, run_callbacks
 from quorumbook.metadata.zookeeper import jute, lost_writes
-from quorumbook.metadata.zookeeper.connection import Answer, AnswerLost, Connection
-from quorumbook.metadata.zookeeper.jute import Code, Header, Op
+from quorumbook.metadata.zookeeper.connection import Answer, AnswerLost, ZooKeeperConnection
+from quorumbook.metadata.zookeeper.jute import AnswerHeader, Code, Op
 from quorumbook.metadata.zookeeper.lost_writes import Fate, Sight
-from quorumbook.metadata.zookeeper.session import Credential, Session
-from quorumbook.metadata.zookeeper.watches import WatchKind
+from quorumbook.metadata.zookeeper.session import Credential, ZooKeeperSession
+from quorumbook.metadata.zookeeper.watches import ServerWatchKind
 
 #: A multi must fit into one request; this many creations of ledgers do.
 MULTI_LIMIT = 1000
@@ -101,7 +101,7 @@ class ZooKeeperStore:
         watch(self)
         #: Ephemeral nodes whose creation was found out about after its answer was lost.
         self._found: set[tuple[str, int]] = set()
-        self._session = Session(
+        self._session = ZooKeeperSession(
             env,
             options.servers,
             session_timeout_s,
@@ -161,14 +161,14 @@ class ZooKeeperStore:
         result = await self._write([Create(path, bytes(data), ephemeral, sequential)])
         if isinstance(result, list):
             return str(result[0])
-        return jute.Reader(result).string()[len(self._chroot) :]
+        return jute.JuteReader(result).string()[len(self._chroot) :]
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node."""
         header, body = await self._read(Op.GET, path, watch)
         if header.error:
             raise _error(header.error, path)
-        answer = jute.Reader(body)
+        answer = jute.JuteReader(body)
         return answer.node(answer.buffer())
 
     async def exists(self, path: str, watch: Watch | None = None) -> Node | None:
@@ -199,7 +199,7 @@ class ZooKeeperStore:
         if isinstance(result, list):
             assert isinstance(result[0], int)
             return result[0]
-        node = jute.Reader(result).node()
+        node = jute.JuteReader(result).node()
         _check_same(path, node, creation_id)
         return node.version
 
@@ -214,7 +214,7 @@ class ZooKeeperStore:
         header, body = await self._read(Op.CHILDREN, path, watch)
         if header.error:
             raise _error(header.error, path)
-        return sorted(jute.Reader(body).strings())
+        return sorted(jute.JuteReader(body).strings())
 
     async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
         """Delete the node, if there is one, and create it anew."""
@@ -236,7 +236,7 @@ class ZooKeeperStore:
         result = await self._write(list(operations), is_multi=True)
         if isinstance(result, list):
             return result
-        results, failed_at, failure = jute.Reader(result).multi()
+        results, failed_at, failure = jute.JuteReader(result).multi()
         if failure:
             raise _error(failure, operations[failed_at].path)
         found: list[str | int | None] = []
@@ -382,7 +382,7 @@ class ZooKeeperStore:
             return None
         if answer.header.error:
             raise _error(answer.header.error, path)
-        record = jute.Reader(answer.body)
+        record = jute.JuteReader(answer.body)
         data = record.buffer()
         modified_zxid, children_zxid = record.changes()
         return Sight(record.node(data), modified_zxid, children_zxid)
@@ -418,18 +418,18 @@ class _Eyes:
 
 
 def _remembering(
-    session: Session, operation: Op, path: str, watch: Watch
-) -> Callable[[Header], None]:
+    session: ZooKeeperSession, operation: Op, path: str, watch: Watch
+) -> Callable[[AnswerHeader], None]:
     """Return what keeps a watch when the server has it, too."""
 
-    def remember(header: Header) -> None:
+    def remember(header: AnswerHeader) -> None:
         if operation == Op.CHILDREN:
-            kind = WatchKind.CHILDREN
+            kind = ServerWatchKind.CHILDREN
         elif operation == Op.EXISTS and header.error == Code.NO_NODE:
-            session.watches.add(WatchKind.EXISTS, path, watch)
+            session.watches.add(ServerWatchKind.EXISTS, path, watch)
             return
         else:
-            kind = WatchKind.DATA
+            kind = ServerWatchKind.DATA
         if not header.error:
             session.watches.add(kind, path, watch)
 
@@ -441,7 +441,7 @@ def _check_same(path: str, node: Node, creation_id: int | None) -> None:
         raise MetadataVersionConflict(f"metadata node {path} was deleted and made again")
 
 
-def _give_up(connection: Connection, header: Header) -> None:
+def _give_up(connection: ZooKeeperConnection, header: AnswerHeader) -> None:
     connection.end(f"the server is of no use any more (error {header.error})")
 
 

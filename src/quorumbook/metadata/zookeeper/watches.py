@@ -17,7 +17,7 @@ from quorumbook.metadata.zookeeper.jute import EventKind
 _log = logger("metadata.zookeeper")
 
 
-class WatchKind(Enum):
+class ServerWatchKind(Enum):
     """Which of a server's three lists a watch is on."""
 
     DATA = 0
@@ -25,24 +25,24 @@ class WatchKind(Enum):
     CHILDREN = 2
 
 
-_NODE_WATCHES = (WatchKind.DATA, WatchKind.EXISTS)
-_FIRED_BY: dict[int, tuple[WatchKind, ...]] = {
+_NODE_WATCHES = (ServerWatchKind.DATA, ServerWatchKind.EXISTS)
+_FIRED_BY: dict[int, tuple[ServerWatchKind, ...]] = {
     EventKind.CREATED: _NODE_WATCHES,
     EventKind.DATA_CHANGED: _NODE_WATCHES,
-    EventKind.DELETED: tuple(WatchKind),
-    EventKind.CHILDREN_CHANGED: (WatchKind.CHILDREN,),
+    EventKind.DELETED: tuple(ServerWatchKind),
+    EventKind.CHILDREN_CHANGED: (ServerWatchKind.CHILDREN,),
 }
 
 
-class WatchTable:
+class ServerWatches:
     """Callbacks by kind and path; paths are the server's."""
 
     def __init__(self) -> None:
-        self._waiting: dict[WatchKind, dict[str, dict[Watch, None]]] = {
-            kind: {} for kind in WatchKind
+        self._waiting: dict[ServerWatchKind, dict[str, dict[Watch, None]]] = {
+            kind: {} for kind in ServerWatchKind
         }
 
-    def add(self, kind: WatchKind, path: str, watch: Watch) -> None:
+    def add(self, kind: ServerWatchKind, path: str, watch: Watch) -> None:
         """Remember a watch that the server has, too."""
         self._waiting[kind].setdefault(path, {})[watch] = None
 
@@ -75,7 +75,7 @@ class WatchTable:
         """Yield the requests that leave all watches again, as of a zxid."""
         batch: list[list[str]] = [[], [], []]
         size = 0
-        for kind in WatchKind:
+        for kind in ServerWatchKind:
             for path in list(self._waiting[kind]):
                 batch[kind.value].append(path)
                 size += len(path)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from quorumbook.env import Env
 from quorumbook.errors import CorruptStateError, DiskFullError, ForeignDirectoryError
 from quorumbook.ids import LedgerId
-from quorumbook.storage.adoption.survey import Draft, Places
+from quorumbook.storage.adoption.survey import PeerPlaces, SurveyDraft
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.checkpoint import (
     LIMBO_START_ID,
@@ -41,7 +41,7 @@ from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.marks import LogMark, mark_file_name, write_mark
 from quorumbook.storage.options import StorageOptions
 from quorumbook.storage.startup import open_storage
-from quorumbook.storage.states.state_file import LedgerState, StateCopies
+from quorumbook.storage.states.state_file import StateCopies, StoredLedger
 
 #: Meta of the index: whose directories they were, so that they are given back as they came.
 ADOPTED_KIND_KEY = "adopted_kind"
@@ -49,7 +49,7 @@ ASIDE_NAME = "before-adoption"
 
 
 @dataclass(slots=True)
-class Note:
+class AdoptionNote:
     """What has to be done once the survey is complete."""
 
     building: str
@@ -66,12 +66,12 @@ class Note:
         return f"{json.dumps(fields)}\n".encode()
 
 
-def note_path(places: Places) -> str:
+def note_path(places: PeerPlaces) -> str:
     """Return where the note lies while an adoption is under way."""
     return f"{places.ledger_files[0]}/{ADOPTING_NAME}"
 
 
-def read_note(env: Env, places: Places) -> Note | None:
+def read_note(env: Env, places: PeerPlaces) -> AdoptionNote | None:
     """Return what an earlier attempt has left to be done, None if nothing.
 
     Raises:
@@ -82,7 +82,7 @@ def read_note(env: Env, places: Places) -> Note | None:
         return None
     try:
         fields = json.loads(env.disk.read_file(path))
-        return Note(
+        return AdoptionNote(
             fields["building"],
             [LogMark(*mark) for mark in fields["marks"]],
             [(directory, old, new) for directory, old, new in fields["renames"]],
@@ -95,11 +95,11 @@ def read_note(env: Env, places: Places) -> Note | None:
 
 def settle(
     env: Env,
-    draft: Draft,
-    kept: Iterable[LedgerState],
+    draft: SurveyDraft,
+    kept: Iterable[StoredLedger],
     deleted: Iterable[LedgerId],
     gone: Iterable[LedgerId],
-) -> Note:
+) -> AdoptionNote:
     """Bring into the built index what the metadata said, and close it.  Blocks.
 
     Args:
@@ -113,7 +113,7 @@ def settle(
     reasons = [draft.doubt] if draft.doubt else []
     if draft.kind is None:
         reasons.append("it was taken over without the peer's index")
-    limbo: list[LedgerState] = []
+    limbo: list[StoredLedger] = []
     if draft.damage:
         hit = draft.damaged_ledgers
         reasons.append("it was taken over with damage")
@@ -134,10 +134,12 @@ def settle(
     index.truncate_wal()
     building = index.path
     index.close()
-    return Note(building, draft.marks, draft.renames, _plan_aside(env, places), sorted(gone))
+    return AdoptionNote(
+        building, draft.marks, draft.renames, _plan_aside(env, places), sorted(gone)
+    )
 
 
-def _plan_aside(env: Env, places: Places) -> list[tuple[str, str]]:
+def _plan_aside(env: Env, places: PeerPlaces) -> list[tuple[str, str]]:
     plan: list[tuple[str, str]] = []
     for directory, files in zip(places.indexes or places.ledgers, places.index_files, strict=True):
         parts = index_parts(env, files)
@@ -149,7 +151,7 @@ def _plan_aside(env: Env, places: Places) -> list[tuple[str, str]]:
     return plan
 
 
-def apply(env: Env, directories: Directories, places: Places, note: Note) -> None:
+def apply(env: Env, directories: Directories, places: PeerPlaces, note: AdoptionNote) -> None:
     """Do what is to be done, from the note on; after a failure, the same once more.  Blocks.
 
     Raises:
@@ -199,18 +201,18 @@ def _move_aside(env: Env, moves: list[tuple[str, str]]) -> None:
         env.disk.sync_directory(directory)
 
 
-def _write_states(env: Env, places: Places, index_path: str) -> None:
+def _write_states(env: Env, places: PeerPlaces, index_path: str) -> None:
     index = IndexReader(index_path)
     try:
         states = index.ledger_states()
         if index.meta(LIMBO_START_KEY) is not None:
-            states.append(LedgerState(LIMBO_START_ID, b"", is_in_limbo=True))
+            states.append(StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True))
     finally:
         index.close()
     StateCopies(env, places.ledger_files).write([], [], lambda: states)
 
 
-def _replay(env: Env, directories: Directories, note: Note) -> None:
+def _replay(env: Env, directories: Directories, note: AdoptionNote) -> None:
     """Replay every journal."""
     options = StorageOptions()
     opened = open_storage(

@@ -42,7 +42,7 @@ from quorumbook.storage.adoption.index_file import (
     write_index_file,
 )
 from quorumbook.storage.adoption.rocksdb import remove_databases, write_databases
-from quorumbook.storage.adoption.survey import Places
+from quorumbook.storage.adoption.survey import PeerPlaces
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.checkpoint import LIMBO_START_KEY
 from quorumbook.storage.directories.places import (
@@ -64,7 +64,7 @@ from quorumbook.storage.journal.synced import SYNCED_NAME
 from quorumbook.storage.options import StorageOptions
 from quorumbook.storage.startup import open_storage
 from quorumbook.storage.states.state_file import NAME as STATES_NAME
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 STAGE_NAME = "giving-back"
 ASIDE_NAME = "after-giving-back"
@@ -97,12 +97,12 @@ class Returned:
     copied_bytes: int = 0
 
 
-def note_path(places: Places) -> str:
+def note_path(places: PeerPlaces) -> str:
     """Return where the note lies while directories are on their way back."""
     return f"{places.ledger_files[0]}/{GIVING_BACK_NAME}"
 
 
-def read_note(env: Env, places: Places) -> ReturnNote | None:
+def read_note(env: Env, places: PeerPlaces) -> ReturnNote | None:
     """Return what an earlier attempt has left to be done, None if nothing.
 
     Raises:
@@ -163,7 +163,7 @@ def demand_certain(index: IndexReader, kind: str) -> None:
 
 
 def stage(
-    env: Env, places: Places, index: IndexReader, kind: str, keys: Mapping[LedgerId, bytes]
+    env: Env, places: PeerPlaces, index: IndexReader, kind: str, keys: Mapping[LedgerId, bytes]
 ) -> tuple[list[tuple[str, str]], Returned]:
     """Write the peer's index beside; return what has to be moved, and what it holds.  Blocks.
 
@@ -181,13 +181,13 @@ def stage(
 
 class _Staging:
     def __init__(
-        self, env: Env, places: Places, index: IndexReader, keys: Mapping[LedgerId, bytes]
+        self, env: Env, places: PeerPlaces, index: IndexReader, keys: Mapping[LedgerId, bytes]
     ) -> None:
         self._env = env
         self._places = places
         self._index = index
         self.returned = Returned(entry_logs=len(index.entry_logs()))
-        self._states: list[LedgerState] = []
+        self._states: list[StoredLedger] = []
         for state in index.ledger_states():
             key = state.master_key if any(state.master_key) else keys.get(state.ledger_id)
             if key is not None:
@@ -259,7 +259,7 @@ class _Staging:
         return moves
 
     def _placed(
-        self, states: list[LedgerState], number: int
+        self, states: list[StoredLedger], number: int
     ) -> Iterator[tuple[LedgerId, EntryId, int]]:
         """Yield locations; entries that lie in another ledger directory are copied into this one.
 
@@ -308,7 +308,7 @@ def locations_of(row: StoredRun) -> array[int]:
     return array("q", (at if size else 0 for size, at in zip(row.sizes, ends, strict=False)))
 
 
-def finish(env: Env, directories: Directories, places: Places, note: ReturnNote) -> None:
+def finish(env: Env, directories: Directories, places: PeerPlaces, note: ReturnNote) -> None:
     """Do what is to be done, from the note on; after a failure, the same once more.  Blocks."""
     disk, path = env.disk, note_path(places)
     if not disk.exists(path):
@@ -337,13 +337,13 @@ def finish(env: Env, directories: Directories, places: Places, note: ReturnNote)
     make_the_peers(env, directories.all)
 
 
-def is_the_peers_but_for_cookies(env: Env, directories: Directories, places: Places) -> bool:
+def is_the_peers_but_for_cookies(env: Env, directories: Directories, places: PeerPlaces) -> bool:
     """Tell whether only the cookies keep the peer away: not begun, or returned all but them."""
     is_kept = is_any_ours(env, directories.all)
     return is_kept and next(_own_files(env, directories, places), None) is None
 
 
-def _own_files(env: Env, directories: Directories, places: Places) -> Iterator[tuple[str, str]]:
+def _own_files(env: Env, directories: Directories, places: PeerPlaces) -> Iterator[tuple[str, str]]:
     """Yield what the peer does not know, and where it goes; the index last."""
     index_name = directories.index_path.rpartition("/")[2]
     names = [NEWEST_NAME, SYNCED_NAME, STATES_NAME, HOLD_NAME, "VERSION.past"]

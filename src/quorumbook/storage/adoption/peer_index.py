@@ -27,7 +27,7 @@ from quorumbook.storage.adoption.index_file import (
     find_index_files,
 )
 from quorumbook.storage.index.peer_parts import SORTED
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 _OPEN_FILES = 500
 _PIECE_BYTES = 1024 * 1024
@@ -38,7 +38,7 @@ class PeerIndex(Protocol):
 
     kind: str
     #: Every ledger it can tell of.
-    states: dict[LedgerId, LedgerState]
+    states: dict[LedgerId, StoredLedger]
     #: Ledgers whose part cannot be read, each with the reason.
     damaged: dict[LedgerId, str]
     #: Why the peer itself did not trust it, "" if it did.
@@ -67,7 +67,7 @@ class IndexFiles:
         self._env = env
         self._paths = find_index_files(env, directories)
         self._files: OrderedDict[LedgerId, File] = OrderedDict()
-        self.states: dict[LedgerId, LedgerState] = {}
+        self.states: dict[LedgerId, StoredLedger] = {}
         self.damaged: dict[LedgerId, str] = {}
         for ledger_id, path in self._paths.items():
             try:
@@ -75,7 +75,7 @@ class IndexFiles:
             except CorruptIndexError as error:
                 self.damaged[ledger_id] = str(error)
                 continue
-            self.states[ledger_id] = LedgerState(
+            self.states[ledger_id] = StoredLedger(
                 ledger_id,
                 header.master_key,
                 is_fenced=header.is_fenced,

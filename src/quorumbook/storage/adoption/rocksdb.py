@@ -23,7 +23,7 @@ from quorumbook.errors import CorruptIndexError, ForeignDirectoryError, RemotePr
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.messages import message_class, parse
 from quorumbook.storage.index.peer_parts import DATABASES, DB
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 _ID = Struct(">q")
 _ENTRY = Struct(">qq")
@@ -64,7 +64,7 @@ class RocksIndex:
 
     def __init__(self, env: Env, directory: str) -> None:
         self._path = directory
-        self.states: dict[LedgerId, LedgerState] = {}
+        self.states: dict[LedgerId, StoredLedger] = {}
         self.damaged: dict[LedgerId, str] = {}
         self.doubt = ""
         if not env.disk.exists(f"{directory}/{_LEDGERS}/CURRENT"):
@@ -89,7 +89,7 @@ class RocksIndex:
         except RemoteProtocolError as error:
             self.damaged[ledger_id] = f"{self._path}/{_LEDGERS}: {error}"
             return
-        self.states[ledger_id] = LedgerState(
+        self.states[ledger_id] = StoredLedger(
             ledger_id,
             known.masterKey,
             is_fenced=known.fenced,
@@ -121,7 +121,7 @@ class RocksIndex:
         self._locations.close()
 
 
-def encode_ledger(state: LedgerState) -> bytes:
+def encode_ledger(state: StoredLedger) -> bytes:
     """Return a ledger's value in the database ``ledgers``."""
     message = message_class("LedgerData")(
         exists=True,
@@ -137,7 +137,7 @@ def encode_ledger(state: LedgerState) -> bytes:
 
 def write_databases(
     directory: str,
-    states: Iterable[LedgerState],
+    states: Iterable[StoredLedger],
     locations: Iterable[tuple[LedgerId, EntryId, int]],
 ) -> None:
     """Write both databases into a directory that has none; durable when this returns."""

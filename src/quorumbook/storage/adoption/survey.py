@@ -35,13 +35,13 @@ from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import Index
 from quorumbook.storage.journal.marks import LastMarks, LogMark
 from quorumbook.storage.journal.replay import replay
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 _BATCH_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PeerPlaces:
     """The configured directories of a bookie; its files lie in ``current`` of each."""
 
     journals: tuple[str, ...]
@@ -71,10 +71,10 @@ class Places:
 
 
 @dataclass(slots=True)
-class Draft:
+class SurveyDraft:
     """An index of ours that is ready but for what the metadata has to say."""
 
-    places: Places
+    places: PeerPlaces
     index: Index
     #: The peer's storage, None if its index is not used.
     kind: str | None
@@ -101,7 +101,7 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Source:
+class SurveySource:
     """Ledger directories (``.../current``) and the index that speaks of them, if there is one."""
 
     directories: list[str]
@@ -110,7 +110,7 @@ class Source:
 
 def open_sources(
     env: Env, ledgers: Sequence[str], indexes: Sequence[str], kind: str | None
-) -> list[Source]:
+) -> list[SurveySource]:
     """Open the indexes of a kind; None stands for no index.
 
     Raises:
@@ -119,23 +119,23 @@ def open_sources(
     """
     if kind is None:
         # Whether ids of entry logs count for one directory or for all, nobody can say.
-        return [Source([directory]) for directory in ledgers]
+        return [SurveySource([directory]) for directory in ledgers]
     if kind == SORTED:
-        return [Source(list(ledgers), IndexFiles(env, indexes))]
+        return [SurveySource(list(ledgers), IndexFiles(env, indexes))]
     if len(ledgers) != len(indexes):
         raise ForeignDirectoryError(
             f"{len(ledgers)} ledger directories and {len(indexes)} index directories: "
             "DbLedgerStorage has as many of the one as of the other"
         )
     return [
-        Source([ledger], RocksIndex(env, index))
+        SurveySource([ledger], RocksIndex(env, index))
         for ledger, index in zip(ledgers, indexes, strict=True)
     ]
 
 
 def survey(
-    env: Env, places: Places, index_path: str, *, kind: str | None, entry_size_max: int
-) -> Draft:
+    env: Env, places: PeerPlaces, index_path: str, *, kind: str | None, entry_size_max: int
+) -> SurveyDraft:
     """Read everything and build an index in a new file.  Blocks.
 
     Args:
@@ -167,7 +167,12 @@ def survey(
 
 class _Survey:
     def __init__(
-        self, env: Env, places: Places, sources: list[Source], index: Index, entry_size_max: int
+        self,
+        env: Env,
+        places: PeerPlaces,
+        sources: list[SurveySource],
+        index: Index,
+        entry_size_max: int,
     ) -> None:
         self._env = env
         self._places = places
@@ -182,9 +187,9 @@ class _Survey:
             for ledger_id in source.index.states
         }
 
-    def run(self, kind: str | None) -> Draft:
+    def run(self, kind: str | None) -> SurveyDraft:
         marks = self._marks()
-        draft = Draft(self._places, self._index, kind, [], marks)
+        draft = SurveyDraft(self._places, self._index, kind, [], marks)
         self._take_states(draft)
         ids = self._numbers(draft)
         for source in self._sources:
@@ -200,8 +205,8 @@ class _Survey:
         marks = LastMarks(self._env, self._places.ledger_files, count)
         return [marks.maximum(index) for index in range(count)]
 
-    def _take_states(self, draft: Draft) -> None:
-        states: dict[LedgerId, LedgerState] = {}
+    def _take_states(self, draft: SurveyDraft) -> None:
+        states: dict[LedgerId, StoredLedger] = {}
         assert draft.damaged_ledgers is not None
         for source in self._sources:
             if source.index is not None:
@@ -214,7 +219,7 @@ class _Survey:
         draft.fenced = sum(state.is_fenced for state in states.values())
         draft.explicit_lacs = sum(state.explicit_lac is not None for state in states.values())
 
-    def _numbers(self, draft: Draft) -> dict[tuple[str, int], int]:
+    def _numbers(self, draft: SurveyDraft) -> dict[tuple[str, int], int]:
         """Give every entry log an id of its own, its present one where nobody else has it."""
         newest = newest_entry_log_id_of(self._env, self._places.ledger_files)
         ids: dict[tuple[str, int], int] = {}
@@ -234,7 +239,12 @@ class _Survey:
     # Entry logs
 
     def _scan(
-        self, draft: Draft, source: Source, directory: str, entry_log_id: int, number: int
+        self,
+        draft: SurveyDraft,
+        source: SurveySource,
+        directory: str,
+        entry_log_id: int,
+        number: int,
     ) -> None:
         is_newest = entry_log_id == newest_entry_log_id(self._env, [directory])
         for found in scan_entry_log(
@@ -248,7 +258,7 @@ class _Survey:
                 draft.damaged_ledgers = None
 
     def _named(
-        self, source: Source, found: ScannedRun, entry_log_id: int
+        self, source: SurveySource, found: ScannedRun, entry_log_id: int
     ) -> Iterator[tuple[EntryRun, int]]:
         """Yield the parts of a run that count."""
         run = found.run
@@ -270,7 +280,7 @@ class _Survey:
         for first, last in _stretches(run, good):
             yield run.slice(first, last), found.position + run.bounds(first)[0] - 4
 
-    def _take(self, draft: Draft, run: EntryRun, position: int, entry_log_id: int) -> None:
+    def _take(self, draft: SurveyDraft, run: EntryRun, position: int, entry_log_id: int) -> None:
         draft.entries[run.ledger_id] += run.count
         self._rows.append(
             StoredRun(
@@ -291,7 +301,7 @@ class _Survey:
         rows, self._rows = self._rows, []
         self._index.commit(runs=rows)
 
-    def _check(self, draft: Draft) -> None:
+    def _check(self, draft: SurveyDraft) -> None:
         """See that every entry which the peer's index names was found."""
         for source in self._sources:
             if source.index is None:
@@ -308,7 +318,7 @@ class _Survey:
 
     # Journals
 
-    def _read_journals(self, draft: Draft) -> None:
+    def _read_journals(self, draft: SurveyDraft) -> None:
         strangers = set(self._index.ledger_ids_without_state())
         visitor = _Journaled(strangers)
         for directory, mark in zip(self._places.journal_files, draft.marks, strict=True):
@@ -367,7 +377,7 @@ def newest_entry_log_id_of(env: Env, directories: Sequence[str]) -> int:
     return max((newest_entry_log_id(env, [directory]) for directory in directories), default=-1)
 
 
-def _logs_of(env: Env, source: Source) -> list[tuple[str, int]]:
+def _logs_of(env: Env, source: SurveySource) -> list[tuple[str, int]]:
     logs = find_entry_logs(env, source.directories)
     return [(logs[entry_log_id], entry_log_id) for entry_log_id in sorted(logs)]
 
@@ -387,7 +397,7 @@ def _stretches(run: EntryRun, good: Sequence[EntryId]) -> Iterator[tuple[EntryId
         yield first, last
 
 
-def demand_whole(draft: Draft) -> None:
+def demand_whole(draft: SurveyDraft) -> None:
     """Refuse damage.
 
     Raises:

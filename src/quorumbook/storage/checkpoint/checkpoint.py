@@ -37,7 +37,7 @@ from quorumbook.storage.index.tables import DamagedIndexError, Index
 from quorumbook.storage.journal.marks import NO_MARK, LastMarks, LogMark, Marks, furthest
 from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.states.ledgers import LedgerHandle
-from quorumbook.storage.states.state_file import Deletion, LedgerState, StateCopies
+from quorumbook.storage.states.state_file import Deletion, StateCopies, StoredLedger
 
 #: Meta of the index: the mark that it has reached.
 MARK_KEY = "mark"
@@ -87,7 +87,7 @@ class Checkpoint:
     is_committed: bool = False
     #: What of the handles is stored, taken on the worker: thousands at once would hold the loop.
     #: It may be newer than the mark, which does no harm: nothing in it is ever taken back.
-    states: list[LedgerState] = field(default_factory=list)
+    states: list[StoredLedger] = field(default_factory=list)
     #: Ranges whose older entries were replaced.
     replaced: list[tuple[LedgerId, EntryId, EntryId]] = field(default_factory=list)
 
@@ -192,7 +192,7 @@ class Checkpointer:
         self.statistics.runs += len(runs)
         self.statistics.bytes_flushed += checkpoint.cache.data_bytes
 
-    def _states_of(self, checkpoint: Checkpoint) -> list[LedgerState]:
+    def _states_of(self, checkpoint: Checkpoint) -> list[StoredLedger]:
         births = self._index.births([handle.ledger_id for handle in checkpoint.handles])
         for deletion in checkpoint.deleted:
             births.pop(deletion.ledger_id, None)
@@ -225,17 +225,17 @@ class Checkpointer:
             )
 
     def _copy_states(self, checkpoint: Checkpoint) -> None:
-        changed: Sequence[LedgerState] = checkpoint.states
+        changed: Sequence[StoredLedger] = checkpoint.states
         deleted = checkpoint.deleted
         if checkpoint.limbo_start:
-            changed = [*changed, LedgerState(LIMBO_START_ID, b"", is_in_limbo=True)]
+            changed = [*changed, StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True)]
         elif checkpoint.limbo_start == "":
             deleted = [*deleted, Deletion(LIMBO_START_ID, None)]
         self._copies.write(changed, deleted, self._all_states)
 
-    def _all_states(self) -> list[LedgerState | Deletion]:
-        states: list[LedgerState | Deletion] = [*self._index.deletions()]
+    def _all_states(self) -> list[StoredLedger | Deletion]:
+        states: list[StoredLedger | Deletion] = [*self._index.deletions()]
         states += self._index.ledger_states()
         if self._index.meta(LIMBO_START_KEY) is not None:
-            states.append(LedgerState(LIMBO_START_ID, b"", is_in_limbo=True))
+            states.append(StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True))
         return states

@@ -12,7 +12,7 @@ session between them, and nothing of it came to this bookie since the last quest
 fails on the way ends the pass with nothing deleted that was not proven, and with every suspicion
 dropped where the metadata store was what failed.
 
-What is asked of the metadata store stands behind ``Cluster``; the bookie supplies it.
+What is asked of the metadata store stands behind ``KnownLedgers``; the bookie supplies it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SECOND = 1_000_000_000
 _log = logger("storage.gc")
 
 
-class Cluster(Owners, Protocol):
+class KnownLedgers(Owners, Protocol):
     """What the metadata store says of ledgers; errors are ``MetadataError``."""
 
     def listing(self) -> AsyncIterator[LedgerId]:
@@ -105,7 +105,7 @@ class Collector:
     def __init__(
         self,
         storage: LedgerStorage,
-        cluster: Cluster,
+        cluster: KnownLedgers,
         options: GcOptions,
         env: Env,
         *,

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from quorumbook.env import Clock, logger
 from quorumbook.ids import LedgerId
-from quorumbook.storage.index.stored_run import Extent
+from quorumbook.storage.index.stored_run import StoredExtent
 from quorumbook.storage.store import LedgerStorage
 
 _SECOND = 1_000_000_000
@@ -76,7 +76,7 @@ class SurplusCopies:
         self._grace_ns = int(grace_s * _SECOND)
         self._searched_ns = clock.now_ns()
         #: Since when a ledger was found to be surplus, and what was here of it then.
-        self._found: dict[LedgerId, tuple[int, Extent]] = {}
+        self._found: dict[LedgerId, tuple[int, StoredExtent]] = {}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -104,7 +104,7 @@ class SurplusCopies:
             self._found[ledger_id] = since, extent.moved(*shifts[ledger_id])
 
     async def _search(self, now: int) -> None:
-        found: dict[LedgerId, tuple[int, Extent]] = {}
+        found: dict[LedgerId, tuple[int, StoredExtent]] = {}
         for batch in _batches(await self._care.ledger_ids()):
             extents = await self._care.extents(batch)
             for ledger_id in await self._owners.surplus(sorted(extents)):

@@ -15,7 +15,7 @@ from quorumbook.storage.gc.decisions import LogUsage
 from quorumbook.storage.gc.hold import Hold, read_hold, write_hold
 from quorumbook.storage.gc.logs import CompactionStep, EntryLogKeeper, log_usages
 from quorumbook.storage.index.reader import IndexReader
-from quorumbook.storage.index.stored_run import Extent
+from quorumbook.storage.index.stored_run import StoredExtent
 
 
 class StorageCare:
@@ -111,7 +111,7 @@ class StorageCare:
         directory = self._directories[0]
         await run_job(self._worker, lambda: write_hold(self._env.disk, directory, hold))
 
-    async def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, Extent]:
+    async def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, StoredExtent]:
         """Return what is stored of those ledgers that have entries."""
         return await run_job(self._worker, lambda: self._index.extents(ledger_ids))
 

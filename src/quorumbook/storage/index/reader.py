@@ -16,8 +16,8 @@ from quorumbook.storage.index.rows import (
     row_to_run,
     row_to_state,
 )
-from quorumbook.storage.index.stored_run import DAMAGED, Extent, StoredRun
-from quorumbook.storage.states.state_file import Deletion, LedgerState
+from quorumbook.storage.index.stored_run import DAMAGED, StoredExtent, StoredRun
+from quorumbook.storage.states.state_file import Deletion, StoredLedger
 
 #: Ledgers that are asked for in one statement.
 _SLICE_LEDGERS = 1000
@@ -95,7 +95,7 @@ class IndexReader:
         )
         return [row_to_run(row) for row in rows]
 
-    def ledger_state(self, ledger_id: LedgerId) -> LedgerState | None:
+    def ledger_state(self, ledger_id: LedgerId) -> StoredLedger | None:
         """Return what is stored of a ledger besides its entries."""
         rows = self._rows(
             f"SELECT {STATE_COLUMNS} FROM ledger WHERE id = ?",  # noqa: S608
@@ -103,7 +103,7 @@ class IndexReader:
         )
         return row_to_state(rows[0]) if rows else None
 
-    def ledger_states(self) -> list[LedgerState]:
+    def ledger_states(self) -> list[StoredLedger]:
         """Return the states of all ledgers, ascending."""
         rows = self._rows(f"SELECT {STATE_COLUMNS} FROM ledger ORDER BY id")  # noqa: S608
         return [row_to_state(row) for row in rows]
@@ -120,14 +120,14 @@ class IndexReader:
             found.update(self._rows(f"SELECT id, born FROM ledger WHERE id IN ({wanted})"))  # noqa: S608
         return found
 
-    def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, Extent]:
+    def extents(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, StoredExtent]:
         """Return the extents of those of these ledgers that have runs."""
         wanted = ",".join(map(str, ledger_ids))
         rows = self._rows(
             "SELECT ledger, count(*), sum(last - first + 1), sum(entry_log), sum(position) "  # noqa: S608
             f"FROM run WHERE ledger IN ({wanted}) GROUP BY ledger"
         )
-        return {row[0]: Extent(*row[1:]) for row in rows}
+        return {row[0]: StoredExtent(*row[1:]) for row in rows}
 
     def highest_ledger_id(self) -> LedgerId:
         """Return the highest ledger with a state or a remembered deletion, -1 if none has."""

@@ -19,7 +19,7 @@ from google_crc32c import extend, value
 from quorumbook.errors import CorruptIndexError, DiskFullError, StorageError
 from quorumbook.storage.index.files import keep_private
 from quorumbook.storage.index.stored_run import DAMAGED, StoredRun, packed_size_bytes
-from quorumbook.storage.states.state_file import Deletion, LedgerState
+from quorumbook.storage.states.state_file import Deletion, StoredLedger
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x51424958  # "QBIX"
@@ -115,7 +115,7 @@ def run_to_row(run: StoredRun) -> tuple[Any, ...]:
     return (*row, _seal_of_run(*row))
 
 
-def row_to_state(row: tuple[Any, ...]) -> LedgerState:
+def row_to_state(row: tuple[Any, ...]) -> StoredLedger:
     """Turn ``STATE_COLUMNS`` into a ledger's state.
 
     Raises:
@@ -123,10 +123,10 @@ def row_to_state(row: tuple[Any, ...]) -> LedgerState:
     """
     if not _is_sealed_state(*row):
         raise DamagedIndexError("the index is damaged: a ledger's row breaks its seal")
-    return LedgerState(row[0], row[1], bool(row[2]), bool(row[3]), *row[4:-1])
+    return StoredLedger(row[0], row[1], bool(row[2]), bool(row[3]), *row[4:-1])
 
 
-def state_to_row(state: LedgerState) -> tuple[Any, ...]:
+def state_to_row(state: StoredLedger) -> tuple[Any, ...]:
     """Turn a ledger's state into ``STATE_COLUMNS``."""
     row = (state[0], state[1], int(state[2]), int(state[3]), *state[4:])
     return (*row, _seal_of_state(*row))

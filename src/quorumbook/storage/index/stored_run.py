@@ -19,7 +19,7 @@ from quorumbook.ids import EntryId, LedgerId
 DAMAGED = -1
 
 
-class Extent(NamedTuple):
+class StoredExtent(NamedTuple):
     """What is stored of one ledger; it differs if anything comes, and if runs move."""
 
     run_count: int
@@ -28,7 +28,7 @@ class Extent(NamedTuple):
     entry_logs: int
     positions: int
 
-    def moved(self, entry_logs: int, positions: int) -> Extent:
+    def moved(self, entry_logs: int, positions: int) -> StoredExtent:
         """Return it after runs of the ledger moved so far in sum."""
         return self._replace(
             entry_logs=self.entry_logs + entry_logs, positions=self.positions + positions

@@ -58,7 +58,7 @@ from quorumbook.storage.index.rows import (
     state_to_row,
 )
 from quorumbook.storage.index.stored_run import StoredRun
-from quorumbook.storage.states.state_file import Deletion, LedgerState
+from quorumbook.storage.states.state_file import Deletion, StoredLedger
 
 __all__ = ["SCHEMA_VERSION", "DamagedIndexError", "Index", "NewerIndexError"]
 
@@ -132,7 +132,7 @@ class Index(IndexReader):
         self,
         *,
         runs: Iterable[StoredRun] = (),
-        states: Sequence[LedgerState] = (),
+        states: Sequence[StoredLedger] = (),
         entry_logs: Iterable[tuple[int, str]] = (),
         deleted_ledgers: Iterable[LedgerId] = (),
         deletions: Iterable[Deletion] = (),
@@ -182,7 +182,7 @@ class Index(IndexReader):
                 raise
         return replaced
 
-    def _put_states(self, states: Sequence[LedgerState]) -> None:
+    def _put_states(self, states: Sequence[StoredLedger]) -> None:
         for start in range(0, len(states), _SLICE_ROWS):
             self._connection.executemany(
                 INSERT_STATE, map(state_to_row, states[start : start + _SLICE_ROWS])

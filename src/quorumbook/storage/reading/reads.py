@@ -53,7 +53,7 @@ _BATCH_SIZE_BYTES = MAX_FRAME_SIZE_BYTES - FRAME_OVERHEAD_BYTES
 _AHEAD_MARKS = 1000
 
 
-class Reads:
+class StorageReads:
     """The read path.
 
     Args:

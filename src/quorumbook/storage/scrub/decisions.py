@@ -24,7 +24,7 @@ from quorumbook.storage.reading.loading import entry_head
 _POSITION = re.compile(r"(-?[0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
 
 
-class Position(NamedTuple):
+class ScrubPosition(NamedTuple):
     """How far scrub has come: the next run in an entry log, or the end of the last cycle."""
 
     entry_log_id: int = -1
@@ -37,7 +37,7 @@ class Position(NamedTuple):
         return f"{self.entry_log_id}:{self.position}:{self.finished_ms}"
 
     @classmethod
-    def decode(cls, text: str | None) -> Position:
+    def decode(cls, text: str | None) -> ScrubPosition:
         """Parse what ``encode`` made; anything else begins anew."""
         match = _POSITION.fullmatch(text or "")
         return cls(*map(int, match.groups())) if match else cls()

@@ -27,7 +27,7 @@ from quorumbook.protocol.digest import Digester
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import DamagedIndexError
 from quorumbook.storage.options import Damage, ScrubOptions
-from quorumbook.storage.scrub.decisions import Position, damaged_entries
+from quorumbook.storage.scrub.decisions import ScrubPosition, damaged_entries
 from quorumbook.storage.scrub.storage_access import ScrubCare
 
 _log = logger("storage.scrub")
@@ -100,7 +100,7 @@ class Scrubber:
         self._is_triggered = False
         self._is_cycling = False
         #: Where the cycle under way is, once that is known.
-        self._at: Position | None = None
+        self._at: ScrubPosition | None = None
         self._task: asyncio.Task[None] | None = None
         self.statistics = ScrubStatistics()
 
@@ -199,7 +199,7 @@ class Scrubber:
                 begin = position.position if entry_log_id == position.entry_log_id else 0
                 await self._read_log(entry_log_id, begin, position.finished_ms)
             await self._care.check_index()
-            await self._care.write_position(Position(finished_ms=self._clock.wall_ms()))
+            await self._care.write_position(ScrubPosition(finished_ms=self._clock.wall_ms()))
             self.statistics.cycles += 1
         except DamagedIndexError as error:
             self._on_index_damaged(error)
@@ -212,7 +212,7 @@ class Scrubber:
         unsaved = 0
         while position >= 0:
             started = self._clock.now_ns()
-            self._at = Position(entry_log_id, position, finished_ms)
+            self._at = ScrubPosition(entry_log_id, position, finished_ms)
             step = await self._care.check_some(entry_log_id, position, _STEP_BYTES)
             self.statistics.checked_runs += step.checked_runs
             self.statistics.checked_bytes += step.checked_bytes
@@ -224,11 +224,11 @@ class Scrubber:
             if unsaved >= _REMEMBER_BYTES:
                 unsaved = 0
                 await self._care.write_position(
-                    Position(entry_log_id, max(position, 0), finished_ms)
+                    ScrubPosition(entry_log_id, max(position, 0), finished_ms)
                 )
             await self._keep_pace(step.checked_bytes, started)
         if unsaved:
-            await self._care.write_position(Position(entry_log_id + 1, 0, finished_ms))
+            await self._care.write_position(ScrubPosition(entry_log_id + 1, 0, finished_ms))
 
     async def _keep_pace(self, size_bytes: int, started_ns: int) -> None:
         await self._budget.take(size_bytes, "scrub")

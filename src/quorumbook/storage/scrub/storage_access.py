@@ -22,7 +22,7 @@ from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import Index
-from quorumbook.storage.scrub.decisions import Position, judge
+from quorumbook.storage.scrub.decisions import ScrubPosition, judge
 
 T = TypeVar("T")
 POSITION_KEY = "scrub"
@@ -127,11 +127,13 @@ class ScrubCare:
             self._on_changed()
         return count
 
-    async def read_position(self) -> Position:
+    async def read_position(self) -> ScrubPosition:
         """Return how far scrub has come."""
-        return Position.decode(await run_job(self._worker, lambda: self._index.meta(POSITION_KEY)))
+        return ScrubPosition.decode(
+            await run_job(self._worker, lambda: self._index.meta(POSITION_KEY))
+        )
 
-    async def write_position(self, position: Position) -> None:
+    async def write_position(self, position: ScrubPosition) -> None:
         """Remember how far scrub has come."""
         meta = [(POSITION_KEY, position.encode())]
         await run_job(self._flush_worker, lambda: self._writer.commit(meta=meta))

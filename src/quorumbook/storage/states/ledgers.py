@@ -20,7 +20,7 @@ from itertools import islice
 from struct import Struct
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from quorumbook.storage.states.state_file import LedgerState
+from quorumbook.storage.states.state_file import StoredLedger
 
 _LAC = Struct(">q")
 #: Cancelled watches that may lie among the others, beside as many as there are others.
@@ -201,9 +201,9 @@ class LedgerHandle:
                 woken.append(callback)
         return woken
 
-    def state(self) -> LedgerState:
+    def state(self) -> StoredLedger:
         """Return what has to be stored."""
-        return LedgerState(
+        return StoredLedger(
             self.ledger_id,
             self.master_key,
             self.is_fenced,
@@ -212,7 +212,7 @@ class LedgerHandle:
             self.lac_floor,
         )
 
-    def load(self, state: LedgerState) -> None:
+    def load(self, state: StoredLedger) -> None:
         """Take over a stored state."""
         self.master_key = state.master_key
         self.is_fenced = self.is_fence_durable = state.is_fenced

@@ -52,7 +52,7 @@ class Deletion(NamedTuple):
     at_ms: int | None
 
 
-class LedgerState(NamedTuple):
+class StoredLedger(NamedTuple):
     """What a bookie knows of a ledger besides its entries.
 
     ``last_add_confirmed`` is a floor of what readers may have heard, where the last stored entry
@@ -70,7 +70,7 @@ class LedgerState(NamedTuple):
     born_at: int = 0
 
 
-def encode_record(state: LedgerState) -> bytes:
+def encode_record(state: StoredLedger) -> bytes:
     """Return one ledger's record."""
     flags = (_FENCED if state.is_fenced else 0) | (_LIMBO if state.is_in_limbo else 0)
     lac = b""
@@ -125,7 +125,7 @@ class StateFileContent(NamedTuple):
     ``deletions`` has the wall times of those that are to be remembered.
     """
 
-    states: dict[LedgerId, LedgerState]
+    states: dict[LedgerId, StoredLedger]
     deletions: dict[LedgerId, int]
     end: int
     chain: int
@@ -138,7 +138,7 @@ def decode_states(data: bytes, path: str = "") -> StateFileContent:
     Raises:
         CorruptStateError: A block is damaged and others follow it, or a newer release wrote it.
     """
-    states: dict[LedgerId, LedgerState] = {}
+    states: dict[LedgerId, StoredLedger] = {}
     deletions: dict[LedgerId, int] = {}
     position, chain = 0, 0
     while position < len(data):
@@ -178,7 +178,7 @@ def _block_problem(data: bytes, position: int, chain: int, path: str) -> str | N
 
 def _decode_records(
     data: bytes,
-    states: dict[LedgerId, LedgerState],
+    states: dict[LedgerId, StoredLedger],
     deletions: dict[LedgerId, int],
     path: str,
     offset: int,
@@ -202,7 +202,7 @@ def _decode_records(
             if lac_size == _INT64.size:
                 deletions[ledger_id] = _INT64.unpack_from(data, key_end + 4)[0]
         else:
-            states[ledger_id] = LedgerState(
+            states[ledger_id] = StoredLedger(
                 ledger_id,
                 data[position + _RECORD.size : key_end],
                 bool(flags & _FENCED),
@@ -254,9 +254,9 @@ class StateCopies:
 
     def write(
         self,
-        changed: Iterable[LedgerState],
+        changed: Iterable[StoredLedger],
         deleted: Iterable[Deletion],
-        everything: Callable[[], Iterable[LedgerState | Deletion]],
+        everything: Callable[[], Iterable[StoredLedger | Deletion]],
     ) -> None:
         """Bring every copy up to date, durably.
 
@@ -276,7 +276,7 @@ class StateCopies:
             elif records:
                 self._append(copy, records)
 
-    def _rewrite(self, copy: _Copy, everything: Iterable[LedgerState | Deletion]) -> None:
+    def _rewrite(self, copy: _Copy, everything: Iterable[StoredLedger | Deletion]) -> None:
         data, chain = encode_blocks(
             encode_deletion(each) if isinstance(each, Deletion) else encode_record(each)
             for each in everything

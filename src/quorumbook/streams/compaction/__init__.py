@@ -11,7 +11,7 @@ is merged, or lies before, gets a later one.  Nothing is merged that a cursor ha
 readers that are under way go on by sequence ids.
 """
 
-from quorumbook.streams.compaction.merging import Compaction, Merged, kept_ledgers
+from quorumbook.streams.compaction.merging import Compaction, MergeStep, kept_ledgers
 from quorumbook.streams.compaction.plan import Merge, Rules
 
-__all__ = ["Compaction", "Merge", "Merged", "Rules", "kept_ledgers"]
+__all__ = ["Compaction", "Merge", "MergeStep", "Rules", "kept_ledgers"]

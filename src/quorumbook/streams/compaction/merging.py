@@ -67,7 +67,7 @@ async def _unhurried(size_bytes: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class MergeStep:
     """What one step did."""
 
     #: How many segments became one.
@@ -172,7 +172,7 @@ class Compaction:
 
     async def run(
         self, rules: Rules, *, has_lock: bool = False, max_steps: int | None = None
-    ) -> list[Merged]:
+    ) -> list[MergeStep]:
         """Merge until nothing is left to be merged; return the steps.
 
         Args:
@@ -184,7 +184,7 @@ class Compaction:
             MetadataVersionConflict: the stream was truncated, or compacted by somebody else.
             WriterBusyError: somebody writes the stream.
         """
-        done: list[Merged] = []
+        done: list[MergeStep] = []
         await self._nodes.make()
         owner = "" if has_lock else await self._context.lock().owner()
         if owner:
@@ -203,7 +203,7 @@ class Compaction:
 
     # One step ------------------------------------------------------------------------------
 
-    async def _carry_out(self, merge: Merge, *, has_lock: bool) -> Merged:
+    async def _carry_out(self, merge: Merge, *, has_lock: bool) -> MergeStep:
         env = self._context.store.env
         run = f"{env.random.getrandbits(64):016x}"
         name = AttemptName(merge.number, DRIVER_PARTITION, 0, run[:8])
@@ -227,7 +227,7 @@ class Compaction:
             with contextlib.suppress(QuorumbookError):
                 await self._discard(name)
             raise
-        return Merged(
+        return MergeStep(
             segments=len(merge.run),
             number=merge.number,
             ledger_id=ledger.id,

@@ -25,7 +25,7 @@ from quorumbook.streams.cursors.reader import Progress, Unacknowledged, resume_p
 from quorumbook.streams.errors import CursorConflictError, PartitionLostError
 from quorumbook.streams.partitions.group_nodes import GroupNodes
 from quorumbook.streams.partitions.group_state import GroupState, next_steps
-from quorumbook.streams.partitions.merging import Merged
+from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.partitions.options import ConsumerOptions
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
@@ -101,7 +101,7 @@ class Consumer(Closing):
         self._state = GroupState()
         self._claims: set[int] = set()
         self._shares: dict[int, _Share] = {}
-        self._merged = Merged()
+        self._merged = MergedBatches()
         self._current: tuple[int, RecordBatch] | None = None
         self._handed_out = 0
         #: What the application has in hand, by source: the last record of a partition, and all

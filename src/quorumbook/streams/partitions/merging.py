@@ -15,7 +15,7 @@ from quorumbook.env.tasks import end
 from quorumbook.streams.reading.batches import RecordBatch
 
 
-class Merged:
+class MergedBatches:
     """Batches of several sources, each of which has a number."""
 
     def __init__(self) -> None:

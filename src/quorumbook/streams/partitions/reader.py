@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.partitions.merging import Merged
+from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.partitions.partitioning import StreamCut
 from quorumbook.streams.reading.batches import Record, RecordBatch
 from quorumbook.streams.reading.reader import StreamReader
@@ -30,7 +30,7 @@ class PartitionedReader(Closing):
     def __init__(self) -> None:
         """Begin without any; ``add`` adds one."""
         self._readers: dict[int, StreamReader] = {}
-        self._merged = Merged()
+        self._merged = MergedBatches()
         #: What is being handed out.
         self._current: tuple[int, RecordBatch] | None = None
         self._handed_out = 0

@@ -43,7 +43,7 @@ class SegmentFacts(NamedTuple):
     last_position: Position
 
 
-class Hold(NamedTuple):
+class RetentionHold(NamedTuple):
     """A cursor, and the first record that it has not passed."""
 
     name: str
@@ -60,7 +60,10 @@ class RetentionPlan:
 
 
 def plan_retention(
-    segments: Sequence[SegmentFacts], policy: StreamPolicy, holds: Sequence[Hold], now_ms: int
+    segments: Sequence[SegmentFacts],
+    policy: StreamPolicy,
+    holds: Sequence[RetentionHold],
+    now_ms: int,
 ) -> RetentionPlan:
     """Return which segments go.
 

@@ -29,8 +29,8 @@ from quorumbook.streams.errors import (
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.retention.plan import (
-    Hold,
     Reason,
+    RetentionHold,
     RetentionPlan,
     SegmentFacts,
     plan_retention,
@@ -89,7 +89,7 @@ class Retention:
         plan = plan_retention(
             await self._facts(segments, policy),
             policy,
-            [Hold(cursor.name, cursor.position) for cursor in cursors],
+            [RetentionHold(cursor.name, cursor.position) for cursor in cursors],
             context.store.env.clock.wall_ms(),
         )
         forgotten: list[str] = []

@@ -67,7 +67,7 @@ async def _unhurried(size_bytes: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class SegmentInTier:
     """A segment whose files are dealt with."""
 
     context: StreamContext
@@ -110,7 +110,9 @@ class Segment:
         return self.env.clock.wall_ms()
 
 
-async def offload(segment: Segment, directory: str, *, part_bytes: int = PART_BYTES) -> Manifest:
+async def offload(
+    segment: SegmentInTier, directory: str, *, part_bytes: int = PART_BYTES
+) -> Manifest:
     """Copy a completed segment into files that readers may use; done already is done.
 
     Args:
@@ -137,7 +139,7 @@ async def offload(segment: Segment, directory: str, *, part_bytes: int = PART_BY
 
 
 async def _copy(
-    segment: Segment, stored: StoredManifest | None, directory: str, part_bytes: int
+    segment: SegmentInTier, stored: StoredManifest | None, directory: str, part_bytes: int
 ) -> StoredManifest:
     ledger = await segment.context.client.ledger_metadata(segment.metadata.ledger_id)
     if not ledger.is_closed:
@@ -163,7 +165,7 @@ async def _copy(
         raise
 
 
-async def _write_parts(segment: Segment, manifest: Manifest, part_bytes: int) -> list[Part]:
+async def _write_parts(segment: SegmentInTier, manifest: Manifest, part_bytes: int) -> list[Part]:
     ledger = manifest.ledger
     facts = PartFacts(
         await read_instance_id(segment.context.store), ledger.ledger_id,
@@ -181,7 +183,7 @@ async def _write_parts(segment: Segment, manifest: Manifest, part_bytes: int) ->
         )
 
 
-async def delete_copy(segment: Segment, *, delay_s: float) -> bool:
+async def delete_copy(segment: SegmentInTier, *, delay_s: float) -> bool:
     """Delete the bookies' copy if the files were live for long enough; tell whether it is gone.
 
     The files are verified once more before.
@@ -205,7 +207,7 @@ async def delete_copy(segment: Segment, *, delay_s: float) -> bool:
 # Back to bookies -------------------------------------------------------------------------------
 
 
-async def restore(segment: Segment) -> int:
+async def restore(segment: SegmentInTier) -> int:
     """Make a segment's ledger again from its files, then remove those; return its entries.
 
     The ledger gets its id, entries, digests and custom metadata back, on bookies that are chosen
@@ -241,7 +243,7 @@ async def restore(segment: Segment) -> int:
 
 
 async def _restored_ledger(
-    segment: Segment, ledgers: LedgerManager, old: LedgerMetadata
+    segment: SegmentInTier, ledgers: LedgerManager, old: LedgerMetadata
 ) -> tuple[LedgerMetadata, int]:
     """Return the ledger's metadata: as it is, or made anew with the mark."""
     with contextlib.suppress(NoSuchLedgerInMetadataError):
@@ -260,7 +262,7 @@ async def _restored_ledger(
         return await ledgers.read(old.ledger_id)
 
 
-async def _fill(segment: Segment, manifest: Manifest, current: LedgerMetadata) -> None:
+async def _fill(segment: SegmentInTier, manifest: Manifest, current: LedgerMetadata) -> None:
     """Write every entry to its write set, and read each copy back."""
     context = segment.context.client.context
     key = master_key(current.password or b"")

@@ -28,7 +28,7 @@ from quorumbook.streams.transactions.nodes import (
     list_applications,
     usual_root,
 )
-from quorumbook.streams.transactions.orphans import Orphan, Orphans
+from quorumbook.streams.transactions.orphans import OrphanedDraft, Orphans
 from quorumbook.streams.transactions.state import (
     DRIVER_PARTITION,
     AttemptName,
@@ -225,7 +225,7 @@ class Application:
                 )
             manifest = found["previous"]
 
-    async def sweep(self, *, dry_run: bool = False) -> list[Orphan]:
+    async def sweep(self, *, dry_run: bool = False) -> list[OrphanedDraft]:
         """Clean up what can never be committed, and what is too old; return what it was."""
         found = await self._orphans.sweep(dry_run=dry_run)
         head, revision = await self._nodes.read_head()
@@ -234,9 +234,9 @@ class Application:
         return found
 
 
-async def collect_orphans(place: Place, *, dry_run: bool = False) -> list[Orphan]:
+async def collect_orphans(place: Place, *, dry_run: bool = False) -> list[OrphanedDraft]:
     """Clean up what all applications left behind; return what it was."""
-    found: list[Orphan] = []
+    found: list[OrphanedDraft] = []
     for name in await list_applications(place.store, place.path):
         with contextlib.suppress(TransactionLostError):  # finished meanwhile
             found += await Application(place, name, Identity("", "")).sweep(dry_run=dry_run)

@@ -22,7 +22,7 @@ _log = logger("streams.transactions")
 _ANNOUNCED_MS = 3600_000
 
 
-class Orphan(NamedTuple):
+class OrphanedDraft(NamedTuple):
     """An attempt that was cleaned up, or would be."""
 
     application: str
@@ -60,14 +60,16 @@ class Orphans:
                 break
         await self.empty_garbage()
 
-    async def sweep(self, *, dry_run: bool = False, up_to_batch: int | None = None) -> list[Orphan]:
+    async def sweep(
+        self, *, dry_run: bool = False, up_to_batch: int | None = None
+    ) -> list[OrphanedDraft]:
         """Clean up what can never be committed, and what is too old; return what it was.
 
         Args:
             dry_run: Only return it.
             up_to_batch: Look at attempts at these batches only.
         """
-        found: dict[str, Orphan] = {}
+        found: dict[str, OrphanedDraft] = {}
         while True:
             head, revision = await self._nodes.read_head()
             names = await self._nodes.attempts()
@@ -80,7 +82,7 @@ class Orphans:
                     continue
                 if not dry_run and not await self._nodes.discard(each, revision):
                     break
-                found[str(name)] = Orphan(self._nodes.application, str(name), record.ledgers)
+                found[str(name)] = OrphanedDraft(self._nodes.application, str(name), record.ledgers)
             else:
                 break
         orphans = list(found.values())
@@ -90,7 +92,9 @@ class Orphans:
                 for each in await self._nodes.garbage()
                 if each[0] not in found and self._age_ms(each[1].due_ms) >= 0
             ]
-            orphans += [Orphan(self._nodes.application, each[0], each[1].ledgers) for each in left]
+            orphans += [
+                OrphanedDraft(self._nodes.application, each[0], each[1].ledgers) for each in left
+            ]
         if not dry_run:
             await self.empty_garbage()
         return orphans

@@ -16,7 +16,7 @@ from quorumbook.autorecovery.audits.copies import closed_fragments
 from quorumbook.autorecovery.audits.replica_audit import audit_range
 from quorumbook.client.client import BookKeeper
 from quorumbook.ids import BookieId, LedgerId
-from quorumbook.ledger.audit import Finding, Severity
+from quorumbook.ledger.audit import CopyFinding, Severity
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
@@ -105,7 +105,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     }
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _row(finding: CopyFinding) -> dict[str, Any]:
     return {"severity": finding.severity.value, **asdict(finding)}
 
 

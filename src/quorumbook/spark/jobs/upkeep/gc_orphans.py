@@ -17,7 +17,7 @@ from quorumbook.streams import Namespace
 from quorumbook.streams.errors import TransactionLostError
 from quorumbook.streams.transactions import Application, Identity, Place
 from quorumbook.streams.transactions.nodes import list_applications
-from quorumbook.streams.transactions.orphans import Orphan
+from quorumbook.streams.transactions.orphans import OrphanedDraft
 
 
 async def plan(namespace: Namespace, *, root: str, ttl_s: float) -> Plan:
@@ -50,7 +50,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     }
 
 
-async def _sweep(place: Place, name: str, *, dry_run: bool) -> Sequence[Orphan]:
+async def _sweep(place: Place, name: str, *, dry_run: bool) -> Sequence[OrphanedDraft]:
     with contextlib.suppress(TransactionLostError):  # finished meanwhile
         return await Application(place, name, Identity("", "")).sweep(dry_run=dry_run)
     return []

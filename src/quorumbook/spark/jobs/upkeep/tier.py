@@ -134,13 +134,13 @@ async def _with_files(
 # On executors ------------------------------------------------------------------------------------
 
 
-async def _segment(cluster: Cluster, pace: Pace, arguments: Values) -> moving.Segment:
+async def _segment(cluster: Cluster, pace: Pace, arguments: Values) -> moving.SegmentInTier:
     namespace = await cluster.opened_namespace()
     context = namespace.stream(arguments["stream"]).context
     number = arguments["segment"]
     for segment in await context.nodes.segments(first=number):
         if segment.number == number:
-            return moving.Segment(context=context, metadata=segment, pace=pace.take)
+            return moving.SegmentInTier(context=context, metadata=segment, pace=pace.take)
     raise LocalProtocolError(f"stream {context.name} has no segment {number} any more")
 
 
