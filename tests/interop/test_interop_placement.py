@@ -10,7 +10,7 @@ import pytest
 
 import quorumbook
 from interop import sides
-from interop.clusters import KnownBookies as RunningCluster
+from interop.clusters import Cluster as RunningCluster
 from interop.peer_driver import Peer, expected, payload
 from quorumbook.errors import NotEnoughBookiesError
 from quorumbook.ledger.placement.choice import KnownBookies, judge, new_ensemble

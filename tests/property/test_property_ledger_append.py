@@ -9,11 +9,11 @@ from ledger_model import Cluster, length_of
 
 from quorumbook.errors import ConnectionLostError
 from quorumbook.ledger.machines.append import (
+    AppendFailed,
     AppendState,
     ChangeEnsemble,
     Confirmed,
     DegradedWarning,
-    Failed,
     Send,
 )
 from quorumbook.ledger.placement.schedule import entries_at
@@ -55,7 +55,7 @@ class AppendMachine(RuleBasedStateMachine):
                 case Send(index, bookie_id, entry_ids):
                     assert self.state.ensemble[index] == bookie_id
                     self.send(index, bookie_id, entry_ids, self.state.last_add_confirmed)
-                case Failed():
+                case AppendFailed():
                     self.is_over = True
                 case DegradedWarning():
                     pass

@@ -57,13 +57,13 @@ class Recoverer:
                 case recovery.ChooseReplacement():
                     assert self.choice is None
                     self.choice = effect
-                case recovery.Release(last):
+                case recovery.ReleasePayloads(last):
                     assert last > self.released
                     self.released = last
                 case recovery.Done(metadata):
                     assert metadata == self.cluster.metadata
                     self.done = effect
-                case recovery.Failed():
+                case recovery.RecoveryFailed():
                     self.done = effect
 
     def carry_out(self, request: Any, *, is_answer_lost: bool) -> None:
@@ -343,6 +343,6 @@ def test_s01_an_add_that_is_late_finds_its_bookie_fenced_by_the_recovery_read() 
     assert (cluster.metadata.is_closed, cluster.metadata.last_entry_id) == (True, -1)
     assert cluster.bookies["b2"].is_fenced, "the read has fenced it"
     writer.on_failure(2, "b2", LedgerFencedError())
-    assert [type(effect) for effect in writer.poll()] == [append.Failed]
+    assert [type(effect) for effect in writer.poll()] == [append.AppendFailed]
     assert writer.last_add_confirmed == -1
     assert writer.has_unknown_tail

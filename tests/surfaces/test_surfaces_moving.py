@@ -11,7 +11,7 @@ import pytest
 from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.balance import BookieDisk
 from quorumbook.autorecovery.copying.moving import MoveOptions, Mover, Share
-from quorumbook.cli.bookie.commands import moving
+from quorumbook.cli.bookie import moving
 from quorumbook.cli.main import main
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.recovery.locks import ReplicationLocks

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from quorumbook.errors import ConnectionLostError, NotEnoughBookiesError
-from quorumbook.ledger.machines.append import AppendState, ChangeEnsemble, Confirmed, Failed, Send
+from quorumbook.ledger.machines.append import (
+    AppendFailed,
+    AppendState,
+    ChangeEnsemble,
+    Confirmed,
+    Send,
+)
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.domains import AckDomains
 from quorumbook.ledger.placement.policy import Shape
@@ -58,5 +64,5 @@ def test_r01_a_writer_whose_entries_cannot_reach_enough_fault_domains_stops() ->
     state.poll()
     state.on_no_replacement()
     (failed,) = state.poll()
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, AppendFailed)
     assert isinstance(failed.error, NotEnoughBookiesError)

@@ -16,11 +16,11 @@ from quorumbook.errors import (
     WriteFailedError,
 )
 from quorumbook.ledger.machines.append import (
+    AppendFailed,
     AppendState,
     ChangeEnsemble,
     Confirmed,
     DegradedWarning,
-    Failed,
     Send,
 )
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -197,7 +197,7 @@ def test_with_deferred_sync_a_failed_bookie_ends_the_writer() -> None:
     state.push(10, 1)
     fail(state, 1)
     [effect] = state.poll()
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, AppendFailed)
     assert isinstance(effect.error, WriteFailedError)
 
 
@@ -405,7 +405,7 @@ def test_s31_the_number_of_ensemble_changes_is_bounded() -> None:
     assert state.poll() == [DegradedWarning({0: "e"})]
     fail(state, 1, TooManyRequestsError("busy"))
     [effect] = state.poll()
-    assert isinstance(effect, Failed)
+    assert isinstance(effect, AppendFailed)
     assert isinstance(effect.error, NotEnoughBookiesError)
 
 
@@ -570,7 +570,7 @@ def test_r04_a_fatal_refusal_ends_the_writer(error) -> None:
     state = writer()
     state.push(20, 2)
     fail(state, 1, error)
-    assert state.poll() == [Failed(error)]
+    assert state.poll() == [AppendFailed(error)]
     assert state.has_unknown_tail
     ack(state, 0, 0, 1)
     ack(state, 2, 0, 1)
@@ -596,7 +596,7 @@ def test_r04_a_lost_compare_and_set_ends_the_writer(error) -> None:
     fail(state, 0)
     state.poll()
     state.on_ensemble_change_failed(error)
-    assert state.poll() == [Failed(error)]
+    assert state.poll() == [AppendFailed(error)]
 
 
 def test_s09_a_fence_with_a_full_window_fails_at_once_and_once() -> None:
@@ -606,7 +606,7 @@ def test_s09_a_fence_with_a_full_window_fails_at_once_and_once() -> None:
     fenced = LedgerFencedError("fenced")
     fail(state, 1, fenced)
     fail(state, 2, LedgerFencedError("again"))
-    assert state.poll() == [Failed(fenced)]
+    assert state.poll() == [AppendFailed(fenced)]
     assert state.poll() == []
 
 
@@ -617,7 +617,7 @@ def test_s09_a_fence_during_an_ensemble_change_wins() -> None:
     [effect] = state.poll()
     fail(state, 1, LedgerFencedError("fenced"))
     [failed] = state.poll()
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, AppendFailed)
     assert not state.is_changing
     metadata, replaced = changed_metadata(state.metadata, effect, {0: "d"})
     state.on_ensemble_changed(metadata, replaced)
@@ -686,7 +686,7 @@ def test_an_add_that_waited_too_long_ends_the_writer() -> None:
     state.push(10, 1)
     error = WriteFailedError("too long")
     state.abort(error)
-    assert state.poll() == [Failed(error)]
+    assert state.poll() == [AppendFailed(error)]
 
 
 @pytest.mark.parametrize("state", [LedgerState.IN_RECOVERY])

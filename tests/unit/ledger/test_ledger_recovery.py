@@ -23,12 +23,12 @@ from quorumbook.ledger.machines.recovery import (
     ChooseReplacement,
     Close,
     Done,
-    Failed,
     FenceRead,
     MarkInRecovery,
+    RecoveryFailed,
     RecoveryRead,
     RecoveryState,
-    Release,
+    ReleasePayloads,
     WriteBack,
 )
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -173,7 +173,7 @@ def test_r17_what_may_be_lost_is_given_up_on_an_operators_word_only(last, accept
     state.on_read_error(5, 2, last)
     effects = state.poll()
     is_given_up = accepts and last is not LOST
-    assert any(isinstance(effect, Failed) for effect in effects) is not is_given_up
+    assert any(isinstance(effect, RecoveryFailed) for effect in effects) is not is_given_up
     state.on_entry(4, 0, 50)
     assert any(isinstance(effect, Close) for effect in state.poll()) is is_given_up
 
@@ -183,7 +183,7 @@ def test_r16_a_wrong_password_is_told_as_such() -> None:
     state.poll()
     error = UnauthorizedError("no")
     state.on_fence_error(1, error)
-    assert state.poll() == [Failed(error)]
+    assert state.poll() == [RecoveryFailed(error)]
 
 
 # R17: reading forward -------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_r18_an_entry_is_written_to_its_whole_write_set_until_an_ack_quorum_has_
     assert state.poll() == []
     state.on_written(0, 2, "c")
     effects = state.poll()
-    assert effects[0] == Release(0)
+    assert effects[0] == ReleasePayloads(0)
     assert {entry_id for entry_id, _ in reads(effects)} == {1}
 
 
@@ -364,7 +364,7 @@ def test_r18_nothing_is_closed_before_every_entry_is_written_back() -> None:
     for index, name in ((0, "a"), (1, "b")):
         state.on_written(0, index, name)
     effects = state.poll()
-    assert effects[0] == Release(1)
+    assert effects[0] == ReleasePayloads(1)
     closed = closing(effects)
     assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 1, 30)
 
@@ -610,6 +610,6 @@ def test_a_recovery_that_is_told_to_stop_stops() -> None:
     state = fenced(ledger())
     state.poll()
     state.fail(LOST)
-    assert state.poll() == [Failed(LOST)]
+    assert state.poll() == [RecoveryFailed(LOST)]
     say_no(state, 0, 0, 1)
     assert state.poll() == []
