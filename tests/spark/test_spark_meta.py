@@ -167,8 +167,9 @@ def test_views_and_functions_of_sql(spark, cluster, written):
     query = "SELECT length FROM bk.ledgers WHERE ledger_id = {}"
     assert spark.sql(query.format(written)).collect()[0].length == 5
     rows = spark.sql(
-        "SELECT l.ledger_id, e.entry_id, e.value FROM bk.ledgers l, "
-        f"LATERAL bk_entries(l.ledger_id) e WHERE l.ledger_id = {written} ORDER BY 2"
+        "SELECT l.ledger_id, e.entry_id, e.value "
+        f"FROM (SELECT * FROM bk.ledgers WHERE ledger_id = {written}) l, "
+        "LATERAL bk_entries(l.ledger_id) e ORDER BY 2"
     ).collect()
     assert [bytes(row.value) for row in rows] == [b"abc", b"de"]
     assert spark.sql(f"SELECT state FROM bk_ledger({written})").collect()[0].state == "closed"

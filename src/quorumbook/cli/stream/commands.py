@@ -191,11 +191,12 @@ def read(
 ) -> int:  # fmt: skip
     """Print a stream's records, one in a line, up to the last that is there now."""
     printer = RecordPrinter(call.output.form, decode, key_separator)
-    options = {
+    options: dict[str, Any] = {
         "tail": False,
         "on_truncated": "skip" if skip_truncated else "raise",
-        "on_gap": "report" if skip_missing else "raise",
     }
+    if skip_missing:
+        options["on_gap"] = "report"
     return call.run(_print(call, path, name, partition, start, end, count, printer, options))
 
 
