@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 
+from quorumbook.env.tasks import end
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
@@ -22,6 +24,8 @@ DIGESTER = digester(DigestType.CRC32C, b"passwd")
 HOLES, LARGE, SMALL = 1, 2, 3
 RUNS, LARGE_ENTRIES, LARGE_BYTES, SMALL_ENTRIES = 60_000, 48, 1_000_000, 2_000
 FOR_EVER = 3_600_000
+#: How long each part of the mixed attack lasts before it begins anew.
+TURN_S = 15.0
 
 
 @dataclass
@@ -31,15 +35,28 @@ class Target:
     port: int
     http_port: int = 0
     scale: float = 1.0
+    #: Attacks on unknown ledgers begin with this one.
+    first_ledger_id: int = 1 << 20
     sent_bytes: int = 0
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     def count(self, number: int) -> int:
         return max(1, int(number * self.scale))
 
-    async def connect(self, *, port: int = 0, reads: bool = False) -> Victim:
-        """Open a connection; what reads nothing has a small window in the system as well."""
+    def unknown_ledgers(self, number: int) -> range:
+        return range(self.first_ledger_id, self.first_ledger_id + self.count(number))
+
+    async def connect(self, *, port: int = 0, reads: bool = False, source: int = 0) -> Victim:
+        """Open a connection; what reads nothing has a small window in the system as well.
+
+        Args:
+            port: Where; the bookie's if 0.
+            reads: Take what comes, and throw it away.
+            source: From which of this machine's own addresses.
+        """
         one = socket.socket()
+        if source:
+            one.bind((f"127.0.1.{source}", 0))
         if not reads:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         one.setblocking(False)
@@ -47,8 +64,7 @@ class Target:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(one, ("127.0.0.1", port or self.port))
         if reads:
-            task = loop.create_task(_drain(one))
-            self.stack.callback(task.cancel)
+            self.stack.push_async_callback(end, [loop.create_task(_drain(one))])
         return Victim(self, one)
 
 
@@ -99,8 +115,15 @@ async def prepare(target: Target) -> None:
 
 
 async def idle(target: Target) -> None:
-    for _ in range(target.count(2000)):
-        await target.connect()
+    for index in range(target.count(10_000)):
+        await target.connect(source=1 + index % 100)
+
+
+async def crowd(target: Target) -> None:
+    """As many as ``idle`` has, each of which has asked something once."""
+    for index in range(target.count(10_000)):
+        one = await target.connect(source=1 + index % 100)
+        await one.send(v3.encode_bookie_info(1))
 
 
 async def garbage(target: Target) -> None:
@@ -132,7 +155,7 @@ async def read_lac(target: Target) -> None:
 
 async def lac_packets(target: Target) -> None:
     many = [await target.connect(reads=True) for _ in range(target.count(4))]
-    for ledger_id in range(1 << 20, (1 << 20) + target.count(40_000)):
+    for ledger_id in target.unknown_ledgers(40_000):
         packet = bytes(8) + (5).to_bytes(8, "big") + bytes(1000)
         one = many[ledger_id % len(many)]
         await one.send(v3.encode_write_lac(ledger_id, ledger_id, 5, KEY, packet))
@@ -212,7 +235,7 @@ async def large_adds(target: Target) -> None:
 
 async def fences(target: Target) -> None:
     many = [await target.connect(reads=True) for _ in range(4)]
-    for ledger_id in range(1 << 20, (1 << 20) + target.count(200_000), 100):
+    for ledger_id in target.unknown_ledgers(200_000)[::100]:
         reads = [
             v2.encode_read(one, 0, master_key=KEY) for one in range(ledger_id, ledger_id + 100)
         ]
@@ -222,7 +245,7 @@ async def fences(target: Target) -> None:
 async def handles(target: Target) -> None:
     """One small add to each of very many ledgers."""
     many = [await target.connect(reads=True) for _ in range(4)]
-    for ledger_id in range(1 << 20, (1 << 20) + target.count(200_000), 100):
+    for ledger_id in target.unknown_ledgers(200_000)[::100]:
         adds = [add(one, 0) for one in range(ledger_id, ledger_id + 100)]
         await many[ledger_id // 100 % 4].send(b"".join(adds))
 
@@ -294,13 +317,28 @@ async def http(target: Target) -> None:
 
 
 async def mixed(target: Target) -> None:
-    """All that a client can do, at once, again and again."""
+    """All that a client can do, at once, again and again, amid a crowd of idle connections."""
     parts = [
         lists, read_lac, silent_batches, silent_reads, partial_frames, half_frames, large_adds,
-        long_polls, woken_polls, fences, small_requests, lac_packets, idle,
+        long_polls, woken_polls, fences, handles, small_requests, lac_packets, idle,
     ]  # fmt: skip
-    target.scale /= 4
-    await asyncio.gather(*[part(target) for part in parts])
+    await crowd(target)
+    await asyncio.gather(*[_again_and_again(part, target) for part in parts])
+
+
+async def _again_and_again(part: Callable[[Target], Awaitable[None]], target: Target) -> None:
+    """Carry a part out at a quarter of its size, drop its connections, and begin anew."""
+    for turn in count():
+        async with contextlib.AsyncExitStack() as stack:
+            one = replace(
+                target, scale=target.scale / 4, stack=stack, sent_bytes=0,
+                first_ledger_id=target.first_ledger_id + turn * 50_000,
+            )  # fmt: skip
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TURN_S):
+                    await part(one)
+                    await asyncio.sleep(TURN_S)
+        target.sent_bytes += one.sent_bytes
 
 
 @dataclass
@@ -313,7 +351,7 @@ class Attack:
 
 
 ATTACKS = {
-    "idle": Attack("stranger", "2,000 connections that ask nothing", idle),
+    "idle": Attack("stranger", "10,000 connections that ask nothing", idle),
     "handshakes": Attack("stranger", "1,500 handshakes that stop half way", handshakes),
     "refused": Attack("stranger", "600,000 requests without a password", garbage),
     "drops": Attack("client", "frames byte by byte", drops),
@@ -332,5 +370,9 @@ ATTACKS = {
     "polls": Attack("client", "50,000 long polls that nothing ends", long_polls),
     "woken-polls": Attack("client", "50,000 long polls ended by one add", woken_polls),
     "http": Attack("stranger", "HTTP heads without an end, pages unread", http),
-    "mixed": Attack("client", "all of a client's, at a quarter of the size, at once", mixed),
+    "mixed": Attack(
+        "client",
+        "all of a client's at a quarter of the size, again and again, amid 10,000 connections",
+        mixed,
+    ),
 }

@@ -6,6 +6,7 @@ A connection itself is ``connection.py``'s; how many there may be is ``limits.py
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from quorumbook.bookie.connections.add_budget import AddBudget
 from quorumbook.bookie.connections.admission import Admission
@@ -25,6 +26,7 @@ from quorumbook.env import Env, logger, patience
 
 _log = logger("bookie.connection")
 _REFUSALS_EVERY_NS = 10 * 1_000_000_000
+_CHECKED_IN_A_TURN = 500
 
 
 class Refusals:
@@ -160,12 +162,18 @@ class Connections:
         self._timer = None
         if self._open:
             self._timer = patience.Timer(min(1.0, shortest / 4), self._tick)
-        now_ns = self.env.clock.now_ns()
-        for connection in list(self._open):
-            connection.check(now_ns)
+        self._check(deque(self._open))
         for connection in self.frames.standing_still():
             self.metrics.connections_slow += 1
             connection.give_up("its frame stands still, and others have no room for theirs")
+
+    def _check(self, connections: deque[Connection]) -> None:
+        """Look at connections, some in a turn of the loop, however many there are."""
+        now_ns = self.env.clock.now_ns()
+        for _ in range(min(_CHECKED_IN_A_TURN, len(connections))):
+            connections.popleft().check(now_ns)
+        if connections:
+            asyncio.get_running_loop().call_soon(self._check, connections)
 
     def count_partial_frames(self, grown_bytes: int) -> None:
         """Count what more has come of frames that are not complete."""
