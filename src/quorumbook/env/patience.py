@@ -29,6 +29,10 @@ _GRACE_S = 2.0
 _TURNS = 6
 
 
+def _nothing() -> None:
+    """Whom a cancelled timer calls."""
+
+
 class Timer:
     """Calls back once, unless cancelled, when a time is over and everything waiting is read."""
 
@@ -42,8 +46,9 @@ class Timer:
         self._handle: asyncio.Handle = self._loop.call_at(self._due, self._over)
 
     def cancel(self) -> None:
-        """Never call back."""
+        """Never call back, and forget whom: who has the timer is mostly what it would call."""
         self._handle.cancel()
+        self._callback = _nothing
 
     def _over(self) -> None:
         late_s = self._loop.time() - self._due
