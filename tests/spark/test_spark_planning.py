@@ -13,6 +13,7 @@ from quorumbook.errors import ConfigError
 from quorumbook.spark.rows.views import Extent, View
 from quorumbook.spark.source.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
 from quorumbook.spark.source.planning import Piece, plan
+from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.spark.source.relocation import relocated
 from quorumbook.streams.format.names import MERGED_KEY
 
@@ -199,3 +200,17 @@ def test_nobody_starves_where_there_is_less_than_one_for_each():
     available = dict.fromkeys("abcdefgh", 10)
     served = {name for turn in range(8) for name, n in fair_shares(available, 1, turn).items() if n}
     assert served == set(available)
+
+
+@pytest.mark.parametrize(("options", "selected", "others"), [
+    ({"streams": "a,b"}, ["a", "b", "a/p0", "b/p12"], ["c", "a/b", "a/px", "ab", "c/p0"]),
+    ({"streamPattern": "a.*"}, ["a", "ab", "ab/p3", "a/b"], ["b", "b/p1", "ba"]),
+    ({"ledgerIds": "3,7-9"}, ["3", "7", "9"], ["2", "4", "10"]),
+    ({"ledgerFilter": "k=v"}, ["0", "9"], []),
+])  # fmt: skip
+def test_what_is_selected_can_be_told_of_what_is_not_there(options, selected, others):
+    kinds = {"streams": "stream", "streamPattern": "stream"}
+    selection = ReadOptions.of({"metadataServiceUri": "zk://x/ledgers", **options}).selection
+    assert kinds.get(next(iter(options)), "ledger") == selection.kind.value
+    assert all(map(selection.selects, selected))
+    assert not any(map(selection.selects, others))

@@ -259,6 +259,137 @@ def test_a_stream_made_again_is_an_error_or_read_anew(query, streams, name):
     assert values(lenient.rows_between(start, end)) == records(7, 8)
 
 
+LIMITS = [
+    {}, {"maxEntriesPerTrigger": 1}, {"maxRecordsPerTrigger": 1}, {"maxBytesPerTrigger": 40},
+    {"maxRecordsPerTrigger": 3, "maxBytesPerTrigger": 40}, {"minEntriesPerTrigger": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_segment_without_its_ledger_is_an_error_or_left_out_whatever_the_limits(
+    query, streams, name, limits, gone
+):
+    for n in range(3):
+        streams.write(name, records(n))
+    lost = streams.segments(name)[gone].ledger_id
+    streams.run(streams.namespace.client.delete_ledger(lost))
+    with pytest.raises(DataLossError, match=f"the ledger {lost} of {name} is gone"):
+        query(f"stream:{name}", **limits, **EARLIEST).drain()
+    lenient = query(f"stream:{name}", failOnDataLoss="false", **limits, **EARLIEST)
+    left = records(*(n for n in range(3) if n != gone))
+    assert values(lenient.drain()) == left
+    assert lenient.report["lag"]["bytes"] == 0
+    streams.write(name, records(3))
+    assert values(lenient.until(3)) == [*left, *records(3)]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_a_segment_that_goes_while_a_query_runs_is_an_error_or_left_out(
+    query, streams, name, limits
+):
+    for n in range(3):
+        streams.write(name, records(n))
+    running = query(f"stream:{name}", maxEntriesPerTrigger=1, **EARLIEST)
+    running.step()
+    lost = streams.segments(name)[1].ledger_id
+    lenient = query(
+        f"stream:{name}", checkpoint=running.checkpoint, failOnDataLoss="false", **limits
+    )
+    lenient.reader.reportLatestOffset()
+    streams.run(streams.namespace.client.delete_ledger(lost))
+    assert values(lenient.drain()) == records(2)
+    strict = query(f"stream:{name}", checkpoint=running.checkpoint, **limits)
+    with pytest.raises(DataLossError, match=f"the ledger {lost} of {name} is gone"):
+        strict.drain()
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_a_ledger_that_is_deleted_is_an_error_or_left_out_whatever_the_limits(
+    query, cluster, limits
+):
+    tag = {"t": b"gone %d" % next(_names)}
+    ids = [write_ledger(cluster, records(n), custom_metadata=tag) for n in range(3)]
+    path = "ledger:" + ",".join(map(str, ids))
+    strict = query(path, maxEntriesPerTrigger=1, **EARLIEST)
+    strict.step()
+    gone, *_ = unread = [n for n in range(3) if records(n) != values(strict.rows)]
+    lenient = query(path, checkpoint=strict.checkpoint, failOnDataLoss="false", **limits)
+    strict = query(path, checkpoint=strict.checkpoint, **limits)
+    with cluster.connect() as client:
+        client.delete_ledger(ids[gone])
+    with pytest.raises(DataLossError, match=f"{ids[gone]} was deleted"):
+        strict.drain()
+    assert values(lenient.drain()) == records(*unread[1:])
+
+
+# What is not selected ----------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_other_streams_is_refused_or_what_it_has_is_left_out(query, streams, name):
+    for each in "a", "b":
+        streams.write(f"{name}/{each}", records(0))
+    first = query(f"stream:{name}/a", **EARLIEST)
+    first.drain()
+    streams.write(f"{name}/a", records(1))
+    other = query(f"stream:{name}/b", checkpoint=first.checkpoint)
+    with pytest.raises(ConfigError, match=rf"{name}/a, .*{name}/b.*dropUnselected=true") as found:
+        other.step()
+    assert "checkpoint" in str(found.value)
+    other = query(f"stream:{name}/b", checkpoint=first.checkpoint, dropUnselected="true")
+    assert values(other.drain()) == records(0)
+    assert list(json.loads(other.checkpoint[-1])["s"]) == [f"{name}/b"]
+
+
+def test_a_stream_that_is_taken_out_of_the_list_is_read_no_more(query, streams, name):
+    for each in "a", "b":
+        streams.write(f"{name}/{each}", records(0))
+    both = query(f"stream:{name}/a,{name}/b", **EARLIEST)
+    both.drain()
+    for each in "a", "b":
+        streams.write(f"{name}/{each}", records(1))
+    for path in (f"stream:{name}/b", {"streamPattern": f"{name}/b"}):
+        given = {"path": path} if isinstance(path, str) else {"path": None, **path}
+        fewer = query(checkpoint=both.checkpoint, **given)
+        with pytest.raises(ConfigError, match=f"{name}/a"):
+            fewer.step()
+        fewer = query(checkpoint=both.checkpoint, dropUnselected="true", **given)
+        assert values(fewer.drain()) == records(1)
+
+
+def test_a_batch_that_was_planned_is_done_again_as_it_was_whatever_is_selected_now(
+    query, streams, name
+):
+    for each in "a", "b":
+        streams.write(f"{name}/{each}", records(0))
+    both = query(f"stream:{name}/a,{name}/b", **EARLIEST)
+    both.drain()
+    begin, end = both.checkpoint
+    fewer = query(f"stream:{name}/b", checkpoint=both.checkpoint, dropUnselected="true")
+    assert values(fewer.rows_between(begin, end)) == records(0, 0)
+    fewer = query(f"stream:{name}/b", checkpoint=both.checkpoint)
+    with pytest.raises(ConfigError, match=f"{name}/a"):
+        fewer.rows_between(begin, end)
+
+
+def test_ledgers_that_are_not_selected_any_more_are_refused_or_left_out(query, cluster):
+    with cluster.connect() as client:
+        open_ones = [client.create_ledger() for _ in range(2)]
+        for writer in open_ones:
+            writer.append_many([b"0", b"1"])
+        first, second = (writer.id for writer in open_ones)
+        both = query(f"ledger:{first},{second}", **EARLIEST)
+        both.step()
+        one = query(f"ledger:{second}", checkpoint=both.checkpoint)
+        with pytest.raises(ConfigError, match=rf"{first}.*dropUnselected"):
+            one.step()
+        one = query(f"ledger:{second}", checkpoint=both.checkpoint, dropUnselected="true")
+        for writer in open_ones:
+            writer.append_many([b"2", b"3"])
+            writer.close()
+        assert {row["ledger_id"] for row in one.drain()} == {second}
+
+
 def test_a_checkpoint_of_another_cluster_is_refused(query, streams, name):
     streams.write(name, records(0))
     stored = {"c": "00000000-0000-0000-0000-000000000000", "s": {name: [1, 1, 0]}, "v": 1}

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from quorumbook.env import logger
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
+from quorumbook.ids import LedgerId
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.rows.replica_rows import check_replica
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
@@ -127,20 +128,29 @@ async def pieces_between(
         DataLossError: a segment's ledger is gone, and that is to fail.
     """
     sizes = {}
-    between = view.between(start, end)
-    for extent, _, last, _, _ in between:
+    for extent, _, last, _, _ in view.between(start, end):
         try:
             sizes[extent.ledger_id] = await views.sizes(extent.ledger_id, last + 1)
         except NoSuchLedgerInMetadataError as error:
-            what = f"the ledger {extent.ledger_id} of {view.name} is gone"
-            if options.fails_on_data_loss:
-                raise DataLossError(
-                    f"{what}; failOnDataLoss=false goes on without it", ledger_id=extent.ledger_id
-                ) from error
-            _log.warning("%s; it is left out", what)
-    left = tuple(extent for extent in view.extents if extent.ledger_id in sizes)
+            view = without_gone(options, view, extent.ledger_id, error)
     name = "" if options.selection.kind is Source.LEDGER else view.name
-    return pieces_of(view._replace(extents=left), start, end, sizes, name)
+    return pieces_of(view, start, end, sizes, name)
+
+
+def without_gone(options: ReadOptions, view: View, ledger_id: LedgerId, error: Exception) -> View:
+    """Return what is left of a view when one of its ledgers is gone, unless that is to fail.
+
+    Raises:
+        DataLossError: it is.
+    """
+    what = f"the ledger {ledger_id} of {view.name} is gone"
+    if options.fails_on_data_loss:
+        raise DataLossError(
+            f"{what}; failOnDataLoss=false goes on without it", ledger_id=ledger_id
+        ) from error
+    _log.warning("%s; it is left out", what)
+    left = tuple(extent for extent in view.extents if extent.ledger_id != ledger_id)
+    return view._replace(extents=left)
 
 
 def missing(options: ReadOptions, name: str) -> Exception:

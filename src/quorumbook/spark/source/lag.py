@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from quorumbook.env import Clock
-from quorumbook.errors import QuorumbookError
+from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.spark.rows.views import View, Views
 from quorumbook.spark.source.offsets import Offset
 from quorumbook.streams.reading.entries import entry_time_ms
@@ -30,8 +31,9 @@ async def lag_behind(
         if count:
             behind[name] = count
             for extent, first, last, _, _ in view.between(offset, view.end):
-                sizes = await views.sizes(extent.ledger_id, extent.end_entry)
-                size += sizes.of(last - first + 1)
+                with contextlib.suppress(NoSuchLedgerInMetadataError):  # no reason to fail here
+                    sizes = await views.sizes(extent.ledger_id, extent.end_entry)
+                    size += sizes.of(last - first + 1)
     oldest_ms = None
     for name in sorted(behind, key=lambda name: (-behind[name], name))[:_AGED]:
         made_ms = await _made_ms(views, seen[name], reached[name])

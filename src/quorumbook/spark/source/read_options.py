@@ -72,6 +72,11 @@ READ_OPTIONS = (
         "goes on with what is left.", READS,
     ),
     option(
+        "dropUnselected", Kind.SWITCH, False,
+        "What the checkpoint has read and the options do not select any more: left out, instead "
+        "of an error.", (Use.READ_STREAM,),
+    ),
+    option(
         "onCorrupt", Kind.TEXT, "fail",
         "Entries damaged on every bookie: an error, a row of **null**s with `_error`, or nothing.",
         READS, choices=("fail", "null", "skip"),
@@ -161,6 +166,8 @@ class ReadOptions:
     #: Whether it is an error if nothing was appended at the time to begin with, or later.
     is_strict_time: bool
     fails_on_data_loss: bool
+    #: Whether what a checkpoint has and the selection does not is left out.
+    drops_unselected: bool
     on_corrupt: Literal["fail", "null", "skip"]
     is_kafka_like: bool
     min_partitions: int
@@ -204,6 +211,7 @@ class ReadOptions:
             ending=_where(options, "ending", LATEST),
             is_strict_time=options.text("startingOffsetsByTimestampStrategy") == "error",
             fails_on_data_loss=options.flag("failOnDataLoss"),
+            drops_unselected=options.flag("dropUnselected"),
             on_corrupt=on_corrupt,  # type: ignore[arg-type]
             is_kafka_like=options.text("compat") == "kafka",
             min_partitions=options.integer("minPartitions"),

@@ -59,6 +59,25 @@ class Selection:
     ledger_filter: Mapping[str, bytes] = field(default_factory=dict)
     table: str = ""
 
+    def selects(self, name: str) -> bool:
+        """Tell whether a stream, a partition of one or a ledger is meant, there or not.
+
+        Which custom metadata a ledger has does not count here.
+        """
+        if self.kind is Source.LEDGER:
+            return any(first <= int(name) <= last for first, last in self.ledgers)
+        above, _, number = name.rpartition("/p")
+        names = {name, above} if number.isdecimal() else {name}
+        if self.stream_pattern:
+            return any(re.fullmatch(self.stream_pattern, each) for each in names)
+        return not names.isdisjoint(self.streams)
+
+    def __str__(self) -> str:
+        if self.kind is Source.LEDGER:
+            ranges = (f"{a}" if a == b else f"{a}-{b}" for a, b in self.ledgers)
+            return "ledger:" + ",".join(ranges)
+        return f"stream:{self.stream_pattern or ','.join(self.streams)}"
+
 
 def parse_selection(path: str, options: Options) -> Selection:
     """Read what ``load`` and the options say.

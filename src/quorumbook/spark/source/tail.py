@@ -25,10 +25,17 @@ from pyspark.sql.types import StructType
 
 from quorumbook.env import logger
 from quorumbook.env.tasks import of_each
+from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.rows.schema import check_schema
 from quorumbook.spark.rows.views import View, Views
-from quorumbook.spark.source.batch import lose, missing, pieces_between, read_task
+from quorumbook.spark.source.batch import (
+    lose,
+    missing,
+    pieces_between,
+    read_task,
+    without_gone,
+)
 from quorumbook.spark.source.cursors import QueryCursors
 from quorumbook.spark.source.kinds import kind_of, views_of
 from quorumbook.spark.source.lag import lag_behind
@@ -209,14 +216,18 @@ class _Planner:
         names = [name for name in await self._views.names() if self._is_due(name, start)]
         views = await self._look(sorted({*names, *known}))
         known = {
-            name: await self._relocated(views.get(name), begin) for name, begin in known.items()
+            name: await self._relocated(views.get(name), begin)
+            for name, begin in self._selected(known).items()
         }
         starts, new, gone = self._starts(known, names, views)
         ends = {name: self._end(views[name], begin) for name, begin in starts.items()}
         if is_limited:
             if self._waits(views, starts, ends):
                 return None
-            ends = await limited(views, starts, ends, self._limits())
+            views, ends = await self._limited(views, starts, ends)
+            for name in [name for name in starts if self._is_ledgers and not views[name].extents]:
+                del starts[name], ends[name], views[name]
+                gone.append(name)
         reached = {**new, **ends}
         self._seen, self._reached = views, reached
         if (
@@ -241,6 +252,43 @@ class _Planner:
             return Offsets(self.instance_id, {}, reached, highest)
         reached = {name: stamped(views.get(name), offset) for name, offset in reached.items()}
         return Offsets(self.instance_id, reached)
+
+    def _selected(self, known: Mapping[str, Offset]) -> Mapping[str, Offset]:
+        """Return the offsets of a checkpoint without those of what is not selected any more.
+
+        Raises:
+            ConfigError: there are some, and that is to fail.
+        """
+        selection = self._options.selection
+        others = sorted(name for name in known if not selection.selects(name))
+        if others and not self._options.drops_unselected:
+            raise ConfigError(
+                f"the checkpoint has read {', '.join(others[:5])}, which {selection} does not "
+                "select; dropUnselected=true goes on without it, and another checkpointLocation "
+                "begins anew"
+            )
+        return {name: offset for name, offset in known.items() if name not in others}
+
+    async def _limited(
+        self, views: dict[str, View], starts: Mapping[str, Offset], ends: Mapping[str, Offset]
+    ) -> tuple[dict[str, View], dict[str, Offset]]:
+        """Return what there is without ledgers that are gone, and ends within the limits."""
+        while True:
+            try:
+                return views, await limited(views, starts, ends, self._limits())
+            except NoSuchLedgerInMetadataError as error:
+                gone = error.ledger_id
+                name = next(
+                    (
+                        name
+                        for name, view in views.items()
+                        if gone in [extent.ledger_id for extent in view.extents]
+                    ),
+                    None,
+                )
+                if gone is None or name is None:
+                    raise
+                views = {**views, name: without_gone(self._options, views[name], gone, error)}
 
     async def _relocated(self, view: View | None, offset: Offset) -> Offset:
         return await relocated(view, offset, self._views.metadata)
@@ -324,6 +372,7 @@ class _Planner:
         """Return what lies between the offsets of a batch."""
         begins = start.ledgers if self._is_ledgers else start.streams
         ends = end.ledgers if self._is_ledgers else end.streams
+        self._selected(begins)
         names = [name for name in ends if name in begins and ends[name] != begins[name]]
         found = await of_each(lambda name: self._pieces_of(name, begins[name], ends[name]), names)
         return list(chain.from_iterable(found))
