@@ -27,7 +27,7 @@ import uvloop
 import report
 import spark_load as load
 from quorumbook.spark import spark_session
-from quorumbook.spark.source.planning import Piece, plan
+from quorumbook.spark.request.planning import Piece, plan
 from quorumbook.testing import LocalCluster
 from report import Figure
 from spark_costs import border, commit, overhead, packed, period

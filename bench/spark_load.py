@@ -24,8 +24,8 @@ from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.jobs.upkeep import audit, tier
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.schema import LEDGER_COLUMNS, STREAM_COLUMNS, struct_of
-from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.spark.source.tail import TailReader
 from quorumbook.streams import Namespace
 from quorumbook.streams.metadata.address import DEFAULT_PATH

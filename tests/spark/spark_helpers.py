@@ -93,9 +93,9 @@ def read_tasks(
 ) -> list[list[dict[str, Any]]]:
     """Return the rows of each task, read in this process."""
     from quorumbook.spark.data_source import Source
+    from quorumbook.spark.request.read_options import ReadOptions
     from quorumbook.spark.rows.schema import struct_of
     from quorumbook.spark.source.kinds import kind_of
-    from quorumbook.spark.source.read_options import ReadOptions
 
     given = {"metadataServiceUri": cluster.metadata_uri}
     if path is not None:

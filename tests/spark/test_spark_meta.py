@@ -10,7 +10,7 @@ from spark_helpers import write_ledger
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.spark.meta.tables import META_COLUMNS
-from quorumbook.spark.source.selection import META_TABLES
+from quorumbook.spark.request.selection import META_TABLES
 from quorumbook.streams import Position
 from quorumbook.streams.transactions.application import Place
 from quorumbook.streams.transactions.nodes import TransactionNodes

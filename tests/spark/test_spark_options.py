@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.options import Use
-from quorumbook.spark.source.read_options import ReadOptions
-from quorumbook.spark.source.selection import Source, parse_ledger_ids
+from quorumbook.spark.request.read_options import ReadOptions
+from quorumbook.spark.request.selection import Source, parse_ledger_ids
 
 URI = {"metadataServiceUri": "sqlite:///m.db"}
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumbook.errors import ConfigError
+from quorumbook.spark.request.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
+from quorumbook.spark.request.planning import Piece, plan
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.views import Extent, View
-from quorumbook.spark.source.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
-from quorumbook.spark.source.planning import Piece, plan
-from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.spark.source.relocation import relocated
 from quorumbook.streams.format.names import MERGED_KEY
 

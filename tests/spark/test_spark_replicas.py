@@ -15,7 +15,7 @@ from quorumbook.ledger.transitions import moved_metadata
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.v3 import client as v3
 from quorumbook.spark.options import Use
-from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.testing import LocalCluster
 
 

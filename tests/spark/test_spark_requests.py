@@ -12,7 +12,7 @@ from quorumbook.client.transport.channels import ControlChannel
 from quorumbook.client.transport.entry_reads import ReadChannel
 from quorumbook.spark.data_source import Source
 from quorumbook.spark.pool import connected
-from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.request.read_options import ReadOptions
 
 #: Each with a segment that is being written.
 STREAMS = 30

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -163,14 +164,39 @@ def test_no_merge_was_left_half_done(path):
     assert [line for line in lines if line.startswith(("<<<<<<<", ">>>>>>>"))] == []
 
 
+def _module(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported_by(path: Path, known: set[str]) -> set[str]:
+    """Return the modules that a file imports, also in functions and for a type checker alone."""
+    found: set[str] = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            below = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else node.module for name in below}
+    return (found & known) - {_module(path)}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    known = {_module(path) for path in MODULES}
+    graph = {_module(path): _imported_by(path, known) for path in MODULES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
 def test_every_module_is_used():
     used: set[str] = set()
     for path in MODULES:
         used |= imported_modules(path, _tree(path))
     dead = []
     for path in MODULES:
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        name = _module(path)
         if path.name != "__init__.py" and name not in used and name not in _ENTRY_POINTS:
             dead.append(name)
     assert dead == []

@@ -8,8 +8,8 @@ from pathlib import Path
 from quorumbook.config import Kind
 from quorumbook.spark.connection import CONNECTION_OPTIONS
 from quorumbook.spark.options import SourceOption
+from quorumbook.spark.request.read_options import READ_OPTIONS
 from quorumbook.spark.sink.options import WRITE_OPTIONS
-from quorumbook.spark.source.read_options import READ_OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 OPTIONS = tuple(dict.fromkeys((*CONNECTION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)))

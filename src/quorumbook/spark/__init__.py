@@ -1,17 +1,16 @@
 """Ledgers and streams as Spark tables; needs the extra ``spark`` (PySpark 4.3, Java 17).
 
-session       makes a Spark session that suits
-source        what ``pyspark_quorumbook`` hands Spark: readers and writers by options
-options       what can be said with ``.option(...)``;  selection: what is read
+session       makes a Spark session that suits;  data_source: what Spark is handed by a format's name
+options       what can be said with ``.option(...)``
 connection    where the cluster is;  pool: one client for each process and cluster
-schema        the columns;  arrow: columns out of entries
-batch         a batch;  tail: a streaming query;  limits, lag, cursors: of it
-kinds         what streams and ledgers do differently
-views         what there is;  stream_views, ledger_views: looks at it;  starts, where: both ends
-meta          ``meta:``;  meta_tables, meta_ledgers: its rows;  functions: table functions
-planning      cuts that into tasks;  task: what one is told;  offsets: how far a query is
-together      asks the same about many things
-stream_rows   records as rows;  ledger_rows: entries as rows
+request       which streams or ledgers, from where to where;  offsets, pieces, tasks cut of them
+rows          what there is, and rows and columns out of it
+source        a batch, a streaming query;  limits, lag and cursors of it
+sink          rows to streams
+meta          ``meta:``;  functions: table functions
+jobs          commands that run on Spark, over data and for upkeep;  lake: tables they write
+demo          what ``quorumbook spark demo`` shows
+executors     the package on executors that have it not
 
 Only these modules know PySpark, and nothing outside but the command line knows them.
 

@@ -10,10 +10,10 @@ from pyspark.sql.functions import udtf
 
 from quorumbook.spark.meta.ledgers import ledger_rows
 from quorumbook.spark.pool import connected
+from quorumbook.spark.request.planning import Piece
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.ledger_rows import Damage, gather
-from quorumbook.spark.rows.ledger_views import OpenLedgers
-from quorumbook.spark.source.planning import Piece
-from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.rows.open_ledgers import OpenLedgers
 
 _ENTRIES = "ledger_id bigint, entry_id bigint, size int, value binary"
 _LEDGER = "ledger_id bigint, state string, last_entry bigint, length bigint, fragments int"

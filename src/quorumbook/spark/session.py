@@ -136,7 +136,7 @@ def register_views(spark: SparkSession, metadata_uri: str, **options: str) -> li
         options: Others of the source.
     """
     from quorumbook.spark.functions import register_functions  # noqa: PLC0415 - needs PySpark
-    from quorumbook.spark.source.selection import META_TABLES  # noqa: PLC0415
+    from quorumbook.spark.request.selection import META_TABLES  # noqa: PLC0415
 
     database = spark.conf.get("spark.sql.globalTempDatabase")
     given = {"metadataServiceUri": metadata_uri, **options}

@@ -71,7 +71,7 @@ def export(
     """Write ledgers or streams into Parquet, JSON or CSV files."""
     from quorumbook.spark.jobs.data import export as job
     from quorumbook.spark.jobs.streams import some_or_all
-    from quorumbook.spark.source.selection import parse_ledger_ids
+    from quorumbook.spark.request.selection import parse_ledger_ids
 
     first, last = parse_span(span)
     options = job.ExportOptions(

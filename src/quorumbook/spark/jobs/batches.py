@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from quorumbook.env.tasks import AT_ONCE, of_each
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.frame import Plan, Report, Values
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams import Namespace, SequenceId, Split
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError, TransactionLostError
 from quorumbook.streams.reading.snapshot import take_snapshot
@@ -24,15 +25,6 @@ from quorumbook.streams.reading.snapshot import take_snapshot
 #: What one task reads, about.
 _SPLIT_BYTES = 64 * 1024 * 1024
 _LOOK_S = 0.2
-
-
-class Reached(NamedTuple):
-    """How far a stream was read."""
-
-    #: Which stream of its name it is: one that is made again has another.
-    birth: int
-    #: Of the record that comes next.
-    sequence_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from urllib.parse import parse_qs
 import pyarrow as pa
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.jobs.batches import Reached
 from quorumbook.spark.lake.table import STATE, LakeConflictError, LakeFile, LakeState
+from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams.tier.places import bare, below, check_place, options_of, relative
 
 

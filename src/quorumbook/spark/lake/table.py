@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quorumbook.errors import QuorumbookError
-from quorumbook.spark.jobs.batches import Reached
+from quorumbook.spark.request.offsets import Reached
 
 #: What the state is known by, wherever a kind of table keeps such things.
 STATE = "quorumbook.lake-sink"

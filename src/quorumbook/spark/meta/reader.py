@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 from quorumbook.spark.meta.ledgers import Row
 from quorumbook.spark.meta.tables import BY_LEDGER, META_COLUMNS, SMALL_TABLES, rows_by_ledger
 from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
-from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.spark.source.task import Task
 
 #: Of so many ledgers one task reads the metadata: a second's work or more.

@@ -43,7 +43,7 @@ from quorumbook.spark.meta.ledgers import (
     replica_rows,
 )
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import NamespaceNotBoundError
 from quorumbook.streams.tier.nodes import TierNodes

@@ -23,6 +23,8 @@ from quorumbook.ids import BookieId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.spark.pool import Cluster
+from quorumbook.spark.request.planning import Piece
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.arrow import (
     binary_column,
     number_column,
@@ -30,9 +32,7 @@ from quorumbook.spark.rows.arrow import (
     sizes_of,
     sliced_column,
 )
-from quorumbook.spark.rows.ledger_views import opening
-from quorumbook.spark.source.planning import Piece
-from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.rows.open_ledgers import opening
 from quorumbook.streams.errors import CorruptRecordsError
 
 T = TypeVar("T")

@@ -26,10 +26,10 @@ from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.protocol.digest import Digester, DigestType, digester
 from quorumbook.spark.pool import Cluster
+from quorumbook.spark.request.planning import Piece
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.ledger_rows import Damage, Entries, Gatherer, opened
-from quorumbook.spark.rows.ledger_views import opening
-from quorumbook.spark.source.planning import Piece
-from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.rows.open_ledgers import opening
 
 #: So many entries are read together, of all bookies that are asked; fewer where they are large.
 _MOST_ENTRIES = 1024

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import DigestMismatchError
 from quorumbook.spark.pool import Cluster
+from quorumbook.spark.request.planning import Piece
+from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.arrow import (
     binary_column,
     constant_text_column,
@@ -21,8 +23,6 @@ from quorumbook.spark.rows.arrow import (
     optional_binary_column,
 )
 from quorumbook.spark.rows.ledger_rows import Damage, damaged_row, is_bearable, opened_ahead
-from quorumbook.spark.source.planning import Piece
-from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.streams import Position, ReaderOptions, RecordBatch, StreamReader
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
 from quorumbook.streams.format.attributes import Attributes

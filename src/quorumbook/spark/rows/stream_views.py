@@ -15,10 +15,10 @@ from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.rows.ledger_views import OpenLedgers
-from quorumbook.spark.rows.views import Extent, Sizes, View
-from quorumbook.spark.source.offsets import birth_of
-from quorumbook.spark.source.read_options import ReadOptions
+from quorumbook.spark.request.offsets import birth_of
+from quorumbook.spark.request.read_options import ReadOptions
+from quorumbook.spark.rows.open_ledgers import OpenLedgers, Sizes
+from quorumbook.spark.rows.views import Extent, View
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.format.segment_text import SegmentMetadata

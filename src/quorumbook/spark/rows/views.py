@@ -6,18 +6,15 @@ A ledger by itself is seen as a stream of one segment, number 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.spark.source.offsets import Offset, is_same_stream
-from quorumbook.spark.source.planning import Piece
+from quorumbook.spark.request.offsets import Offset, is_same_stream
+from quorumbook.spark.request.planning import Piece
+from quorumbook.spark.rows.open_ledgers import OpenLedgers, Sizes
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.partitions.partitioning import bare_name
-
-if TYPE_CHECKING:
-    from quorumbook.spark.rows.ledger_views import OpenLedgers
 
 
 class Extent(NamedTuple):
@@ -161,20 +158,6 @@ class View(NamedTuple):
             here = self.at(extent.segment, first + step)
             count -= step
         return here
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How large the entries of a ledger are on average: so many bytes in so many entries."""
-
-    entries: int
-    size_bytes: int
-    #: The first entries of its fragments but the first.
-    fragment_starts: tuple[int, ...] = ()
-
-    def of(self, count: int) -> int:
-        """Return about how many bytes so many entries have."""
-        return self.size_bytes * count // max(self.entries, 1)
 
 
 def pieces_of(

@@ -11,7 +11,7 @@ from quorumbook.errors import ConfigError
 from quorumbook.protocol.digest import DigestType
 from quorumbook.spark.connection import CONNECTION_OPTIONS, Connection
 from quorumbook.spark.options import WRITES, Use, option, parse
-from quorumbook.spark.source.read_options import STREAM, TXN_ROOT
+from quorumbook.spark.request.read_options import STREAM, TXN_ROOT
 from quorumbook.streams.format.names import check_stream_name
 from quorumbook.streams.transactions import CommitOptions, DraftOptions
 

@@ -14,17 +14,17 @@ from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
 from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.request.offsets import Offset
+from quorumbook.spark.request.planning import Piece, plan
+from quorumbook.spark.request.read_options import ReadOptions
+from quorumbook.spark.request.selection import Source
+from quorumbook.spark.request.where import Where, check_names
 from quorumbook.spark.rows.replica_rows import check_replica
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
 from quorumbook.spark.rows.views import View, Views, pieces_of
 from quorumbook.spark.source.kinds import Kind, kind_of, views_of
-from quorumbook.spark.source.offsets import Offset
-from quorumbook.spark.source.planning import Piece, plan
-from quorumbook.spark.source.read_options import ReadOptions
-from quorumbook.spark.source.selection import Source
 from quorumbook.spark.source.starts import after_truncation, resolve
 from quorumbook.spark.source.task import Task
-from quorumbook.spark.source.where import Where, check_names
 from quorumbook.streams.errors import (
     DataLossError,
     PositionTruncatedError,

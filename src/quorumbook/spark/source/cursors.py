@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quorumbook.spark.pool import Cluster
-from quorumbook.spark.source.offsets import Offset
+from quorumbook.spark.request.offsets import Offset
 from quorumbook.streams import Cursor, Position
 from quorumbook.streams.cursors.cursor import read_cursor
 from quorumbook.streams.errors import CursorConflictError, StreamNotFoundError

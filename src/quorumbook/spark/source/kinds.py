@@ -10,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from quorumbook.spark.pool import Cluster
+from quorumbook.spark.request.planning import Piece
+from quorumbook.spark.request.read_options import ReadOptions
+from quorumbook.spark.request.selection import Source
 from quorumbook.spark.rows import ledger_rows, replica_rows, stream_rows
 from quorumbook.spark.rows.ledger_views import LedgerViews
 from quorumbook.spark.rows.schema import KAFKA_COLUMNS, LEDGER_COLUMNS, STREAM_COLUMNS
 from quorumbook.spark.rows.stream_views import StreamViews
 from quorumbook.spark.rows.views import Views
-from quorumbook.spark.source.planning import Piece
-from quorumbook.spark.source.read_options import ReadOptions
-from quorumbook.spark.source.selection import Source
 
 
 @dataclass(frozen=True, slots=True)

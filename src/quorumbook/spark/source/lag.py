@@ -8,8 +8,8 @@ from typing import Any
 
 from quorumbook.env import Clock
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.spark.request.offsets import Offset
 from quorumbook.spark.rows.views import View, Views
-from quorumbook.spark.source.offsets import Offset
 from quorumbook.streams.reading.entries import entry_time_ms
 
 #: Of so many streams, those with the most entries to read, the age is looked up.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
-from quorumbook.spark.rows.ledger_views import OpenLedgers
+from quorumbook.spark.request.offsets import Offset, fair_shares
+from quorumbook.spark.rows.open_ledgers import OpenLedgers
 from quorumbook.spark.rows.views import Extent, View
-from quorumbook.spark.source.offsets import Offset, fair_shares
 from quorumbook.streams.reading.entries import last_record, records_before
 
 #: Returns how much there is of an extent before an entry.

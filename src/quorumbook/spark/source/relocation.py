@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.spark.request.offsets import Offset, is_same_stream
 from quorumbook.spark.rows.views import View
-from quorumbook.spark.source.offsets import Offset, is_same_stream
 from quorumbook.streams.format.names import MERGED_KEY
 
 ReadLedger = Callable[[LedgerId], Awaitable[LedgerMetadata]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorumbook.errors import ConfigError
+from quorumbook.spark.request.offsets import Offset
+from quorumbook.spark.request.where import EARLIEST, LATEST, Where
 from quorumbook.spark.rows.stream_views import StreamViews
 from quorumbook.spark.rows.views import View, Views
-from quorumbook.spark.source.offsets import Offset
-from quorumbook.spark.source.where import EARLIEST, LATEST, Where
 from quorumbook.streams.errors import PositionTruncatedError
 from quorumbook.streams.reading.seek import find_sequence_id, find_time
 

@@ -27,6 +27,11 @@ from quorumbook.env import logger
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.request.offsets import Offset, Offsets, is_same_stream
+from quorumbook.spark.request.planning import Piece, plan
+from quorumbook.spark.request.read_options import ReadOptions
+from quorumbook.spark.request.selection import Source
+from quorumbook.spark.request.where import check_names
 from quorumbook.spark.rows.schema import check_schema
 from quorumbook.spark.rows.views import View, Views
 from quorumbook.spark.source.batch import (
@@ -40,14 +45,9 @@ from quorumbook.spark.source.cursors import QueryCursors
 from quorumbook.spark.source.kinds import kind_of, views_of
 from quorumbook.spark.source.lag import lag_behind
 from quorumbook.spark.source.limits import Measure, Measures, limited
-from quorumbook.spark.source.offsets import Offset, Offsets, is_same_stream
-from quorumbook.spark.source.planning import Piece, plan
-from quorumbook.spark.source.read_options import ReadOptions
 from quorumbook.spark.source.relocation import relocated, stamped
-from quorumbook.spark.source.selection import Source
 from quorumbook.spark.source.starts import after_truncation, resolve
 from quorumbook.spark.source.task import Task
-from quorumbook.spark.source.where import check_names
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError
 
 T = TypeVar("T")

@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.jobs.batches import Due, Reached, check_dense, what_is_due
+from quorumbook.spark.jobs.batches import Due, check_dense, what_is_due
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.lake.rows import Rows
 from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
 from quorumbook.spark.pool import Cluster
+from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams import Record, Split
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.tier.places import below, file_system, make_directory, safe_name

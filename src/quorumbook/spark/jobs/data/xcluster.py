@@ -27,17 +27,12 @@ from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs.batches import (
-    Due,
-    Reached,
-    birth_of,
-    check_dense,
-    what_is_due,
-)
+from quorumbook.spark.jobs.batches import Due, birth_of, check_dense, what_is_due
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams import Namespace, Position, Split
 from quorumbook.streams.compaction.entry_moves import moved_entry
 from quorumbook.streams.errors import (

@@ -154,3 +154,12 @@ def fair_shares(available: Mapping[str, int], limit: int, turn: int = 0) -> dict
             shares[each] = level + ((place - turn) % left < rest)
         break
     return shares
+
+
+class Reached(NamedTuple):
+    """How far a stream was read."""
+
+    #: Which stream of its name it is: one that is made again has another.
+    birth: int
+    #: Of the record that comes next.
+    sequence_id: int

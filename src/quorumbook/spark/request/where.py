@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.source.offsets import Offset, Offsets, parse_offset
+from quorumbook.spark.request.offsets import Offset, Offsets, parse_offset
 from quorumbook.streams.partitions.partitioning import partition_name
 
 EARLIEST, LATEST = -2, -1

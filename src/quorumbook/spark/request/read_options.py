@@ -10,8 +10,8 @@ from quorumbook.config import Kind
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import CONNECTION_OPTIONS, Connection
 from quorumbook.spark.options import READS, WRITES, Options, Use, option, parse
-from quorumbook.spark.source.selection import Selection, Source, parse_selection
-from quorumbook.spark.source.where import EARLIEST, LATEST, Where, parse_where
+from quorumbook.spark.request.selection import Selection, Source, parse_selection
+from quorumbook.spark.request.where import EARLIEST, LATEST, Where, parse_where
 
 _MB = 1024 * 1024
 _STREAMING_TARGET_BYTES = 32 * _MB
