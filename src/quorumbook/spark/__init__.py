@@ -1,6 +1,6 @@
 """Ledgers and streams as Spark tables; needs the extra ``spark`` (PySpark 4.3, Java 17).
 
-session       makes a Spark session that suits;  data_source: what Spark is handed by a format's name
+session       makes a Spark session that suits;  data_source: what Spark gets by a format's name
 options       what can be said with ``.option(...)``
 connection    where the cluster is;  pool: one client for each process and cluster
 request       which streams or ledgers, from where to where;  offsets, pieces, tasks cut of them
