@@ -66,6 +66,7 @@ def test_rows_are_there_once_and_in_order_however_often_it_is_given(
     assert len(report["planned"]) == 3
     code, report = run(*words)
     assert (code, report["rows_written"], report["was_there"]) == (0, ROWS, False)
+    assert report["seconds"] > 0
     records = [json.loads(payload) for _, payload in read(cluster, name)]
     assert [record["id"] for record in records] == list(range(ROWS))
     assert {record["name"] for record in records} == {f"name {row}" for row in range(ROWS)}

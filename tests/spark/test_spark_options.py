@@ -32,6 +32,23 @@ def test_an_unknown_option_is_refused_with_the_nearest_names():
         read_options(**{"client.read_ahead_byte": "7"}).connection.client_options()
 
 
+@pytest.mark.parametrize(("name", "use", "hint"), [
+    ("kafka.bootstrap.servers", Use.READ, "metadataServiceUri"),
+    ("subscribe", Use.READ_STREAM, "stream:NAME"),
+    ("subscribePattern", Use.READ, "streamPattern"),
+    ("assign", Use.READ, "orders/p0"),
+    ("topic", Use.WRITE_STREAM, "save"),
+    ("maxOffsetsPerTrigger", Use.READ_STREAM, "maxRecordsPerTrigger"),
+    ("minOffsetsPerTrigger", Use.READ_STREAM, "minEntriesPerTrigger"),
+    ("kafka.group.id", Use.READ_STREAM, "cursor"),
+    ("groupIdPrefix", Use.READ_STREAM, "cursor"),
+    ("kafka.security.protocol", Use.READ, "client\\. or tls\\."),
+])  # fmt: skip
+def test_an_option_of_kafkas_is_refused_with_what_stands_for_it_here(name, use, hint):
+    with pytest.raises(ConfigError, match=f"no option {name}; .*{hint}"):
+        read_options(use, **{name: "1"})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -81,6 +81,12 @@ def test_small_ledgers_are_packed_and_large_ones_cut():
     assert len(plan([large], target_bytes=128 << 20)) in range(80, 85)
 
 
+def test_as_many_tasks_as_were_asked_for_and_no_more():
+    for size_bytes in range(10_000, 10_400):
+        piece = Piece("", 1, 0, 99, size_bytes, 100)
+        assert len(plan([piece], target_bytes=128 << 20, min_tasks=4)) == 4
+
+
 def test_slots_stay_with_the_first_and_the_last_part():
     piece = Piece("s", 1, 10, 19, 1000, 100, start_slot=3, end_slot=7)
     parts = [p for task in plan([piece], target_bytes=1, min_tasks=10) for p in task]

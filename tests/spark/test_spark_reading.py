@@ -145,6 +145,14 @@ def test_part_of_a_ledger_is_read(read, cluster):
     assert [row["entry_id"] for row in rows] == [5, 6, 7, 8]
 
 
+def test_a_ledger_is_not_read_from_beyond_its_end(read, cluster):
+    ledger_id = write_ledger(cluster, [b"%d" % n for n in range(3)])
+    assert read(f"ledger:{ledger_id}", startingOffsets=f'{{"{ledger_id}": 3}}') == []
+    for option in "startingOffsets", "endingOffsets":
+        with pytest.raises(ConfigError, match=f"{option}: 4 is beyond the end of {ledger_id}"):
+            read(f"ledger:{ledger_id}", **{option: f'{{"{ledger_id}": 4}}'})
+
+
 # Streams -----------------------------------------------------------------------------------
 
 
@@ -285,6 +293,8 @@ def test_offsets_bound_a_batch_to_the_record(read, orders, start, end, wanted):
         ("endingOffsets", '{"other": 3}', "endingOffsets names other"),
         ("endingOffsets", "earliest", "nothing in it"),
         ("startingOffsetsByTimestamp", '{"orders": "noon"}', "no time"),
+        ("startingOffsets", '{"orders": 41}', "startingOffsets: 41 is beyond the end of orders"),
+        ("endingOffsets", '{"orders": 41}', "endingOffsets: 41 is beyond .*-1 stands"),
     ],
 )
 def test_offsets_that_say_nothing_sensible_are_refused(read, orders, option, value, message):

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.sink.columns import check_columns, rows_of, streams_in
+from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.partitions.partitioning import partition_of
 
@@ -103,6 +103,14 @@ def test_keys_headers_and_event_times_go_with_their_rows():
     # What is null in every row costs nothing.
     (plain,) = rows_of(batch(value=["a"], key=pa.nulls(1, pa.string()), headers=[None]), "s")
     assert plain.attributes is None
+
+
+def test_a_time_finer_than_milliseconds_is_refused_unless_it_may_be_cut():
+    fine, whole = datetime(2013, 1, 1, microsecond=999_999), datetime(2013, 1, 1)
+    check_times(batch(value=["a"]))
+    check_times(batch(value=["a", "b"], timestamp=[whole.replace(tzinfo=UTC), None]))
+    with pytest.raises(ConfigError, match=r"finer.*date_trunc.*cutTimestamps=true"):
+        check_times(batch(value=["a", "b"], timestamp=[None, fine.replace(tzinfo=UTC)]))
 
 
 def test_rows_go_to_the_partition_that_is_named_else_to_that_of_their_key_else_in_turn():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.errors import (
     CheckpointChangedError,
@@ -196,6 +196,23 @@ async def test_a_stream_in_use_is_refused_and_taken_over_if_told(
     with pytest.raises(WriterBusyError, match="takeover"):
         await app.commit(0, [result])
     await app.commit(0, [result], CommitOptions(takes_over=True))
+    assert await payloads(ns, "s") == [b"written", b"0"]
+
+
+async def test_who_takes_over_gets_the_stream_of_a_writer_that_goes_on(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    writer = await other.stream("s").writer()
+    await writer.append(b"written")
+    result = await write(app, 0, 0, {"s": [b"0"]})
+    with pytest.raises(WriterBusyError, match="over by force, with takeover=true"):
+        await app.commit(0, [result], CommitOptions(lock_wait_s=0.01))
+    await app.commit(0, [result], CommitOptions(lock_wait_s=0.01, takes_over=True))
+    with pytest.raises(QuorumbookError):
+        await writer.append(b"late")
+    await writer.abort()
     assert await payloads(ns, "s") == [b"written", b"0"]
 
 

@@ -20,6 +20,18 @@ PASSED_ON = ("client.", "tls.", "placement.")
 #: What Spark adds by itself.
 _OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 _SECRETS = frozenset({"password", "digestpassword", "secret", "token"})
+#: What stands here for options of Kafka's source and sink that have another name.
+_OF_KAFKA = {
+    "assign": "load('stream:orders/p0,orders/p1') reads some partitions",
+    "groupidprefix": "cursor names the durable cursor of a query",
+    "kafka.bootstrap.servers": "metadataServiceUri says where the cluster is",
+    "kafka.group.id": "cursor names the durable cursor of a query",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger limits a batch",
+    "minoffsetspertrigger": "minEntriesPerTrigger is what a batch waits for",
+    "subscribe": "load('stream:NAME,NAME') says what is read",
+    "subscribepattern": "streamPattern says what is read",
+    "topic": "save('stream:NAME') says where all rows go, or a column stream or topic",
+}
 
 
 class Use(Enum):
@@ -146,6 +158,11 @@ def _unknown(name: str, names: Sequence[str]) -> ConfigError:
             f"option {name} would show a secret in Spark's plans and logs; give passwordFile (a "
             "file on every executor) or passwordEnv (a variable of their environment)"
         )
+    instead = _OF_KAFKA.get(name.lower())
+    if instead is None and name.lower().startswith("kafka."):
+        instead = "what begins with client. or tls. says how connections are made"
+    if instead is not None:
+        return ConfigError(f"there is no option {name}; {instead}")
     by_lower = {each.lower(): each for each in names}
     near = difflib.get_close_matches(name.lower(), by_lower, 3, 0.5)
     hint = f"; the nearest are {', '.join(by_lower[each] for each in near)}" if near else ""

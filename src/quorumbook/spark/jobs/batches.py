@@ -85,7 +85,6 @@ def run_batches(
         on_progress: Runs with the units that were done since the last call, and their bytes.
     """
     total = Report(work.job, journal.job_id)
-    began_s = time.monotonic()
     try:
         while not total.errors:
             plan = work.plan()
@@ -108,7 +107,6 @@ def run_batches(
     except KeyboardInterrupt:
         if every_s is None:
             raise
-    total.seconds = time.monotonic() - began_s
     return total
 
 

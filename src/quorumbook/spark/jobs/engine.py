@@ -8,7 +8,6 @@ a job that was killed.  Only results leave a task.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +58,6 @@ def run_plan(
         limits: What it may ask of bookies.
         on_progress: Runs with the units that were done since the last call, and their bytes.
     """
-    began_s = time.monotonic()
     report = Report(plan.job, journal.job_id)
     keys = {unit.key for unit in plan.units}
     report.size_bytes = sum(unit.size_bytes for unit in plan.units)
@@ -84,7 +82,6 @@ def run_plan(
         if plan.stops_at_findings and any(map(plan.has_findings, results.values())):
             break
     report.findings = sum(map(plan.has_findings, report.results.values()))
-    report.seconds = time.monotonic() - began_s
     return report
 
 

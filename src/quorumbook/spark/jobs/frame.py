@@ -6,6 +6,7 @@ report, and is done again when the job is resumed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,7 +62,7 @@ class Report:
     size_bytes: int = 0
     #: Of units that were done before this run.
     resumed: int = 0
-    seconds: float = 0.0
+    began_s: float = field(default_factory=time.monotonic)
     results: dict[str, Values] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     #: What the job itself makes of its results.
@@ -86,7 +87,7 @@ class Report:
             "done": len(self.results),
             "resumed": self.resumed,
             "planned_bytes": self.size_bytes,
-            "seconds": round(self.seconds, 3),
+            "seconds": round(time.monotonic() - self.began_s, 3),
             "findings": self.findings,
             "errors": self.errors,
             "exit_code": self.exit_code,

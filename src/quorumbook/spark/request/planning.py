@@ -85,7 +85,8 @@ def plan(
     overhead = max(1, target_bytes >> 20)
     limit = target_bytes
     if min_tasks > 1:
-        limit = max(1, min(limit, (total_bytes + total_entries * overhead) // min_tasks))
+        # Rounded up, or what is left over would be a task of its own.
+        limit = max(1, min(limit, -(-(total_bytes + total_entries * overhead) // min_tasks)))
     tasks = _pack(pieces, limit, max_records, overhead)
     while len(tasks) < min(min_tasks, total_entries):
         # Entries that are large beside the limit leave fewer tasks than were asked for.

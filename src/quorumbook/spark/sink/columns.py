@@ -123,6 +123,20 @@ def streams_in(batch: pa.RecordBatch, stream: str) -> set[str]:
     return {stream} if named is None else set(named.unique().to_pylist())
 
 
+def check_times(batch: pa.RecordBatch) -> None:
+    """Raise ConfigError if an event time is finer than the milliseconds that a record keeps."""
+    if "timestamp" not in batch.schema.names:
+        return
+    times = batch.column("timestamp")
+    try:
+        times.cast(pa.timestamp("ms", times.type.tz))
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"column timestamp is finer than the milliseconds that records keep ({error}): select "
+            "date_trunc('MILLISECOND', timestamp) AS timestamp, or cutTimestamps=true cuts it"
+        ) from error
+
+
 def rows_of(
     batch: pa.RecordBatch, stream: str, partitions: Mapping[str, int] = {}, turn: int = 0
 ) -> list[Rows]:

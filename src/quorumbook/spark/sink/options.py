@@ -57,8 +57,8 @@ WRITE_OPTIONS = (
     ),
     option(
         "takeover", Kind.SWITCH, False,
-        "Complete a segment that another writer left in progress, by fencing that writer out; "
-        "otherwise it is an error.", WRITES,
+        "Complete a segment that another writer left in progress, by fencing that writer out, "
+        "also one that keeps the lock beyond `lockWait`; otherwise it is an error.", WRITES,
     ),
     option(
         "replace", Kind.SWITCH, False,
@@ -66,6 +66,11 @@ WRITE_OPTIONS = (
     ),
     option(
         "createStream", Kind.SWITCH, False, "Make streams that are missing.", WRITES,
+    ),
+    option(
+        "cutTimestamps", Kind.SWITCH, False,
+        "Event times are cut to the milliseconds that records keep; otherwise a finer one is an "
+        "error.", WRITES,
     ),
     option(
         "entryTargetBytes", Kind.SIZE, 64 * 1024,
@@ -109,6 +114,8 @@ class WriteOptions:
     #: -1: not given.
     version: int
     root: str
+    #: Whether event times lose what is finer than records keep.
+    cuts_times: bool
     attempt_ttl_s: float
     commit: CommitOptions
     drafts: DraftOptions
@@ -144,6 +151,7 @@ class WriteOptions:
             application=application,
             version=version,
             root=options.text("txnRoot"),
+            cuts_times=options.flag("cutTimestamps"),
             attempt_ttl_s=options.seconds("attemptTtl"),
             commit=CommitOptions(
                 may_reset=options.flag("txnReset"),

@@ -28,7 +28,7 @@ from quorumbook import __version__
 from quorumbook.errors import ConfigError
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.sink.appending import Appender
-from quorumbook.spark.sink.columns import check_columns, rows_of, streams_in
+from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.small_segments import merge_where_many
 from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
@@ -112,6 +112,8 @@ class _Sink:
 
         def appends() -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
             for turn, arrow in enumerate(iterator, part[0]):
+                if not options.cuts_times:
+                    check_times(arrow)
                 for stream in streams_in(arrow, options.stream) - known.keys():
                     namespace = cluster.namespace()
                     known[stream] = cluster.run(partial(partition_count, namespace, stream))

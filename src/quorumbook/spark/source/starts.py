@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from quorumbook.errors import ConfigError
@@ -35,7 +36,8 @@ async def resolve(where: Where, view: View, views: Views, *, is_strict_time: boo
 
     Raises:
         PositionTruncatedError: that record was truncated away.
-        ConfigError: see ``is_strict_time``; or a ledger is asked for a time.
+        ConfigError: see ``is_strict_time``; or a ledger is asked for a time; or a number is beyond
+            the one that comes next.
     """
     time_ms = where.time_of(view.name, view.title)
     if time_ms is not None:
@@ -48,9 +50,24 @@ async def resolve(where: Where, view: View, views: Views, *, is_strict_time: boo
     if place == LATEST:
         return view.end
     if not isinstance(views, StreamViews):
+        if place > view.end.entry:
+            raise _beyond(where, place, view)
         return Offset(0, 0, place)
-    position = await find_sequence_id(views.context(view.name), place)
-    return Offset(view.birth, *position)
+    context = views.context(view.name)
+    found = Offset(view.birth, *await find_sequence_id(context, place))
+    if place and found.place >= view.end.place:
+        with contextlib.suppress(PositionTruncatedError):  # then it was there
+            before = Offset(view.birth, *await find_sequence_id(context, place - 1))
+            if before.place >= view.end.place:
+                raise _beyond(where, place, view)
+    return found
+
+
+def _beyond(where: Where, place: int, view: View) -> ConfigError:
+    return ConfigError(
+        f"{where.option}: {place} is beyond the end of {view.name}, where {place - 1} is not yet "
+        "either; -1 stands for the latest"
+    )
 
 
 async def _at_time(

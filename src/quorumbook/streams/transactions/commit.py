@@ -67,7 +67,7 @@ class CommitOptions:
         may_reset: Take an application over that another query has worked for.
         lock_wait_s: How long other writers may keep a stream's lock.
         takes_over: Complete a segment that another writer left in progress, by fencing that
-            writer out; otherwise it is an error.
+            writer out, also one that keeps the lock for longer; otherwise it is an error.
         is_final: No batch follows: the application's nodes go afterwards.
         replaces: Truncate what the streams had before, in the same step.
     """
@@ -154,7 +154,13 @@ class Commit:
                 if (await context.access()).denies_acquire:
                     raise AccessDeniedError(f"nobody may write stream {context.name}")
                 lock = context.lock()
-                await lock.acquire(wait_s=self._options.lock_wait_s)
+                try:
+                    await lock.acquire(wait_s=self._options.lock_wait_s)
+                except WriterBusyError as error:
+                    if not self._options.takes_over:
+                        what = f"{error}, with takeover=true"
+                        raise WriterBusyError(what, owner=error.owner) from error
+                    await lock.acquire(by_force=True)
                 locks.push_async_callback(lock.release)
             for _ in range(_ATTEMPTS):
                 done = await self._try(streams, winners, manifest)
