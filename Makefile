@@ -15,12 +15,13 @@ CYCLES ?= 1000
 SECONDS_EACH ?= 15
 KILLS ?= 50
 CUTS ?= 200
+SEEDS ?= 0..999
 CASES ?= 10000
 ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -107,6 +108,9 @@ interop-full: setup  ## Run the peer against ours in every combination; writes d
 
 interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario; writes docs/reports/pulsar.md.
 	PULSAR=full $(BIN)/python -m pytest tests/brokers
+
+simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999).
+	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --jobs 2
 
 limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
 	mkdir -p docs/reports && PYTHONPATH=tests $(BIN)/python -m security.limits.run \

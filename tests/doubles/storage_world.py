@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from doubles.records import entry, lac_packet
-from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepClock, StepThreads
 from quorumbook.env import Env
 from quorumbook.errors import StorageError
 from quorumbook.protocol.entry_run import EntryRun
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage

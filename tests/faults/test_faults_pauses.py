@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from doubles.raw_client import RawClient
-from doubles.sim_disk import Faults, FaultyDisk
 from doubles.zookeeper import made_root
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.server import Bookie
@@ -28,6 +27,7 @@ from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.v2 import packets as v2
+from quorumbook.sim.disks.faults import Faults, FaultyDisk
 
 pytestmark = pytest.mark.faults
 

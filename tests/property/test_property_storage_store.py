@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from doubles.records import lac_packet
-from doubles.sim_disk import SimDisk
 from doubles.storage_world import KEY, World, run_of
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.checkpoint import checkpoint as flush
 
 LEDGERS = st.integers(1, 2)

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from doubles.records import entry
-from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
 from quorumbook.protocol.entry_run import EntryRun
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log

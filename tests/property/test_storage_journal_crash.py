@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from doubles.records import Recorder, entry, in_journal_order, lac_packet, run
-from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepClock, StepThreads, turn
 from quorumbook.env import Env
 from quorumbook.errors import CorruptJournalError, StorageError
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.journal.format import fence_record, journal_name, key_record, lac_record
 from quorumbook.storage.journal.group_commit import Journal
 from quorumbook.storage.journal.marks import NO_MARK, LogMark

@@ -23,6 +23,8 @@ _OWN = {
     "env/patience.py",
     "metadata/memory.py",
     "metadata/zookeeper/session.py",
+    "sim/actors.py",
+    "sim/loop.py",
     "storage/checkpoint/schedule.py",
     "storage/collection/collector.py",
     "storage/scrub/scrubber.py",

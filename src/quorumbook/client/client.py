@@ -115,9 +115,7 @@ class BookKeeper(Closing):
         if self._context is not None:
             return self
         options, env = self._options, self._env
-        store = await open_store(
-            self._metadata_uri, env, session_timeout_s=options.session_timeout_s
-        )
+        store = await self._open_store()
         try:
             await read_instance_id(store)
             self._registration = BookieRegistration(store)
@@ -133,6 +131,11 @@ class BookKeeper(Closing):
         self._ids = LedgerIdGenerator(store)
         self._context = Context(env, bookies, self._ledgers, options, ticker, store.unwatch)
         return self
+
+    async def _open_store(self) -> MetadataStore:
+        """Open the metadata store; a simulation has one of its own."""
+        timeout_s = self._options.session_timeout_s
+        return await open_store(self._metadata_uri, self._env, session_timeout_s=timeout_s)
 
     async def close(self) -> None:
         """Abort what is not closed, and let go of everything."""

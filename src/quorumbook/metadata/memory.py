@@ -13,7 +13,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from quorumbook.env import Env
 from quorumbook.env.forks import watch
@@ -249,11 +249,14 @@ class MemoryStore:
 
     async def renew_session(self) -> int:
         """Begin another session if the present one is over."""
-        await self._travel()
-        with self._shared.transaction(self.env.clock.now_ns()):
-            if not self._shared.is_living(self.session_id):
-                self.session_id = self._shared.begin_session(self, self._lease_end_ns())
-            return self.session_id
+
+        def renew() -> int:
+            with self._shared.transaction(self.env.clock.now_ns()):
+                if not self._shared.is_living(self.session_id):
+                    self.session_id = self._shared.begin_session(self, self._lease_end_ns())
+                return self.session_id
+
+        return await self._carry_out(renew, is_write=True)
 
     def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback run whenever a session ends; return its removal."""
@@ -296,14 +299,16 @@ class MemoryStore:
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""
-        await self._travel()
-        with self._shared.transaction(self.env.clock.now_ns()) as tree:
-            names = tree.children(path)
-            if watch is not None:
-                stamp = self._shared.stamp(path)
-                self._watches.add(WatchKind.CHILDREN, path, watch, stamp)
-        await asyncio.sleep(0)
-        return names
+
+        def read() -> list[str]:
+            with self._shared.transaction(self.env.clock.now_ns()) as tree:
+                names = tree.children(path)
+                if watch is not None:
+                    stamp = self._shared.stamp(path)
+                    self._watches.add(WatchKind.CHILDREN, path, watch, stamp)
+            return names
+
+        return await self._carry_out(read, is_write=False)
 
     async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
         """Delete the node, if there is one, and create it anew."""
@@ -350,35 +355,50 @@ class MemoryStore:
             self._on_loop(self._call, changed)
 
     async def _read(self, path: str, watch: Watch | None, *, must_exist: bool) -> Row | None:
-        await self._travel()
-        with self._shared.transaction(self.env.clock.now_ns()) as tree:
-            row = tree.get(path) if must_exist else tree.find(path)
-            if watch is not None:
-                self._watches.add(WatchKind.NODE, path, watch, None if row is None else row.stamp)
-        await asyncio.sleep(0)
-        return row
+        def read() -> Row | None:
+            with self._shared.transaction(self.env.clock.now_ns()) as tree:
+                row = tree.get(path) if must_exist else tree.find(path)
+                if watch is not None:
+                    stamp = None if row is None else row.stamp
+                    self._watches.add(WatchKind.NODE, path, watch, stamp)
+            return row
+
+        return await self._carry_out(read, is_write=False)
 
     async def _write(self, change: Callable[[Tree], T]) -> T:
-        await self._travel()
-        with self._shared.transaction(self.env.clock.now_ns()) as tree:
-            is_living = self._shared.is_living(self.session_id)
-            result = change(tree) if is_living else None
-        # The answer travels too, behind the news of a session that ended.
-        await asyncio.sleep(0)
-        if not is_living:
-            raise SessionExpiredError(f"metadata session {self.session_id} is over")
-        return cast(T, result)
+        def write() -> T | SessionExpiredError:
+            with self._shared.transaction(self.env.clock.now_ns()) as tree:
+                if self._shared.is_living(self.session_id):
+                    return change(tree)
+            return SessionExpiredError(f"metadata session {self.session_id} is over")
 
-    async def _travel(self) -> None:
-        if self._is_closed:
-            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
+        result = await self._carry_out(write, is_write=True)
+        if isinstance(result, SessionExpiredError):
+            raise result
+        return result
+
+    async def _carry_out(self, step: Callable[[], T], *, is_write: bool) -> T:
+        """Do something in the tree, in one step of its own; a simulation has it travel far."""
+        del is_write
+        self._check_open()
         # As with any store that is elsewhere, nothing happens in the loop step that asks for it.
         await asyncio.sleep(0)
+        result = step()
+        # The answer travels too, behind the news of a session that ended.
+        await asyncio.sleep(0)
+        return result
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
 
     def _beat(self) -> None:
+        self._extend()
+        self._heartbeat = self._loop.call_later(self.session_timeout_s / 3, self._beat)
+
+    def _extend(self) -> None:
         with self._shared.transaction(self.env.clock.now_ns()):
             self._shared.extend(self.session_id, self._lease_end_ns())
-        self._heartbeat = self._loop.call_later(self.session_timeout_s / 3, self._beat)
 
     def _lease_end_ns(self) -> int:
         return self.env.clock.now_ns() + self._timeout_ns

@@ -23,7 +23,6 @@ from bookie_harness import (
 )
 
 from doubles.raw_client import RawClient
-from doubles.sim_disk import Faults, FaultyDisk
 from doubles.virtual_time import run_virtually
 from quorumbook.bookie.requests import arrivals
 from quorumbook.bookie.requests.arrivals import Arrivals
@@ -32,6 +31,7 @@ from quorumbook.protocol import availability
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
+from quorumbook.sim.disks.faults import Faults, FaultyDisk
 from quorumbook.storage.states.ledgers import LedgerHandle
 
 OK = V2_CODE[Status.OK]

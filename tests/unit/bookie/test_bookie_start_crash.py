@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from bookie_harness import KEY, RawClient, cluster, options_in, v2_adds
 
-from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepThreads
 from doubles.storage_world import PowerLostError
 from quorumbook.bookie.server import Bookie
@@ -26,6 +25,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.index.tables import Index
 
 OK, NO_LEDGER, NO_ENTRY, FENCED = (

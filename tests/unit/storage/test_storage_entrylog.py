@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from doubles.records import entry, run
-from doubles.sim_disk import SimDisk, SimFile
 from quorumbook.env import Env
 from quorumbook.errors import (
     CorruptEntryLogError,
@@ -19,6 +18,7 @@ from quorumbook.errors import (
     StorageError,
 )
 from quorumbook.protocol.entry_run import EntryRun
+from quorumbook.sim.disks.disk import SimDisk, SimFile
 from quorumbook.storage.entrylog.format import (
     Location,
     decode_header,

@@ -8,9 +8,9 @@ import tracemalloc
 import pytest
 
 from doubles.records import entry, run
-from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
 from quorumbook.protocol.entry_run import EntryRun
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.entrylog.format import encode_header, encode_run_record
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import EntryLogs

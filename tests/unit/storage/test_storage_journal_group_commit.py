@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from doubles.records import Recorder, entry, in_journal_order, run
-from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepClock, StepThreads, StepWorker, turn
 from quorumbook.env import Env
 from quorumbook.errors import DiskFullError, LocalProtocolError, StorageError
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.journal.format import (
     fence_record,
     journal_id_of,

@@ -12,10 +12,10 @@ import pytest
 from google_crc32c import value
 
 from doubles.records import Recorder, journal_bytes, lac_packet, run
-from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepClock
 from quorumbook.env import Env
 from quorumbook.errors import CorruptJournalError
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.journal.format import (
     GROUP_MAGIC,
     HEADER_SIZE,

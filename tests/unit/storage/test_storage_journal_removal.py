@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from doubles.sim_disk import SimDisk
 from doubles.storage_world import World, run_of
 from quorumbook.env import Env
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.journal.marks import LogMark
 from quorumbook.storage.journal.removal import RELEASE_BYTES, JournalRemoval
 

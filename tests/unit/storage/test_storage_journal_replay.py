@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from doubles.records import Recorder, entry, in_journal_order, journal_bytes, lac_packet, run
-from doubles.sim_disk import SimDisk
 from doubles.sim_threads import StepClock
 from quorumbook.env import Env
 from quorumbook.errors import CorruptJournalError
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.journal.format import (
     HEADER_SIZE,
     PADDING,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
 from quorumbook.errors import CorruptStateError, DiskFullError, InternalError, StorageError
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.journal.marks import (
     NO_MARK,
     LastMarks,

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from doubles.sim_disk import SimDisk
 from quorumbook.env import Env
 from quorumbook.errors import CorruptStateError, StorageError
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.states.state_file import (
     NAME,
     Deletion,

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from doubles.records import entry, lac_packet
-from doubles.sim_disk import SimDisk
 from doubles.storage_world import KEY, World, run_of, until
 from quorumbook.errors import (
     DirectoryLockedError,
@@ -17,6 +16,7 @@ from quorumbook.errors import (
     StorageError,
 )
 from quorumbook.ids import INVALID_ENTRY_ID
+from quorumbook.sim.disks.disk import SimDisk
 
 
 async def started(tmp_path: Path, **options: object) -> World:

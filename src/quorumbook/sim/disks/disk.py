@@ -1,11 +1,11 @@
-"""Disks for tests: one in memory that can lose power, and faults for any disk.
+"""A disk in memory that can lose power.
 
 ``SimDisk`` keeps what was synced apart from what was not.  ``crash`` returns the disk as it may
 look after a power cut: of the writes since the last sync any sectors may be there or not, in any
 combination; a name that no directory sync covered may be there or not.  What was synced, is.
 
-``Faults`` makes the n-th call of an operation fail, once or from then on, for files whose path
-contains a text.  It works in ``SimDisk`` and, through ``FaultyDisk``, on the real disk.
+A killed process loses nothing that it wrote: ``after_kill`` is the same disk without its locks.
+Which calls fail, and what happens at a call, is said to ``Faults``.
 """
 
 from __future__ import annotations
@@ -14,81 +14,12 @@ import posixpath
 import random
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from quorumbook.env import Disk, DiskUsage, File
+from quorumbook.env import DiskUsage, File
 from quorumbook.errors import DirectoryLockedError, DiskFullError, ShortReadError, StorageError
+from quorumbook.sim.disks.faults import Faults
 
 SECTOR = 512
-
-
-@dataclass
-class Fault:
-    """One planned failure."""
-
-    operation: str
-    path_contains: str
-    countdown: int
-    error: type[StorageError]
-    is_permanent: bool
-    written_bytes: int | None
-    hits: int = 0
-
-
-@dataclass
-class Faults:
-    """Planned failures and a log of all calls as (operation, path)."""
-
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    planned: list[Fault] = field(default_factory=list)
-    on_call: Callable[[str, str], None] | None = None
-
-    def fail(
-        self,
-        operation: str,
-        path_contains: str = "",
-        *,
-        at: int = 1,
-        error: type[StorageError] = StorageError,
-        permanent: bool = False,
-        written_bytes: int | None = None,
-    ) -> Fault:
-        """Let the ``at``-th call from now of ``operation`` raise.
-
-        Operations: open create write read sync allocate truncate list make_directory
-        sync_directory replace unlink.  ``written_bytes``: a failing write leaves this many bytes.
-        """
-        fault = Fault(operation, path_contains, at, error, permanent, written_bytes)
-        self.planned.append(fault)
-        return fault
-
-    def heal(self) -> None:
-        """Forget all planned failures."""
-        self.planned.clear()
-
-    def count(self, operation: str, path_contains: str = "") -> int:
-        """Count calls so far."""
-        return sum(1 for name, path in self.calls if name == operation and path_contains in path)
-
-    def check(self, operation: str, path: str) -> Fault | None:
-        """Record a call; return the fault that hits it."""
-        self.calls.append((operation, path))
-        if self.on_call is not None:
-            self.on_call(operation, path)
-        for fault in list(self.planned):
-            if fault.operation != operation or fault.path_contains not in path:
-                continue
-            fault.countdown -= 1
-            if fault.countdown == 0 or (fault.is_permanent and fault.countdown < 0):
-                fault.hits += 1
-                return fault
-        return None
-
-    def run(self, operation: str, path: str) -> None:
-        """Record a call and raise if it is to fail."""
-        fault = self.check(operation, path)
-        if fault is not None:
-            raise fault.error(f"injected failure of {operation}", path=path)
 
 
 class _Node:
@@ -96,7 +27,7 @@ class _Node:
 
     def __init__(self, content: bytes = b"") -> None:
         self.data = bytearray(content)
-        self.durable = bytes(content)
+        self.durable = bytearray(content)
         #: ("write", offset, bytes), ("size", n, b"")
         self.pending: list[tuple[str, int, bytes]] = []
 
@@ -109,7 +40,11 @@ class _Node:
         self.pending.append(("size", size, b""))
 
     def sync(self) -> None:
-        self.durable = bytes(self.data)
+        for kind, at, data in self.pending:
+            if kind == "size":
+                _resize(self.durable, at)
+            else:
+                _put(self.durable, at, data)
         self.pending.clear()
 
     def after_crash(self, rng: random.Random, keep: float) -> bytes:
@@ -248,12 +183,13 @@ class SimDisk:
         with self.guard:
             if path not in self._directories:
                 raise StorageError("no such directory", path=path)
-            inside = [*self._names, *self._directories]
-            return sorted(
-                posixpath.basename(name)
-                for name in inside
-                if posixpath.dirname(name) == path and name != path
-            )
+            start = path.rstrip("/") + "/"
+            inside = [
+                name[len(start) :]
+                for name in (*self._names, *self._directories)
+                if name.startswith(start)
+            ]
+            return sorted(name for name in inside if name and "/" not in name)
 
     def make_directory(self, path: str) -> None:
         self.faults.run("make_directory", path)
@@ -353,6 +289,14 @@ class SimDisk:
             other._names[path] = other._durable_names[path] = _Node(bytes(node.data))
         return other
 
+    def after_kill(self) -> SimDisk:
+        """Return the disk as the next process finds it; this one is not to be used any more."""
+        other = SimDisk(capacity_bytes=self.capacity_bytes)
+        other.reads_without_waiting = self.reads_without_waiting
+        other._directories = self._directories
+        other._names, other._durable_names = self._names, self._durable_names
+        return other
+
     def crash(self, rng: random.Random | None = None, *, keep: float = 0.0) -> SimDisk:
         """Return the disk after a power cut.
 
@@ -362,6 +306,7 @@ class SimDisk:
         """
         rng = rng or random.Random(0)
         other = SimDisk(capacity_bytes=self.capacity_bytes)
+        other.reads_without_waiting = self.reads_without_waiting
         with self.guard:
             other._directories = set(self._directories)
             names = dict(self._durable_names)
@@ -374,99 +319,3 @@ class SimDisk:
             for path in sorted(names):
                 other.put(path, names[path].after_crash(rng, keep))
         return other
-
-
-class _FaultyFile:
-    def __init__(self, file: File, faults: Faults) -> None:
-        self._file = file
-        self._faults = faults
-        self.path = file.path
-
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
-        fault = self._faults.check("write", self.path)
-        if fault is not None:
-            if fault.written_bytes:
-                self._file.write([b"".join(buffers)[: fault.written_bytes]], offset)
-            raise fault.error("injected failure of write", path=self.path)
-        self._file.write(buffers, offset)
-
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        self._faults.run("read", self.path)
-        return self._file.read(offset, size_bytes)
-
-    def read_cached(self, offset: int, size_bytes: int) -> bytes | None:
-        self._faults.run("read", self.path)
-        return self._file.read_cached(offset, size_bytes)
-
-    def sync(self) -> None:
-        self._faults.run("sync", self.path)
-        self._file.sync()
-
-    def allocate(self, size_bytes: int) -> None:
-        self._faults.run("allocate", self.path)
-        self._file.allocate(size_bytes)
-
-    def truncate(self, size_bytes: int) -> None:
-        self._faults.run("truncate", self.path)
-        self._file.truncate(size_bytes)
-
-    def size_bytes(self) -> int:
-        return self._file.size_bytes()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class FaultyDisk:
-    """Any disk, with faults."""
-
-    def __init__(self, disk: Disk, faults: Faults | None = None) -> None:
-        self._disk = disk
-        self.faults = faults or Faults()
-
-    def open(
-        self, path: str, *, create: bool = False, read_only: bool = False, uncached: bool = False
-    ) -> File:
-        self.faults.run("create" if create else "open", path)
-        return _FaultyFile(self._disk.open(path, create=create, read_only=read_only), self.faults)
-
-    def list_directory(self, path: str) -> list[str]:
-        self.faults.run("list", path)
-        return self._disk.list_directory(path)
-
-    def make_directory(self, path: str) -> None:
-        self.faults.run("make_directory", path)
-        self._disk.make_directory(path)
-
-    def sync_directory(self, path: str) -> None:
-        self.faults.run("sync_directory", path)
-        self._disk.sync_directory(path)
-
-    def exists(self, path: str) -> bool:
-        return self._disk.exists(path)
-
-    def replace(self, source: str, target: str) -> None:
-        self.faults.run("replace", target)
-        self._disk.replace(source, target)
-
-    def unlink(self, path: str) -> None:
-        self.faults.run("unlink", path)
-        self._disk.unlink(path)
-
-    def read_file(self, path: str) -> bytes:
-        self.faults.run("open", path)
-        self.faults.run("read", path)
-        return self._disk.read_file(path)
-
-    def write_file(self, path: str, data: bytes) -> None:
-        self.faults.run("create", path)
-        self.faults.run("write", path)
-        self.faults.run("sync", path)
-        self.faults.run("replace", path)
-        self._disk.write_file(path, data)
-
-    def usage(self, path: str) -> DiskUsage:
-        return self._disk.usage(path)
-
-    def lock(self, path: str) -> Callable[[], None]:
-        return self._disk.lock(path)

@@ -1,0 +1,159 @@
+"""A cluster: metadata, machines of bookies and of clients, and how each is started again.
+
+A bookie that dies is started again on its disk after a while; one that ends by itself, or cannot
+start because the metadata store does not answer, as well.  Any other refusal to start after a
+crash is a violation: nothing here damages a file.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from quorumbook.bookie.server import Bookie
+from quorumbook.client.client import BookKeeper
+from quorumbook.client.options import ClientOptions
+from quorumbook.errors import MetadataError
+from quorumbook.metadata.cluster import init_cluster
+from quorumbook.metadata.store import MetadataStore
+from quorumbook.sim.history import History
+from quorumbook.sim.kernel import SECOND, Kernel
+from quorumbook.sim.metadata import SimStore, SimTree
+from quorumbook.sim.network import Network
+from quorumbook.sim.plan import Plan
+from quorumbook.sim.process import Machine, Process
+
+_RESTART_NS = 2 * SECOND
+#: Beyond the events that asyncio reports, which are bugs.
+_START_LIMIT_NS = 60 * SECOND
+
+
+class SimClient(BookKeeper):
+    """A client whose metadata store is simulated."""
+
+    def __init__(self, tree: SimTree, process: Process, options: ClientOptions) -> None:
+        super().__init__("memory://simulated", options=options, env=process.env)
+        self._tree = tree
+        self._process = process
+
+    async def _open_store(self) -> MetadataStore:
+        return SimStore(self._tree, self._process, self._options.session_timeout_s)
+
+
+class BookieMachine(Machine):
+    """A machine on which a bookie is started again and again."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster.kernel, cluster.network, name, cluster.error)
+        self._cluster = cluster
+        self.root = os.path.join(cluster.directory, name)
+        os.makedirs(f"{self.root}/ledgers/current")
+        self.slow_syncs = cluster.plan.slow_syncs
+        self.kept_share = cluster.plan.kept_share
+        #: The bookie that runs now, once it serves.
+        self.bookie: Bookie | None = None
+
+    def boot_up(self) -> None:
+        """Start it, unless it runs."""
+        if self.process is None:
+            self.bookie = None
+            self.start(self._run)
+
+    async def _run(self, process: Process) -> None:
+        cluster = self._cluster
+        try:
+            store = SimStore(cluster.tree, process, cluster.plan.session_timeout_s)
+            bookie = Bookie(process.env, cluster.plan.bookie_options(self.name, self.root), store)
+            await bookie.start()
+            self.bookie = bookie
+            self.kernel.trace.note(self.name, "serves")
+            cluster.limbo_starts += bool(bookie.storage.statistics()["damaged"])
+            await bookie.wait_stopped()
+        except MetadataError as error:
+            self.kernel.trace.note(self.name, "ends", error)
+        except Exception as error:  # whatever it is, it should not have been
+            if not process.is_dead:
+                text = f"bookie {self.name} ended: {type(error).__name__}: {error}"
+                cluster.history.violation(text)
+                cluster.errors.append(error)
+        if not process.is_dead:
+            self.kernel.after(0, self._ended, process)
+
+    def _ended(self, process: Process) -> None:
+        if self.process is process:
+            self.kill()
+            self.kernel.after(_RESTART_NS, self.boot_up)
+
+
+class Cluster:
+    """All machines.
+
+    Args:
+        kernel: Time and chance.
+        plan: How large it is.
+        history: What is judged.
+        directory: For the indexes of bookies, on the real machine.
+    """
+
+    def __init__(self, kernel: Kernel, plan: Plan, history: History, directory: str) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.history = history
+        self.directory = directory
+        self.network = Network(kernel)
+        self.tree = SimTree()
+        history.watch(self.tree)
+        self.tree.on_change = history.changed
+        #: Exceptions behind violations.
+        self.errors: list[BaseException] = []
+        self.limbo_starts = 0
+        self.bookies = [BookieMachine(self, f"b{i}") for i in range(plan.bookies)]
+        self.clients: list[Machine] = []
+
+    def add_client(self, name: str) -> Machine:
+        """Add a machine for clients."""
+        machine = Machine(self.kernel, self.network, name, self.error)
+        self.clients.append(machine)
+        return machine
+
+    def client(self, process: Process) -> SimClient:
+        """Return a client that is not started yet."""
+        return SimClient(self.tree, process, self.plan.client_options())
+
+    def error(self, who: str, context: dict[str, Any]) -> None:
+        """Something was raised that nobody caught."""
+        error = context.get("exception")
+        text = f"{who}: {context.get('message')}: {type(error).__name__}: {error}"
+        self.history.violation(text)
+        if isinstance(error, BaseException):
+            self.errors.append(error)
+
+    def start(self) -> None:
+        """Make the cluster, and start its bookies."""
+        admin = self.add_client("admin")
+        is_made = False
+
+        async def make(process: Process) -> None:
+            nonlocal is_made
+            store = SimStore(self.tree, process, 10.0)
+            await init_cluster(store)
+            await store.close()
+            is_made = True
+
+        admin.start(make)
+        self.kernel.run(lambda: is_made, _START_LIMIT_NS)
+        admin.kill()
+        for bookie in self.bookies:
+            bookie.boot_up()
+        if not self.kernel.run(lambda: self.is_whole, _START_LIMIT_NS):
+            self.history.violation("the bookies did not start")
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether all bookies serve."""
+        return all(each.bookie is not None and each.bookie.is_ready for each in self.bookies)
+
+    def bury(self) -> None:
+        """Let go of everything."""
+        for machine in [*self.bookies, *self.clients]:
+            machine.bury()

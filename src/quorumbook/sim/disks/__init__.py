@@ -1,0 +1,1 @@
+"""The disk of a simulated machine, and failures for any disk."""

@@ -1,0 +1,186 @@
+"""What everybody was told, and whether it can all be true.
+
+    acknowledged entries are there    whoever recovers a ledger finds them all, as they were sent
+    read once, read for ever          what a reader was shown, no later end of the ledger denies
+    one content                       an entry is what its writer sent, whoever reads it
+    one end                           all who see a ledger closed see the same end
+    closed is closed                  nothing but the places of copies changes any more
+    copies                            each entry up to the end is on an ack quorum of the bookies
+                                      that the metadata names for it
+
+A violation is a sentence; ``story`` tells what is known of the ledger it is about.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
+from quorumbook.ledger.metadata_format import decode
+from quorumbook.metadata.memory import MemoryTree
+from quorumbook.sim.kernel import SECOND, Kernel
+
+_LEDGER_NODE = re.compile(r"/ledgers/([0-9/]+)/L([0-9]+)")
+
+
+@dataclass(slots=True)
+class LedgerHistory:
+    """What is known of one ledger."""
+
+    ledger_id: LedgerId
+    ack_quorum_size: int
+    #: By entry id: its writer sends them in order.
+    sent: list[bytes] = field(default_factory=list)
+    acknowledged: set[EntryId] = field(default_factory=set)
+    #: The highest entry that anybody was shown.
+    shown: EntryId = -1
+    metadata: LedgerMetadata | None = None
+    events: list[str] = field(default_factory=list)
+
+    @property
+    def promised(self) -> EntryId:
+        """The highest entry that must not be lost."""
+        return max(self.shown, max(self.acknowledged, default=-1))
+
+
+class History:
+    """All ledgers of a run, and what is wrong with them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.ledgers: dict[LedgerId, LedgerHistory] = {}
+        self.violations: list[str] = []
+        self._seen: dict[str, bytes] = {}
+
+    @property
+    def acknowledged(self) -> int:
+        """How many entries were acknowledged."""
+        return sum(len(each.acknowledged) for each in self.ledgers.values())
+
+    def violation(self, text: str, ledger_id: LedgerId | None = None) -> None:
+        """Note that something cannot be true."""
+        self._kernel.trace.note("history", "VIOLATION", text)
+        told = text if ledger_id is None else f"{text}\n{self.story(ledger_id)}"
+        self.violations.append(told)
+
+    def tell(self, ledger_id: LedgerId, who: str, what: str) -> None:
+        """Take down what happened to a ledger."""
+        self._kernel.trace.note(who, f"ledger {ledger_id}: {what}")
+        seconds = self._kernel.now_ns / SECOND
+        self.ledgers[ledger_id].events.append(f"  {seconds:10.6f} {who:<10} {what}")
+
+    def story(self, ledger_id: LedgerId) -> str:
+        """Return all that is known of a ledger."""
+        ledger = self.ledgers[ledger_id]
+        head = (
+            f"ledger {ledger_id}: {len(ledger.sent)} entries sent, "
+            f"{len(ledger.acknowledged)} acknowledged, shown up to {ledger.shown}"
+        )
+        return "\n".join([head, *ledger.events])
+
+    # What clients are told
+
+    def created(self, ledger_id: LedgerId, who: str, ack_quorum_size: int) -> LedgerHistory:
+        """Somebody made a ledger."""
+        ledger = self.ledgers.setdefault(ledger_id, LedgerHistory(ledger_id, ack_quorum_size))
+        self.tell(ledger_id, who, "created")
+        return ledger
+
+    def acked(self, ledger_id: LedgerId, who: str, entry_id: EntryId) -> None:
+        """The writer was told that an entry is safe."""
+        ledger = self.ledgers[ledger_id]
+        if entry_id and entry_id - 1 not in ledger.acknowledged:
+            self.violation(f"entry {entry_id} is acknowledged before the one before it", ledger_id)
+        ledger.acknowledged.add(entry_id)
+        self.tell(ledger_id, who, f"entry {entry_id} acknowledged")
+        self._check_end(ledger)
+
+    def read(self, ledger_id: LedgerId, who: str, entry_id: EntryId, payload: bytes) -> None:
+        """Somebody was shown an entry."""
+        ledger = self.ledgers[ledger_id]
+        if entry_id >= len(ledger.sent):
+            self.violation(f"{who} was shown entry {entry_id}, which nobody sent", ledger_id)
+        elif ledger.sent[entry_id] != payload:
+            self.violation(f"{who} was shown another content of entry {entry_id}", ledger_id)
+        ledger.shown = max(ledger.shown, entry_id)
+        self._check_end(ledger)
+
+    def confirmed(self, ledger_id: LedgerId, who: str, entry_id: EntryId) -> None:
+        """Somebody was told a last add confirmed."""
+        ledger = self.ledgers[ledger_id]
+        if entry_id > ledger.shown:
+            ledger.shown = entry_id
+            self.tell(ledger_id, who, f"last add confirmed is {entry_id}")
+        if entry_id >= len(ledger.sent):
+            self.violation(f"{who} was told {entry_id} as last add confirmed", ledger_id)
+        self._check_end(ledger)
+
+    def opened(self, ledger_id: LedgerId, who: str, last: EntryId, length: int) -> None:
+        """Somebody was told where a ledger ends."""
+        ledger = self.ledgers[ledger_id]
+        self.tell(ledger_id, who, f"sees its end at entry {last}")
+        metadata = ledger.metadata
+        if metadata is None or not metadata.is_closed:
+            self.violation(f"{who} sees an end that is not in the metadata", ledger_id)
+        elif (metadata.last_entry_id, metadata.length) != (last, length):
+            self.violation(
+                f"{who} sees the end at {last} ({length} bytes), the metadata says "
+                f"{metadata.last_entry_id} ({metadata.length} bytes)",
+                ledger_id,
+            )
+
+    # What the metadata says
+
+    def watch(self, tree: MemoryTree) -> None:
+        """Look at every change of a ledger's metadata."""
+        self._tree = tree
+
+    def changed(self, paths: set[str]) -> None:
+        """Nodes changed."""
+        for path in sorted(paths):
+            found = _LEDGER_NODE.fullmatch(path)
+            row = None if found is None else self._tree.tree.find(path)
+            if found is None or row is None or self._seen.get(path) == row.data:
+                continue
+            self._seen[path] = row.data
+            ledger_id = int((found[1] + found[2]).replace("/", ""))
+            metadata = decode(ledger_id, row.data, row.ctime_ms)
+            self._metadata_changed(ledger_id, metadata)
+
+    def _metadata_changed(self, ledger_id: LedgerId, after: LedgerMetadata) -> None:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self.ledgers[ledger_id] = LedgerHistory(ledger_id, after.ack_quorum_size)
+        before, ledger.metadata = ledger.metadata, after
+        fragments = " ".join(f"{f.first_entry_id}:{','.join(f.ensemble)}" for f in after.fragments)
+        self.tell(ledger_id, "metadata", f"{after.state.name} {after.last_entry_id} {fragments}")
+        for fragment in after.fragments:
+            if len(set(fragment.ensemble)) != len(fragment.ensemble):
+                self.violation("a bookie is in an ensemble twice", ledger_id)
+        if before is None:
+            return
+        if after.state.value < before.state.value:
+            self.violation(f"{before.state.name} became {after.state.name}", ledger_id)
+        if before.is_closed and (before.last_entry_id, before.length) != (
+            after.last_entry_id,
+            after.length,
+        ):
+            self.violation(f"a closed ledger's end moved from {before.last_entry_id}", ledger_id)
+        self._check_end(ledger)
+
+    def _check_end(self, ledger: LedgerHistory) -> None:
+        metadata = ledger.metadata
+        if (
+            metadata is not None
+            and metadata.state is LedgerState.CLOSED
+            and metadata.last_entry_id < ledger.promised
+        ):
+            self.violation(
+                f"the ledger ends at {metadata.last_entry_id}, but {ledger.promised} was promised",
+                ledger.ledger_id,
+            )
+            # Once is enough.
+            ledger.acknowledged = {i for i in ledger.acknowledged if i <= metadata.last_entry_id}
+            ledger.shown = min(ledger.shown, metadata.last_entry_id)

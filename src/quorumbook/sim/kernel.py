@@ -1,0 +1,129 @@
+"""Virtual time, the order of events, and the one source of chance of a simulation.
+
+An event is a callback at a nanosecond.  Events of the same nanosecond come in the order in which
+they were asked for, so a run is a function of its seed.  Everything that could have happened
+otherwise asks the ``Tape``; everything that is worth telling goes into the ``Trace``, whose hash
+says whether two runs were the same.
+
+What happens at an event is everybody else's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SECOND = 1_000_000_000
+MILLISECOND = 1_000_000
+MICROSECOND = 1_000
+
+
+class Tape:
+    """Where every choice of a run comes from.
+
+    Args:
+        seed: The whole run.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(f"quorumbook {seed}")
+        self.unit = self._random.random
+        #: How many choices were made through ``below`` and its kin.
+        self.count = 0
+
+    def below(self, bound: int) -> int:
+        """Return a number from 0 on below a bound."""
+        self.count += 1
+        return int(self.unit() * bound)
+
+    def between(self, low: float, high: float) -> float:
+        """Return a number between two."""
+        self.count += 1
+        return low + (high - low) * self.unit()
+
+    def chance(self, probability: float) -> bool:
+        """Return True with a probability."""
+        self.count += 1
+        return self.unit() < probability
+
+    def pick(self, items: Sequence[T]) -> T:
+        """Return one of some items."""
+        return items[self.below(len(items))]
+
+    def child(self) -> random.Random:
+        """Return a generator for one process, which draws nothing further from here."""
+        return random.Random(self._random.getrandbits(64))
+
+    def heavy_ns(self, typical_ns: int, tail: float, longest_ns: int) -> int:
+        """Return a duration: around the typical one, with probability ``tail`` far longer."""
+        self.count += 1
+        draw = self.unit()
+        if draw < tail:
+            # Each power of two up to the longest is as likely as the next.
+            spread = longest_ns / typical_ns
+            return int(typical_ns * spread ** (draw / tail))
+        return int(typical_ns * (0.5 + draw))
+
+
+class Trace:
+    """What happened, as a hash and, where somebody wants to read it, as lines."""
+
+    def __init__(self, kernel: Kernel, *, keep: bool = False) -> None:
+        self._kernel = kernel
+        self._hash = hashlib.blake2b(digest_size=8)
+        self.lines: list[str] | None = [] if keep else None
+
+    def note(self, who: str, what: str, detail: object = "") -> None:
+        """Take down one thing."""
+        line = f"{self._kernel.now_ns / SECOND:12.6f} {who:<12} {what} {detail}"
+        self._hash.update(line.encode())
+        if self.lines is not None:
+            self.lines.append(line)
+
+    def digest(self) -> str:
+        """Return the hash of everything so far."""
+        return self._hash.hexdigest()
+
+
+class Kernel:
+    """The clock and the queue of events.
+
+    Args:
+        seed: The whole run.
+        keep_trace: Keep the lines of the trace, for people.
+    """
+
+    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.now_ns = 0
+        self.tape = Tape(seed)
+        self.trace = Trace(self, keep=keep_trace)
+        self.events = 0
+        self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._sequence = 0
+
+    def at(self, when_ns: int, callback: Callable[..., object], *arguments: Any) -> None:
+        """Have something called at a moment, or as soon as possible."""
+        self._sequence += 1
+        heappush(self._queue, (max(when_ns, self.now_ns), self._sequence, callback, arguments))
+
+    def after(self, delay_ns: int, callback: Callable[..., object], *arguments: Any) -> None:
+        """Have something called after a time."""
+        self.at(self.now_ns + delay_ns, callback, *arguments)
+
+    def run(self, is_over: Callable[[], bool], limit_ns: int) -> bool:
+        """Let things happen until a condition holds; False if it does not by a moment."""
+        queue = self._queue
+        while not is_over():
+            if not queue or queue[0][0] > limit_ns:
+                self.now_ns = max(self.now_ns, limit_ns)
+                return False
+            self.now_ns, _, callback, arguments = heappop(queue)
+            self.events += 1
+            callback(*arguments)
+        return True

@@ -1,0 +1,226 @@
+"""What one seed tells: a rough time, a recovery, an end, and an audit.
+
+rough     clients work, mishaps happen; nothing acknowledged may be lost, ever
+healed    all machines run, the network is whole
+finish    every ledger can be recovered, within a bound of virtual time
+audit     each entry up to a ledger's end is read from each bookie that should have it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from quorumbook.errors import QuorumbookError
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ledger.placement.schedule import write_set
+from quorumbook.protocol.digest import digester
+from quorumbook.sim import actors
+from quorumbook.sim.cluster import Cluster
+from quorumbook.sim.history import History
+from quorumbook.sim.kernel import SECOND, Kernel
+from quorumbook.sim.nemesis import Nemesis
+from quorumbook.sim.plan import Plan, draw
+from quorumbook.sim.process import Machine, Process
+
+_FINISH_NS = 180 * SECOND
+_ATTEMPT_PAUSE_S = 1.0
+_MEMORY = "/dev/shm"  # noqa: S108 - a directory of our own is made there
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one seed."""
+
+    seed: int
+    plan: Plan
+    violations: tuple[str, ...]
+    trace_hash: str
+    virtual_s: float
+    events: int
+    ledgers: int
+    acknowledged: int
+    mishaps: dict[str, int]
+    trace: tuple[str, ...] = ()
+
+
+class Life:
+    """One seed's run.
+
+    Args:
+        seed: Which.
+        directory: An empty one for the indexes, best in memory.
+        keep_trace: Keep every line.
+    """
+
+    def __init__(self, seed: int, directory: str, *, keep_trace: bool = False) -> None:
+        self.kernel = Kernel(seed, keep_trace=keep_trace)
+        self.tape = self.kernel.tape
+        self.plan = draw(self.tape)
+        self.history = History(self.kernel)
+        self.cluster = Cluster(self.kernel, self.plan, self.history, directory)
+        self.is_rough = True
+        self._programs: dict[str, Callable[[Life, Process], Coroutine[Any, Any, None]]] = {}
+        self.nemesis = Nemesis(self.cluster, self._start_client)
+
+    def run(self) -> Outcome:
+        """Run all of it."""
+        kernel, plan, history = self.kernel, self.plan, self.history
+        self.cluster.start()
+        if not history.violations:
+            self._start_clients()
+            self.nemesis.begin()
+            kernel.run(self._is_broken, kernel.now_ns + int(plan.rough_s * SECOND))
+        self.is_rough = False
+        self.nemesis.heal()
+        if not history.violations:
+            self._finish()
+        if not history.violations:
+            self._audit()
+        kernel.trace.note("kernel", f"{kernel.events} events", kernel.tape.count)
+        return Outcome(
+            kernel.seed,
+            plan,
+            tuple(history.violations),
+            kernel.trace.digest(),
+            kernel.now_ns / SECOND,
+            kernel.events,
+            len(history.ledgers),
+            history.acknowledged,
+            dict(self.nemesis.counts),
+            tuple(kernel.trace.lines or ()),
+        )
+
+    def _is_broken(self) -> bool:
+        return bool(self.history.violations)
+
+    def _start_clients(self) -> None:
+        plan, programs = self.plan, self._programs
+        programs |= {f"w{i}": actors.write for i in range(plan.writers)}
+        programs |= {f"r{i}": actors.recover for i in range(plan.recoverers)}
+        programs |= {f"t{i}": actors.tail for i in range(plan.tailers)}
+        if plan.has_auto_recovery:
+            programs["a0"] = actors.replicate
+        self.cluster.clients.clear()
+        for name in programs:
+            self._start_client(self.cluster.add_client(name))
+
+    def _start_client(self, machine: Machine) -> None:
+        if machine.process is None:
+            program = self._programs[machine.name]
+            machine.start(lambda process: program(self, process))
+
+    def _finish(self) -> None:
+        kernel, history = self.kernel, self.history
+        for name, machine in zip(self._programs, self.cluster.clients, strict=True):
+            # Writers that live on would only be fenced; auto-recovery has work to do.
+            if name[0] != "a":
+                machine.kill()
+            else:
+                self._start_client(machine)
+        done: set[LedgerId] = set()
+
+        async def close_all(process: Process) -> None:
+            async with actors.started(self, process) as client:
+                for ledger_id in sorted(history.ledgers):
+                    while ledger_id not in done:
+                        try:
+                            await actors.read_closed(self, process, client, ledger_id)
+                            done.add(ledger_id)
+                        except QuorumbookError:
+                            await asyncio.sleep(_ATTEMPT_PAUSE_S)
+
+        limit_ns = kernel.now_ns + _FINISH_NS
+        if not kernel.run(lambda: self.cluster.is_whole, limit_ns):
+            down = [each.name for each in self.cluster.bookies if not each.bookie]
+            history.violation(f"bookies {down} do not start when all is well again")
+            return
+        self.cluster.add_client("judge").start(close_all)
+        everything = set(history.ledgers)
+        is_over = kernel.run(lambda: done >= everything or self._is_broken(), limit_ns)
+        if not is_over:
+            open_id = min(everything - done)
+            history.violation("a ledger cannot be recovered when all is well again", open_id)
+
+    def _audit(self) -> None:
+        """Read every entry from every bookie that should have it."""
+        copies: dict[tuple[LedgerId, EntryId], int] = {}
+        waiting = len(self.cluster.bookies)
+
+        def ask(machine: Any, wanted: list[tuple[LedgerId, EntryId]]) -> None:
+            def done(found: list[bytes | BaseException]) -> None:
+                nonlocal waiting
+                waiting -= 1
+                for (ledger_id, entry_id), entry in zip(wanted, found, strict=True):
+                    if isinstance(entry, bytes):
+                        self._judge(machine.name, ledger_id, entry_id, entry)
+                        copies[ledger_id, entry_id] = copies.get((ledger_id, entry_id), 0) + 1
+
+            machine.bookie.storage.read(wanted, done)
+
+        for machine in self.cluster.bookies:
+            wanted = [
+                (ledger_id, entry_id)
+                for ledger_id, metadata in self._closed()
+                for entry_id in range(metadata.last_entry_id + 1)
+                if machine.name in _holders(metadata, entry_id)
+            ]
+            machine.process.loop.deliver(ask, machine, wanted)  # type: ignore[union-attr]
+        if not self.kernel.run(lambda: not waiting, self.kernel.now_ns + _FINISH_NS):
+            self.history.violation("the bookies do not answer the audit")
+        for ledger_id, metadata in self._closed():
+            for entry_id in range(metadata.last_entry_id + 1):
+                count = copies.get((ledger_id, entry_id), 0)
+                if count < metadata.ack_quorum_size:
+                    text = f"entry {entry_id} has {count} copies"
+                    self.history.violation(text, ledger_id)
+
+    def _closed(self) -> list[tuple[LedgerId, LedgerMetadata]]:
+        ledgers = self.history.ledgers.items()
+        return [(i, each.metadata) for i, each in ledgers if each.metadata is not None]
+
+    def _judge(self, who: str, ledger_id: LedgerId, entry_id: EntryId, entry: bytes) -> None:
+        seal = digester(self.plan.digest_type, b"secret")
+        try:
+            seal.verify(entry, ledger_id, entry_id)
+        except QuorumbookError as error:
+            self.history.violation(f"{who} holds a wrong entry {entry_id}: {error}", ledger_id)
+            return
+        self.history.read(ledger_id, who, entry_id, seal.payload(entry))
+
+
+def _holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[str]:
+    ensemble = metadata.fragment_of(entry_id).ensemble
+    places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+    return {ensemble[place] for place in places}
+
+
+def run_seed(seed: int, *, keep_trace: bool = False) -> Outcome:
+    """Run one seed."""
+    where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    directory = tempfile.mkdtemp(prefix="quorumbook-sim-", dir=where)
+    hook = sys.unraisablehook
+    # A collection in the middle would end what the dead had open, at a moment of its own choice.
+    gc.freeze()
+    gc.disable()
+    life = Life(seed, directory, keep_trace=keep_trace)
+    try:
+        return life.run()
+    finally:
+        # What the dead had open closes itself now, in a world that is no more.
+        sys.unraisablehook = lambda _: None
+        life.cluster.bury()
+        del life
+        gc.collect()
+        sys.unraisablehook = hook
+        gc.enable()
+        gc.unfreeze()
+        shutil.rmtree(directory, ignore_errors=True)

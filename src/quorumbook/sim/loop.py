@@ -1,0 +1,221 @@
+"""The event loop of one simulated process: asyncio's rules, the kernel's time.
+
+Within a process callbacks run in the order in which they became ready, as asyncio promises.  What
+is not promised is when: each turn begins a little later than it could, by the tape, so turns of
+different processes, messages, threads and timers meet in every order.
+
+A paused loop runs nothing; what becomes due meanwhile is ready at once when it goes on, timers
+before arrivals or behind them.  A dead loop never runs anything again, ``finally`` included.
+
+Threads, sockets and executors of the machine are refused: nothing here may wait for real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
+
+_TURN_DELAY_NS = 40 * MICROSECOND
+_FIRST_PRUNING = 256
+
+
+class EscapeError(RuntimeError):
+    """Simulated code asked the real machine for something."""
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """The loop of one process.
+
+    Args:
+        kernel: Time and chance.
+        on_error: Gets what asyncio would log.
+    """
+
+    def __init__(self, kernel: Kernel, on_error: Callable[[dict[str, Any]], None]) -> None:
+        self._kernel = kernel
+        self._on_error = on_error
+        self._ready: deque[asyncio.Handle] = deque()
+        self._held: list[asyncio.Handle] = []
+        self._is_awake = False
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._prune_at = _FIRST_PRUNING
+        self.is_paused = False
+        self.is_dead = False
+
+    # What asyncio and the code on it ask for
+
+    def time(self) -> float:
+        """Return virtual seconds."""
+        return self._kernel.now_ns / SECOND
+
+    def get_debug(self) -> bool:
+        """Say no."""
+        return False
+
+    def is_running(self) -> bool:
+        """Tell whether anything of it may still run."""
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        """Tell whether it is over."""
+        return self.is_dead
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Tell what nobody caught."""
+        self._on_error(context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, Any],  # type: ignore[override]
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
+        """Start a coroutine."""
+        task = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        # A task that waits would be collected with what it waits for, and run its `finally`.
+        tasks = self._tasks
+        tasks.append(task)
+        if len(tasks) > self._prune_at:
+            tasks[:] = [each for each in tasks if not each.done()]
+            self._prune_at = 2 * len(tasks) + _FIRST_PRUNING
+        return task
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Have something called in the next turn."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._is_awake:
+            self._wake()
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Do the same; there are no threads."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Have something called after a time."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Have something called at a moment."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._kernel.at(round(when * SECOND), self.arrive, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Leave it in the queue: it is looked at when it is due."""
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """Refuse."""
+        raise EscapeError("a simulated process wants an executor")
+
+    # What the world does with it
+
+    def deliver(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Have something from outside called, when the process gets to it."""
+        if not self.is_dead:
+            self.arrive(asyncio.Handle(callback, arguments, self))
+
+    def arrive(self, handle: asyncio.Handle) -> None:
+        """Take in what is due."""
+        if handle._cancelled or self.is_dead:
+            return
+        if self.is_paused:
+            self._held.append(handle)
+            return
+        self._ready.append(handle)
+        if not self._is_awake:
+            self._wake()
+
+    def pause(self) -> None:
+        """Stop as a process that got SIGSTOP."""
+        self.is_paused = True
+
+    def go_on(self) -> None:
+        """End a pause."""
+        if not self.is_paused or self.is_dead:
+            return
+        self.is_paused = False
+        held, self._held = self._held, []
+        timers_first = self._kernel.tape.chance(0.5)
+        held.sort(key=lambda each: isinstance(each, asyncio.TimerHandle) != timers_first)
+        self._ready.extend(held)
+        if self._ready:
+            self._wake()
+
+    def die(self) -> None:
+        """Never run anything again."""
+        self.is_dead = True
+
+    def bury(self) -> None:
+        """At the end of the simulation: let go of what was waiting when it died."""
+        self.is_dead = True
+        tasks, self._tasks = self._tasks, []
+        self._ready.clear()
+        for task in tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                try:
+                    task.get_coro().close()
+                except BaseException:  # noqa: S112 - clean-up in a world that is no more
+                    continue
+
+    def _wake(self) -> None:
+        if self.is_dead or self.is_paused:
+            return
+        self._is_awake = True
+        kernel = self._kernel
+        delay_ns = int(kernel.tape.unit() * _TURN_DELAY_NS)
+        kernel.at(kernel.now_ns + delay_ns, self._turn)
+
+    def _turn(self) -> None:
+        self._is_awake = False
+        if self.is_dead or self.is_paused:
+            return
+        ready = self._ready
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+                    if self.is_dead:
+                        return
+        finally:
+            events._set_running_loop(outer)
+        if ready and not self._is_awake:
+            self._wake()

@@ -1,0 +1,143 @@
+"""Mishaps: when they come, and to whom.
+
+A mishap ends by itself after a while; ``heal`` ends them all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from quorumbook.sim.cluster import Cluster
+from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.metadata import METADATA
+from quorumbook.sim.process import Machine
+
+_LONGEST_S = 12.0
+_CALLS_MAX = 40
+
+
+class Nemesis:
+    """The source of mishaps of one run.
+
+    Args:
+        cluster: Whose.
+        start_client: Starts a client machine's program again.
+    """
+
+    def __init__(self, cluster: Cluster, start_client: Callable[[Machine], None]) -> None:
+        self._cluster = cluster
+        self._kernel = cluster.kernel
+        self._tape = cluster.kernel.tape
+        self._start_client = start_client
+        self._is_over = False
+        #: How often each came.
+        self.counts: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Begin."""
+        plan, network = self._cluster.plan, self._cluster.network
+        network.tail, network.rechunk = plan.tail, plan.rechunk
+        self._cluster.tree.drops = plan.metadata_drops
+        if plan.mishaps:
+            self._wait()
+
+    def heal(self) -> None:
+        """End all mishaps, and start what is down."""
+        self._is_over = True
+        cluster = self._cluster
+        self._kernel.trace.note("nemesis", "heals")
+        cluster.network.heal_all()
+        cluster.network.tail = cluster.tree.drops = 0.0
+        for machine in cluster.bookies:
+            machine.slow_syncs = 0.0
+            if machine.process is not None:
+                machine.process.calls_left = 0
+            machine.boot_up()
+
+    def _wait(self) -> None:
+        mean_ns = int(self._cluster.plan.mishap_interval_s * SECOND)
+        self._kernel.after(int(mean_ns * self._tape.between(0.2, 1.8)), self._strike)
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        name = self._tape.pick(self._cluster.plan.mishaps)
+        self.counts[name] += 1
+        getattr(self, f"_{name}")()
+        self._wait()
+
+    def _a_while_ns(self) -> int:
+        # Mostly short: a time-out is a second or two.
+        return int(self._tape.unit() ** 2 * _LONGEST_S * SECOND)
+
+    def _bookie(self) -> Machine:
+        return self._tape.pick(self._cluster.bookies)
+
+    def _boot_later(self) -> None:
+        for machine in self._cluster.bookies:
+            if machine.process is None:
+                self._kernel.after(self._a_while_ns(), machine.boot_up)
+
+    def _kill_bookie(self) -> None:
+        self._bookie().kill()
+        self._boot_later()
+
+    def _cut_power(self) -> None:
+        self._bookie().cut_power()
+        self._boot_later()
+
+    def _cut_power_in_job(self) -> None:
+        machine = self._bookie()
+        machine.cut_power_in_job(1 + self._tape.below(_CALLS_MAX))
+        self._kernel.after(SECOND, self._boot_later)
+
+    def _cut_power_of_all(self) -> None:
+        for machine in self._cluster.bookies:
+            machine.cut_power()
+        self._boot_later()
+
+    def _pause_bookie(self) -> None:
+        self._pause(self._bookie())
+
+    def _pause_client(self) -> None:
+        self._pause(self._tape.pick(self._cluster.clients))
+
+    def _pause(self, machine: Machine) -> None:
+        if machine.process is not None and not machine.process.loop.is_paused:
+            machine.process.pause(self._a_while_ns())
+
+    def _kill_client(self) -> None:
+        machine = self._tape.pick(self._cluster.clients)
+        if machine.process is not None:
+            machine.kill()
+            self._kernel.after(self._a_while_ns(), self._start_client, machine)
+
+    def _names(self) -> list[str]:
+        return [each.name for each in [*self._cluster.bookies, *self._cluster.clients]]
+
+    def _cut(self, source: str, target: str, duration_ns: int) -> None:
+        network = self._cluster.network
+        self._kernel.trace.note(source, "is cut off from", target)
+        network.cut(source, target)
+        self._kernel.after(duration_ns, network.heal, source, target)
+
+    def _cut_link(self) -> None:
+        source, target = self._tape.pick(self._names()), self._tape.pick(self._names())
+        duration_ns = self._a_while_ns()
+        self._cut(source, target, duration_ns)
+        if self._tape.chance(0.5):
+            self._cut(target, source, duration_ns)
+
+    def _isolate(self) -> None:
+        alone, duration_ns = self._tape.pick(self._names()), self._a_while_ns()
+        with_metadata = self._tape.chance(0.5)
+        for name in [*self._names(), *([METADATA] if with_metadata else [])]:
+            self._cut(alone, name, duration_ns)
+            self._cut(name, alone, duration_ns)
+
+    def _cut_metadata(self) -> None:
+        self._cut(self._tape.pick(self._names()), METADATA, self._a_while_ns())
+
+    def _reset_connection(self) -> None:
+        self._cluster.network.reset_one()

@@ -1,0 +1,223 @@
+"""Machines and the processes on them: born, paused, killed, without power, born again.
+
+A ``Machine`` outlives its processes: its disk, its boot, its wall clock's error.  A ``Process`` is
+one life: an event loop, an ``Env`` around it, and the coroutine it was started for.
+
+    kill        nothing of it runs again, no ``finally`` either; the disk keeps what was written
+    power cut   the same, and the disk keeps what was synced and a part of the rest; also in the
+                middle of a worker's job, between any two calls of the disk
+    pause       nothing runs; what becomes due waits
+
+The index of a bookie's storage is a real SQLite file, below a directory of the real machine that
+is best in memory: what was committed outlives every crash, what was not is rolled back.
+
+What jobs take in virtual time is here too: each call of the disk has a price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from quorumbook.env import Env
+from quorumbook.sim.disks.disk import SimDisk
+from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND, Kernel
+from quorumbook.sim.loop import EscapeError, ProcessLoop
+from quorumbook.sim.network import Network
+from quorumbook.sim.threads import SimThreads
+
+_START_WALL_MS = 1_700_000_000_000
+_CALL_NS = 5 * MICROSECOND
+_SYNC_NS = 300 * MICROSECOND
+_SLOWEST_SYNC_NS = 4 * SECOND
+_SYNCS = frozenset(("sync", "sync_directory"))
+
+
+class ProcessDied(BaseException):
+    """Raised at a call of the disk by a process that is no more."""
+
+
+class SimClock:
+    """The clocks of a process."""
+
+    def __init__(self, kernel: Kernel, machine: Machine, threads: SimThreads) -> None:
+        self._kernel = kernel
+        self._machine = machine
+        self._threads = threads
+        self._boot = machine.boot
+
+    def now_ns(self) -> int:
+        """Return virtual nanoseconds, of a job those of its own progress."""
+        return self._kernel.now_ns + self._threads.elapsed_ns
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since 1970, as wrong as this machine's clock is."""
+        return _START_WALL_MS + self._machine.skew_ms + self.now_ns() // MILLISECOND
+
+    def boot_id(self) -> str:
+        """Return which boot this is."""
+        return f"{self._machine.name} {self._boot}"
+
+
+class NoPrograms:
+    """There are none."""
+
+    def run(self, words: Sequence[str], *, timeout_s: float) -> str:
+        """Refuse."""
+        raise EscapeError(f"a simulated process wants to run {words[0]}")
+
+
+class Machine:
+    """A name in the network, with a disk.
+
+    Args:
+        kernel: Time and chance.
+        network: All machines.
+        name: Its host name and address.
+        on_error: Gets what asyncio would log, with the machine's name.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        network: Network,
+        name: str,
+        on_error: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self.kernel = kernel
+        self.network = network
+        self.name = name
+        self.disk = SimDisk()
+        self.boot = 1
+        self.skew_ms = 0
+        #: The probability that a sync takes long.
+        self.slow_syncs = 0.0
+        #: What a power cut leaves of each sector that was not synced.
+        self.kept_share = 0.5
+        self.process: Process | None = None
+        self.on_error = on_error
+        self._buried: list[ProcessLoop] = []
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether a process runs, or stands still."""
+        return self.process is not None
+
+    def start(self, main: Callable[[Process], Coroutine[Any, Any, None]]) -> Process:
+        """Start a process; its life ends when the machine says so, not with the coroutine."""
+        assert self.process is None
+        self.kernel.trace.note(self.name, "starts")
+        process = self.process = Process(self)
+        self._buried.append(process.loop)
+        process.loop.deliver(lambda: process.begin(main(process)))
+        return process
+
+    def kill(self) -> None:
+        """End the process as SIGKILL does."""
+        if self.process is not None:
+            self.kernel.trace.note(self.name, "is killed")
+            self._end(is_silent=False)
+            self.disk = self.disk.after_kill()
+
+    def cut_power(self) -> None:
+        """End the process, and lose what is not durable."""
+        if self.process is not None:
+            tape = self.kernel.tape
+            self.kernel.trace.note(self.name, "loses power")
+            self._end(is_silent=tape.chance(0.5))
+            keep = tape.pick((0.0, self.kept_share, 1.0))
+            self.disk = self.disk.crash(tape.child(), keep=keep)
+            self.boot += 1
+
+    def cut_power_in_job(self, calls: int) -> None:
+        """Lose power at a later call of the disk that changes something."""
+        if self.process is not None:
+            self.process.calls_left = calls
+
+    def bury(self) -> None:
+        """Let go of everything, at the end of the simulation."""
+        if self.process is not None:
+            self._end(is_silent=True)
+        for loop in self._buried:
+            loop.bury()
+        self._buried.clear()
+
+    def _end(self, *, is_silent: bool) -> None:
+        process, self.process = self.process, None
+        assert process is not None
+        process.is_dead = True
+        process.loop.die()
+        self.network.forget(self.name, is_silent=is_silent)
+        for goodbye in process.at_death:
+            goodbye()
+
+
+class Process:
+    """One life of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        kernel = machine.kernel
+        self.kernel = kernel
+        self.machine = machine
+        self.name = machine.name
+        self.is_dead = False
+        #: Calls of the disk until the power goes, 0 if it stays.
+        self.calls_left = 0
+        #: Called when it dies, on no loop.
+        self.at_death: list[Callable[[], None]] = []
+        self.main: Any = None
+        self.loop = ProcessLoop(kernel, self._error)  # type: ignore[abstract]
+        self.threads = SimThreads(kernel, self.loop)
+        machine.disk.faults.on_call = self._on_disk_call
+        machine.disk.faults.keeps_calls = False
+        self.env = Env(
+            clock=SimClock(kernel, machine, self.threads),
+            random=kernel.tape.child(),
+            disk=machine.disk,
+            network=machine.network.of(self),
+            threads=self.threads,
+            programs=NoPrograms(),
+            descriptor_limit=lambda: 1024,
+        )
+
+    @property
+    def is_machine_up(self) -> bool:
+        """Tell whether its machine runs this or another process."""
+        return self.machine.is_up
+
+    def begin(self, main: Coroutine[Any, Any, None]) -> None:
+        """Run what it was started for; called on its loop."""
+        self.main = self.loop.create_task(main)
+
+    def pause(self, duration_ns: int) -> None:
+        """Stand still for a time."""
+        self.kernel.trace.note(self.name, "stands still", duration_ns)
+        self.loop.pause()
+        self.kernel.after(duration_ns, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.is_dead:
+            self.kernel.trace.note(self.name, "goes on")
+            self.loop.go_on()
+            self.threads.go_on()
+
+    def _on_disk_call(self, operation: str, path: str) -> None:
+        del path
+        if self.is_dead:
+            raise ProcessDied
+        machine = self.machine
+        if self.calls_left and operation not in ("read", "open", "list"):
+            self.calls_left -= 1
+            if not self.calls_left:
+                machine.cut_power()
+                raise ProcessDied
+        if operation in _SYNCS:
+            tape = self.kernel.tape
+            took_ns = tape.heavy_ns(_SYNC_NS, machine.slow_syncs, _SLOWEST_SYNC_NS)
+        else:
+            took_ns = _CALL_NS
+        self.threads.spend(took_ns)
+
+    def _error(self, context: dict[str, Any]) -> None:
+        if not self.is_dead:
+            self.machine.on_error(self.name, context)

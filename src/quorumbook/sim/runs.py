@@ -1,0 +1,42 @@
+"""Many seeds, in one process or several; every hundredth is run twice and must be the same run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+from collections.abc import Iterable, Iterator
+
+from quorumbook.sim.life import Outcome, run_seed
+
+_TWICE_EVERY = 100
+#: A fresh process now and then, so that nothing piles up.
+_CHUNK, _CHUNKS_A_PROCESS = 5, 50
+
+
+class NotTheSameError(RuntimeError):
+    """A seed was two different runs."""
+
+
+def be_quiet() -> None:
+    """Keep what bookies and clients log to themselves: they live in terrible times."""
+    logging.getLogger("quorumbook").setLevel(logging.CRITICAL + 1)
+
+
+def run_checked(seed: int) -> Outcome:
+    """Run a seed, every hundredth twice."""
+    outcome = run_seed(seed)
+    if seed % _TWICE_EVERY == 0 and run_seed(seed).trace_hash != outcome.trace_hash:
+        raise NotTheSameError(f"seed {seed} is not the same run twice: replay it with --trace")
+    return outcome
+
+
+@contextlib.contextmanager
+def outcomes_of(seeds: range, jobs: int) -> Iterator[Iterable[Outcome]]:
+    """Run seeds in so many processes; the outcomes come in the order of the seeds."""
+    if jobs == 1:
+        yield map(run_checked, seeds)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, be_quiet, maxtasksperchild=_CHUNKS_A_PROCESS) as pool:
+        yield pool.imap(run_checked, seeds, chunksize=_CHUNK)
