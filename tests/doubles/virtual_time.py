@@ -31,7 +31,7 @@ class VirtualClock:
         return self.boot
 
 
-class _Jumping(selectors.SelectSelector):
+class _Jumping(selectors.DefaultSelector):
     """Waits for nothing, and says how long it would have waited."""
 
     def __init__(self) -> None:

@@ -153,12 +153,14 @@ class Query:
         return rows
 
     def rows_between(self, start: str, end: str) -> list[dict[str, Any]]:
+        return [row for task in self.tasks_between(start, end) for row in task]
+
+    def tasks_between(self, start: str, end: str) -> list[list[dict[str, Any]]]:
+        """Return the rows of each task."""
         tasks = self.reader.partitions(json.loads(start), json.loads(end))
         return [
-            row
+            [row for batch in self._tasks_reader.read(task) for row in batch.to_pylist()]
             for task in pickle.loads(pickle.dumps(tasks))
-            for batch in self._tasks_reader.read(task)
-            for row in batch.to_pylist()
         ]
 
     def until(self, count: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.request.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
-from quorumbook.spark.request.planning import Piece, plan
+from quorumbook.spark.request.planning import Piece, cut, cuts_of, plan
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.views import Extent, View
 from quorumbook.spark.source.relocation import relocated
@@ -42,6 +42,66 @@ def test_tasks_cover_every_entry_exactly_once_and_in_order(pieces, target, most,
     assert entries_of(p for task in tasks for p in task) == entries_of(pieces)
     assert all(tasks)
     assert len(tasks) >= min(least, len(entries_of(pieces)))
+
+
+def by_source(pieces):
+    sources = {}
+    for piece in pieces:
+        sources.setdefault(piece.source, []).append(piece)
+    return sources
+
+
+@st.composite
+def planned(draw):
+    """Pieces of streams of several segments each, and their tasks."""
+    found = []
+    for name in sorted(draw(st.sets(st.sampled_from("abcde"), max_size=4))):
+        for piece in draw(pieces()):
+            found.append(piece._replace(name=name, ledger_id=len(found), segment=len(found)))
+    given = {"target_bytes": draw(st.integers(1, 4000)), "min_tasks": draw(st.integers(1, 70))}
+    return found, plan(found, max_records=draw(st.integers(0, 100)), **given)
+
+
+def streams_of(task):
+    """Return the stream of each of a task's entries."""
+    return [piece.name for piece in task for _ in range(piece.entries)]
+
+
+@given(planned())
+def test_tasks_are_cut_again_where_their_cuts_say_whatever_is_known_of_sizes(of):
+    found, tasks = of
+    cuts = cuts_of(tasks)
+    known_better = [piece._replace(size_bytes=7, records=1, fragment_starts=()) for piece in found]
+    again = cut(by_source(known_better), cuts)
+    assert [entries_of(task) for task in again] == [entries_of(task) for task in tasks]
+    stored = json.loads(json.dumps(Offsets("c", {}, cuts=cuts).encode()))
+    assert Offsets.decode(stored, "c").cuts == cuts
+
+
+@given(planned(), st.data())
+def test_merged_segments_are_cut_where_the_many_were(of, data):
+    found, tasks = of
+    merged = {}
+    for name, own in by_source(found).items():
+        count = data.draw(st.integers(1, len(own)))
+        entries = sum(piece.entries for piece in own[:count])
+        one = own[0]._replace(ledger_id=99, first_entry=0, last_entry=entries - 1)
+        merged[name] = [one, *own[count:]]
+    again = cut(merged, cuts_of(tasks))
+    assert [streams_of(task) for task in again] == [streams_of(task) for task in tasks]
+
+
+@given(planned(), st.data())
+def test_what_is_truncated_meanwhile_is_missing_in_its_own_task_alone(of, data):
+    found, tasks = of
+    left, gone = {}, set()
+    for name, own in by_source(found).items():
+        dropped = data.draw(st.integers(0, len(own)))
+        left[name] = own[dropped:]
+        gone |= set(entries_of(own[:dropped]))
+    again = cut(left, cuts_of(tasks))
+    expected = [[each for each in entries_of(task) if each not in gone] for task in tasks]
+    assert [entries_of(task) for task in again] == (expected if any(expected) else [])
 
 
 @given(pieces(), st.integers(1, 4000), st.integers(0, 100))

@@ -96,7 +96,7 @@ def test_a_record_in_one_stream_costs_nothing_for_the_others(cluster, streams, n
     asked.clear()
     while (end := query.look()) == query.start:
         pass
-    assert asked["metadata"] == 0
+    assert asked["metadata"] <= 1  # how large the entries of its ledger are, to cut them into tasks
     assert asked["entries"] < STREAMS  # whether a record begins there whose end is still to come
     asked.clear()
     assert [row["value"] for row in query.rows(end)] == [b"second"]

@@ -42,6 +42,14 @@ def values(rows):
 EARLIEST = {"startingOffsets": "earliest"}
 
 
+async def merge(streams, name):
+    """Merge the segments of a stream; return what was made."""
+    namespace = streams.namespace
+    context = namespace.stream(name).context
+    work = Compaction(Place(namespace.client, namespace), context, keep_s=0.0)
+    return await work.run(await work.rules(target_bytes=1 << 20))
+
+
 def test_a_query_follows_a_stream_over_its_segments(query, streams, name):
     streams.write(name, records(0, 1), records(2))
     running = query(f"stream:{name}", **EARLIEST)
@@ -81,6 +89,68 @@ def test_a_batch_done_again_is_the_same(query, streams, name, cluster):
     anew = query(f"stream:{name}", checkpoint=running.checkpoint, minPartitions=2)
     for n, (start, end) in enumerate(itertools.pairwise(running.checkpoint)):
         assert anew.rows_between(start, end) == running.batches[n]
+
+
+TASKS = {"maxRecordsPerPartition": 8, "targetPartitionBytes": "1K"}
+
+
+def test_tasks_of_a_batch_done_again_are_the_same_whatever_was_written_behind_it(
+    query, streams, name
+):
+    writer = streams.writer(name)
+    for n in range(40):
+        streams.append(writer, records(n))
+    running = query(f"stream:{name}", **TASKS, **EARLIEST)
+    running.until(39)
+    start, end = running.checkpoint[0], running.checkpoint[-1]
+    assert len(running.checkpoint) == 2
+    tasks = running.tasks_between(start, end)
+    assert len(tasks) > 3
+    # What is known of the ledger is an average of all entries that it has by now.
+    for n in range(40, 60):
+        streams.append(writer, [b"large %d" % n * 1000])
+    streams.close(writer)
+    for options in TASKS, {}, {"minPartitions": 7}, {"maxRecordsPerPartition": 3}:
+        anew = query(f"stream:{name}", checkpoint=[start], **options)
+        assert anew.tasks_between(start, end) == tasks
+
+
+def test_tasks_of_a_batch_done_again_are_the_same_after_segments_were_merged(query, streams, name):
+    streams.write(name, records(0))
+    running = query(f"stream:{name}", **TASKS, **EARLIEST)
+    running.drain()
+    for n in range(1, 31, 3):
+        streams.write(name, records(n), records(n + 1, n + 2))
+    assert len(running.drain()) == 31
+    *_, start, end = running.checkpoint
+    tasks = running.tasks_between(start, end)
+    assert len(tasks) > 2
+    assert len(streams.run(merge(streams, name))) == 1
+    anew = query(f"stream:{name}", checkpoint=[start])
+    again = anew.tasks_between(start, end)
+    assert [values(task) for task in again] == [values(task) for task in tasks]
+
+
+def test_tasks_of_ledgers_done_again_are_the_same(query, cluster):
+    ids = [write_ledger(cluster, [b"%d" % n * 100 for n in range(9)]) for _ in range(4)]
+    path = f"ledger:{ids[0]}-{ids[-1]}"
+    running = query(path, maxRecordsPerPartition=4, **EARLIEST)
+    running.drain()
+    for start, end in itertools.pairwise(running.checkpoint):
+        anew = query(path, checkpoint=[start])
+        assert anew.tasks_between(start, end) == running.tasks_between(start, end)
+    assert sum(map(len, running.batches)) == 36
+
+
+def test_a_batch_that_an_earlier_release_ended_is_one_task(query, streams, name):
+    streams.write(name, *(records(n) for n in range(9)))
+    running = query(f"stream:{name}", minPartitions=3, **EARLIEST)
+    running.drain()
+    start, end = running.checkpoint
+    uncut = json.loads(end)
+    assert uncut.pop("t")
+    assert [len(task) for task in running.tasks_between(start, end)] == [3, 3, 3]
+    assert [len(task) for task in running.tasks_between(start, json.dumps(uncut))] == [9]
 
 
 def test_a_query_goes_on_from_its_checkpoint(query, streams, name):
@@ -462,12 +532,6 @@ def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merge
         await moving.offload(segment, str(tmp_path))
         assert await moving.delete_copy(segment, delay_s=0.0)
 
-    async def merge():
-        namespace = streams.namespace
-        context = namespace.stream(name).context
-        work = Compaction(Place(namespace.client, namespace), context, keep_s=0.0)
-        return await work.run(await work.rules(target_bytes=1 << 20))
-
     for n in range(0, 12, 2):
         streams.write(name, records(n), records(n + 1))
     running = query(f"stream:{name}", maxEntriesPerTrigger=limit, **EARLIEST)
@@ -476,10 +540,10 @@ def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merge
     for n in range(12, 16):
         streams.write(name, records(n))
     # Merged, and what was merged is merged again.
-    assert len(streams.run(merge())) == 1
+    assert len(streams.run(merge(streams, name))) == 1
     for n in range(16, 18):
         streams.write(name, records(n))
-    streams.run(merge())
+    streams.run(merge(streams, name))
     assert len(streams.segments(name)) == 1
     if has_files:  # and bookies have no copy of it any more
         streams.run(tier())

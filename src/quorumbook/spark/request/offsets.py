@@ -1,14 +1,16 @@
 """How far a query has read, as the JSON that Spark keeps in its checkpoint; pure.
 
-    {"c": "<instance id>", "s": {"eu/orders": [birth, segment, entry]}, "v": 1}
-    {"c": "<instance id>", "h": 57, "l": {"12": 40}, "v": 1}
+    {"c": "<instance id>", "s": {"eu/orders": [birth, segment, entry]}, "t": {}, "v": 1}
+    {"c": "<instance id>", "h": 57, "l": {"12": 40}, "t": {"12": [30, 15]}, "v": 1}
 
 ``s`` has streams: which one of this name it is and of its segments' numberings (``birth_of``), and
 the entry that is read next; a fourth number is the slot in it, where a query began in the middle of
 an entry, and a fifth the ledger that has the entry before, by which it is found where segments were
 merged (``relocation``).  ``l`` has ledgers and their next entries; those up to ``h`` that are not
-in it are finished.  Spark compares the text, so keys are sorted and there are only integers.  What
-is read always ends between two entries.
+in it are finished.  ``t`` has the tasks of the batch that ends here, so that it is cut alike when
+it is done again, whatever sizes are known and options are given then: at how many entries before
+the end of a stream or ledger a task begins (``planning.cut``).  Spark compares the text, so keys
+are sorted and there are only integers.  What is read always ends between two entries.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quorumbook.errors import ConfigError
+from quorumbook.spark.request.planning import Cuts
 
 _VERSION = 1
 _STREAM_BITS = 64
@@ -65,6 +68,8 @@ class Offsets:
     ledgers: Mapping[str, Offset] = field(default_factory=dict)
     #: The highest ledger seen; -1 of a query of streams.
     highest_ledger: int = -1
+    #: Where tasks of the batch that ends here begin; None: nothing was planned.
+    cuts: Cuts | None = None
 
     def encode(self) -> dict[str, Any]:
         """Return what is stored; equal offsets make equal texts."""
@@ -76,6 +81,8 @@ class Offsets:
             found["l"] = {ledger_id: self.ledgers[ledger_id].entry for ledger_id in by_id}
         else:
             found["s"] = {name: _numbers(self.streams[name]) for name in sorted(self.streams)}
+        if self.cuts is not None:
+            found["t"] = {name: list(cuts) for name, cuts in self.cuts.items()}
         found["v"] = _VERSION
         return found
 
@@ -106,6 +113,7 @@ class Offsets:
                     for ledger_id, entry in stored.get("l", {}).items()
                 },
                 int(stored.get("h", -1)),
+                _parse_cuts(stored["t"]) if "t" in stored else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{stored!r} are no offsets of this data source") from error
@@ -126,6 +134,10 @@ def _natural(number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"{number!r} is no natural number")
     return number
+
+
+def _parse_cuts(stored: Mapping[str, Any]) -> Cuts:
+    return {name: tuple(map(_natural, cuts)) for name, cuts in stored.items()}
 
 
 def _numbers(offset: Offset) -> list[int]:

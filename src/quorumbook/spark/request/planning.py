@@ -1,20 +1,29 @@
 """Cuts what is to be read into tasks; pure.
 
     plan(pieces, target_bytes=..., max_records=..., min_tasks=...) -> list of tasks
+    cuts_of(tasks) -> where they begin; cut(pieces, cuts) -> the same tasks again
 
 A piece is consecutive entries of one ledger, a task a list of pieces.  Large pieces are split,
 small ones packed together in order, so that one task reads consecutive ranges of a stream; every
 entry is in exactly one task.  A task costs Spark 60 to 100 ms whatever it does, so one that reads
 10,000 small ledgers is worth more than 10,000 tasks.
+
+How tasks are planned follows from sizes, which are known better later, and from options.  Where a
+batch may be done again only what its cuts say is followed: entries are counted from the end of what
+is read of a stream or ledger, which neither merging nor truncation changes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from quorumbook.streams.partitions.partitioning import bare_name
+
+#: By stream, or by ledger as text: how many entries of it are left where a task begins, descending.
+Cuts: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 class Piece(NamedTuple):
@@ -41,6 +50,16 @@ class Piece(NamedTuple):
     partition: int = -1
     #: Entries at which other bookies begin: where a cut costs least.
     fragment_starts: tuple[int, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The stream's name, or the ledger's id as text."""
+        return self.name or str(self.ledger_id)
+
+    @property
+    def entries(self) -> int:
+        """How many there are."""
+        return self.last_entry - self.first_entry + 1
 
     @property
     def title(self) -> str:
@@ -95,6 +114,45 @@ def plan(
             return [[single] for piece in pieces for single in _singles(piece)]
         tasks = _pack(pieces, limit, max_records, overhead)
     return tasks
+
+
+def cuts_of(tasks: Sequence[Sequence[Piece]]) -> Cuts:
+    """Return where tasks begin, but the first."""
+    left: dict[str, int] = {}
+    cuts: dict[str, list[int]] = {}
+    for task in reversed(tasks):
+        for piece in reversed(task):
+            left[piece.source] = left.get(piece.source, 0) + piece.entries
+        cuts.setdefault(task[0].source, []).append(left[task[0].source])
+    if tasks:
+        cuts[tasks[0][0].source].pop()
+    return {source: tuple(reversed(cuts[source])) for source in sorted(cuts) if cuts[source]}
+
+
+def cut(sources: Mapping[str, Sequence[Piece]], cuts: Cuts) -> list[list[Piece]]:
+    """Return the tasks that begin where they did when they were planned.
+
+    Each has the number that it had: one of which everything is gone is empty.
+
+    Args:
+        sources: What is to be read of each stream or ledger, in order.
+        cuts: Where tasks begin.
+    """
+    tasks: list[list[Piece]] = [[]]
+    for source, pieces in sources.items():
+        waiting = deque(cuts.get(source, ()))
+        left = sum(piece.entries for piece in pieces)
+        for piece in pieces:
+            first, left = piece.first_entry, left - piece.entries
+            while waiting and waiting[0] > left:
+                begin = max(first, piece.last_entry + 1 - (waiting.popleft() - left))
+                if first < begin:
+                    tasks[-1].append(piece.part(first, begin - 1))
+                first = begin
+                tasks.append([])
+            tasks[-1].append(piece.part(first, piece.last_entry))
+        tasks += [[] for _ in waiting]
+    return tasks if any(tasks) else []
 
 
 def _pack(

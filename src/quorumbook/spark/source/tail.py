@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.request.offsets import Offset, Offsets, is_same_stream
-from quorumbook.spark.request.planning import Piece, plan
+from quorumbook.spark.request.planning import Piece, cut, cuts_of, plan
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.request.selection import Source
 from quorumbook.spark.request.where import check_names
@@ -82,7 +83,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         async def following(planner: _Planner) -> Offsets | None:
             begin = Offsets.decode(start, planner.instance_id)
-            return await planner.following(begin, is_limited=is_limited)
+            end = await planner.following(begin, is_limited=is_limited)
+            return None if end is None else await planner.planned(begin, end)
 
         found = self._run(following)
         return start if found is None else found.encode()
@@ -108,19 +110,12 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of one batch."""
         instance = self._opened().instance_id
 
-        async def pieces(planner: _Planner) -> list[Piece]:
-            return await planner.pieces(
-                Offsets.decode(start, instance), Offsets.decode(end, instance)
-            )
+        async def pieces(planner: _Planner) -> dict[str, list[Piece]]:
+            return await planner.pieces(Offsets.decode(start, instance), reached)
 
-        options = self._options
-        tasks = plan(
-            self._run(pieces),
-            target_bytes=options.target_partition_bytes,
-            max_records=options.max_records_per_partition,
-            min_tasks=options.min_partitions,
-        )
-        return [Task(instance, task) for task in tasks]
+        reached = Offsets.decode(end, instance)
+        # One that an earlier release ended was not cut: all of it is one task.
+        return [Task(instance, task) for task in cut(self._run(pieces), reached.cuts or {})]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
@@ -368,14 +363,26 @@ class _Planner:
 
     # Tasks ---------------------------------------------------------------------------------
 
-    async def pieces(self, start: Offsets, end: Offsets) -> list[Piece]:
-        """Return what lies between the offsets of a batch."""
+    async def planned(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return the end of a batch with the tasks that it is made of from now on."""
+        options = self._options
+        tasks = plan(
+            list(chain.from_iterable((await self.pieces(start, end)).values())),
+            target_bytes=options.target_partition_bytes,
+            max_records=options.max_records_per_partition,
+            min_tasks=options.min_partitions,
+        )
+        return replace(end, cuts=cuts_of(tasks))
+
+    async def pieces(self, start: Offsets, end: Offsets) -> dict[str, list[Piece]]:
+        """Return what lies between the offsets of a batch, in the order of the offsets."""
         begins = start.ledgers if self._is_ledgers else start.streams
         ends = end.ledgers if self._is_ledgers else end.streams
         self._selected(begins)
         names = [name for name in ends if name in begins and ends[name] != begins[name]]
+        names.sort(key=int if self._is_ledgers else None)
         found = await of_each(lambda name: self._pieces_of(name, begins[name], ends[name]), names)
-        return list(chain.from_iterable(found))
+        return dict(zip(names, found, strict=True))
 
     async def _pieces_of(self, name: str, begin: Offset, end: Offset) -> list[Piece]:
         options = self._options
