@@ -14,7 +14,13 @@ from quorumbook.spark.options import Use
 from quorumbook.spark.sink.appending import Appender
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.streams.format.attributes import Attributes
-from quorumbook.streams.transactions import DraftOptions, Identity
+from quorumbook.streams.transactions import (
+    Application,
+    CommitOptions,
+    DraftOptions,
+    Identity,
+    Place,
+)
 
 OPTIONS = DraftOptions(creates_streams=True, entry_bytes=500)
 ROWS = [b"%d" % n for n in range(3000)]
@@ -25,11 +31,15 @@ def name() -> str:
     return f"appending/{uuid4().hex[:8]}"
 
 
-def appender(
-    streams: Streams, batch: int, *, part: int = 0, attempt: int = 0, query: str = "q"
-) -> Appender:
-    who = Identity(query, f"run {attempt}")
-    return Appender(streams.namespace, "app", who, batch, (part, attempt), OPTIONS, 60.0)
+@pytest.fixture
+def appender(streams: Streams, name: str) -> Any:
+    def make(batch: int, *, part: int = 0, attempt: int = 0, query: str = "q") -> Appender:
+        who = Identity(query, f"run {attempt}")
+        namespace = streams.namespace
+        app = Application(Place(namespace.client, namespace), f"{name}-{query}", who)
+        return Appender(namespace, app, who, batch, (part, attempt), OPTIONS, 60.0)
+
+    return make
 
 
 async def payloads(streams: Streams, name: str) -> list[bytes]:
@@ -37,11 +47,13 @@ async def payloads(streams: Streams, name: str) -> list[bytes]:
         return [record.payload async for record in reader]
 
 
-def test_a_task_that_is_run_again_appends_what_is_missing(streams: Streams, name: str) -> None:
+def test_a_task_that_is_run_again_appends_what_is_missing(
+    streams: Streams, name: str, appender: Any
+) -> None:
     carried = [Attributes(b"%d" % n) if n % 2 else None for n in range(len(ROWS))]
 
     async def task(upto: int, attempt: int) -> None:
-        one = appender(streams, 3, attempt=attempt)
+        one = appender(3, attempt=attempt)
         try:
             for start in range(0, upto, 700):
                 part = ROWS[start : min(upto, start + 700)]
@@ -63,15 +75,17 @@ def test_a_task_that_is_run_again_appends_what_is_missing(streams: Streams, name
     streams.run(work())
 
 
-def test_rows_larger_than_an_entry_are_appended_once_and_whole(streams: Streams, name: str) -> None:
+def test_rows_larger_than_an_entry_are_appended_once_and_whole(
+    streams: Streams, name: str, appender: Any
+) -> None:
     rows = [b"a", b"L" * 3_000_000, b"b", b"c", b"M" * 700_000, b"N" * 1_045_000, b"d"]
     carried = [Attributes(b"%d" % n, (("h", b"%d" % n),), n) for n in range(len(rows))]
 
     async def work() -> None:
         for upto in (2, len(rows), len(rows)):
-            one = appender(streams, 0)
+            one = appender(0)
             await one.append(name, rows[:upto], None, carried[:upto])
-            await one.finish()
+            await (one.finish() if upto == len(rows) else one.give_up())
         async with streams.namespace.stream(name).reader(tail=False) as reader:
             found = [record async for record in reader]
         assert [record.payload for record in found] == rows
@@ -81,10 +95,10 @@ def test_rows_larger_than_an_entry_are_appended_once_and_whole(streams: Streams,
 
 
 def test_batches_partitions_and_queries_have_numbers_of_their_own(
-    streams: Streams, name: str
+    streams: Streams, name: str, appender: Any
 ) -> None:
     async def task(batch: int, part: int, row: bytes, query: str = "q") -> None:
-        one = appender(streams, batch, part=part, query=query)
+        one = appender(batch, part=part, query=query)
         await one.append(name, [row])
         await one.finish()
 
@@ -100,12 +114,12 @@ def test_batches_partitions_and_queries_have_numbers_of_their_own(
 
 
 def test_tasks_that_write_the_same_streams_take_turns_and_do_not_wait_for_each_other(
-    streams: Streams, name: str
+    streams: Streams, name: str, appender: Any
 ) -> None:
     a, b = f"{name}/a", f"{name}/b"
 
     async def task(part: int, order: list[str]) -> None:
-        one = appender(streams, 0, part=part)
+        one = appender(0, part=part)
         for number in range(5):
             for stream in order:
                 await one.append(stream, [b"%d.%d" % (part, number)])
@@ -119,6 +133,26 @@ def test_tasks_that_write_the_same_streams_take_turns_and_do_not_wait_for_each_o
                 assert [row for row in found if row.startswith(b"%d." % part)] == [
                     b"%d.%d" % (part, number) for number in range(5)
                 ]
+
+    streams.run(work())
+
+
+def test_an_application_that_is_finished_leaves_no_marks(
+    streams: Streams, name: str, appender: Any
+) -> None:
+    async def work() -> None:
+        namespace, who = streams.namespace, Identity("q", "run 0")
+        app = Application(Place(namespace.client, namespace), f"{name}-q", who)
+        await app.prepare()
+        one = appender(0)
+        await one.append(name, [b"row"])
+        result = await one.finish()
+        path = f"{namespace.path}/.transactions"
+        mine = {f"{path}/{each}" for each in await namespace.store.children(path)}
+        (mine,) = (each for each in mine if each.endswith(f"{name.rpartition('/')[2]}-q"))
+        assert await namespace.store.children(f"{mine}/appended") == ["0-0"]
+        await app.commit(0, [result], CommitOptions(is_final=True))
+        assert await namespace.store.exists(mine) is None
 
     streams.run(work())
 
@@ -155,6 +189,7 @@ def test_a_batch_whose_commit_was_not_taken_down_is_appended_once(
             each for each in await store.children(root) if each.endswith(name.rpartition("/")[2])
         )
         assert (await store.get(f"{root}/{application}")).data
+        assert await store.children(f"{root}/{application}/appended") == []
         await store.set(f"{root}/{application}", b"")
 
     save()

@@ -204,6 +204,12 @@ class TransactionTooLargeError(TransactionError):
     code = 623
 
 
+class RowsDifferError(TransactionError):
+    """A part of a batch that is run again has other rows than those that it has appended."""
+
+    code = 624
+
+
 class FilesUnavailableError(StreamError):
     """The files of an offloaded segment cannot be read, written or removed now."""
 

@@ -2,8 +2,9 @@
 
 A row's number follows from its batch and its place in the task's rows for its stream, and its
 writer's producer from application, query and partition.  So what a task appends that is run again
-is known already and not stored again, as long as its rows come again in the same order.  A stream
-has one writer at a time, so tasks that write the same one take turns.
+is known already and not stored again, as long as its rows come again in the same order: they are
+held against what was taken down of them (``streams.transactions.appended_rows``).  A stream has one
+writer at a time, so tasks that write the same one take turns.
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ from collections.abc import Iterator, Sequence
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.namespace import Namespace
-from quorumbook.streams.transactions import AttemptResult, DraftOptions, Identity
+from quorumbook.streams.transactions import (
+    AppendedPart,
+    Application,
+    AttemptResult,
+    DraftOptions,
+    Identity,
+    Rows,
+)
 from quorumbook.streams.writing.writer import StreamWriter
 
 #: Numbers of one batch's rows.
 _ROW_BITS = 32
 _MAX_BATCH = 2**31 - 1
-_CHUNK_ROWS = 1000
-_CHUNK_BYTES = 1 << 20
-_LARGE_BYTES = _CHUNK_BYTES // 2
+#: Rows that are taken down together, and then appended together.
+_CHUNK_ROWS = 5000
+_CHUNK_BYTES = 4 << 20
+_LARGE_BYTES = 1 << 19
 
 
 class Appender:
@@ -31,7 +40,7 @@ class Appender:
     def __init__(
         self,
         namespace: Namespace,
-        application: str,
+        application: Application,
         who: Identity,
         batch: int,
         part: tuple[int, int],
@@ -55,12 +64,13 @@ class Appender:
         if batch > _MAX_BATCH:
             raise ConfigError(f"with delivery=append batches are numbered up to {_MAX_BATCH}")
         self._namespace = namespace
-        self._producer = f"{application}/{who.query}/{part[0]}"
+        self._application = application
+        self._producer = f"{application.name}/{who.query}/{part[0]}"
         self._result = AttemptResult(who=who, batch=batch, partition=part[0], attempt=part[1])
         self._first_number = batch << _ROW_BITS
         self._options = options
         self._lock_wait_s = lock_wait_s
-        self._rows: dict[str, int] = {}
+        self._appended: AppendedPart | None = None
         self._writers: dict[str, StreamWriter] = {}
 
     async def append(
@@ -73,37 +83,38 @@ class Appender:
         """Append rows, in order; returns when they are safe.
 
         Raises:
-            WriterBusyError: somebody else writes the stream for too long.
+            RowsDifferError: an earlier attempt has appended others.
+            WriterBusyError: somebody else writes the stream for too long, or another attempt
+                at the task does.
             StreamNotFoundError: there is no such stream.
         """
-        writer = self._writers.get(stream) or await self._open(stream)
-        for first, behind in _chunks(payloads):
-            row = self._rows.get(stream, 0)
-            number = self._first_number + row
-            if behind - first == 1:
-                # Alone, since what is larger than an entry is stored in chunks.
-                carried = (attributes and attributes[first]) or Attributes()
-                await writer.append(
-                    payloads[first],
-                    key=carried.key,
-                    headers=dict(carried.headers),
-                    event_time_ms=carried.event_time_ms,
-                    txid=txids[first] if txids else None,
-                    producer_seq=number,
-                )
-            else:
-                await writer.append_batch(
-                    payloads[first:behind],
-                    attributes=None if attributes is None else attributes[first:behind],
-                    txids=None if txids is None else txids[first:behind],
-                    producer_seq=number,
-                )
-            self._rows[stream] = row + behind - first
+        part = await self._part()
+        for rows in _chunks(Rows(payloads, txids, attributes)):
+            first = 0
+            while (behind := min(first + part.rows.room(stream), len(rows.payloads))) > first:
+                known = part.rows.known(stream, rows.part(first, behind))
+                number = part.rows.count(stream) - sum(len(each.payloads) for each in known)
+                for each in known:
+                    await self._store(stream, number, each)
+                    number += len(each.payloads)
+                first = behind
+            if first < len(rows.payloads):
+                new, number = rows.part(first, len(rows.payloads)), part.rows.count(stream)
+                await part.take_down(part.rows.new(stream, new))
+                await self._store(stream, number, new)
 
     async def finish(self) -> AttemptResult:
-        """Complete what was begun, and return what the driver needs."""
+        """Complete what was begun, and return what the driver needs.
+
+        Raises:
+            RowsDifferError: an earlier attempt has appended more.
+        """
+        part = await self._part()
         for stream in list(self._writers):
             await self._writers.pop(stream).close()
+        marks = part.rows.end()
+        if marks is not None:
+            await part.take_down(marks)
         return self._result
 
     async def give_up(self) -> None:
@@ -112,6 +123,33 @@ class Appender:
             _, writer = self._writers.popitem()
             with contextlib.suppress(QuorumbookError):
                 await writer.close()
+
+    async def _part(self) -> AppendedPart:
+        if self._appended is None:
+            result = self._result
+            self._appended = await self._application.appended(result.batch, result.partition)
+        return self._appended
+
+    async def _store(self, stream: str, place: int, rows: Rows) -> None:
+        """Append rows that begin at a place in the task's rows for a stream."""
+        writer = self._writers.get(stream) or await self._open(stream)
+        payloads, txids, attributes = rows
+        number = self._first_number + place
+        if len(payloads) > 1:
+            await writer.append_batch(
+                payloads, attributes=attributes, txids=txids, producer_seq=number
+            )
+            return
+        # Alone, since what is larger than an entry is stored in chunks.
+        carried = (attributes and attributes[0]) or Attributes()
+        await writer.append(
+            payloads[0],
+            key=carried.key,
+            headers=dict(carried.headers),
+            event_time_ms=carried.event_time_ms,
+            txid=txids[0] if txids else None,
+            producer_seq=number,
+        )
 
     async def _open(self, stream: str) -> StreamWriter:
         # Locks are taken in the order of names, or two tasks might wait for each other.
@@ -129,19 +167,19 @@ class Appender:
         return writer
 
 
-def _chunks(payloads: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield first and last place, exclusive, of rows that are appended together."""
+def _chunks(rows: Rows) -> Iterator[Rows]:
+    """Yield the rows that are appended together."""
     first = size = 0
-    for place, payload in enumerate(payloads):
+    for place, payload in enumerate(rows.payloads):
         if len(payload) > _LARGE_BYTES:
             if first < place:
-                yield first, place
-            yield place, place + 1
+                yield rows.part(first, place)
+            yield rows.part(place, place + 1)
             first, size = place + 1, 0
             continue
         size += len(payload)
         if place - first + 1 >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
-            yield first, place + 1
+            yield rows.part(first, place + 1)
             first, size = place + 1, 0
-    if first < len(payloads):
-        yield first, len(payloads)
+    if first < len(rows.payloads):
+        yield rows.part(first, len(rows.payloads))

@@ -107,7 +107,7 @@ class _Sink:
         attempt: Attempt | Appender = app.attempt(batch, *part, drafts, self._planned_ms)
         if options.is_appending:
             wait_s = options.commit.lock_wait_s
-            attempt = Appender(cluster.namespace(), name, who, batch, part, drafts, wait_s)
+            attempt = Appender(cluster.namespace(), app, who, batch, part, drafts, wait_s)
         known: dict[str, int | None] = {"": None}
 
         def appends() -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:

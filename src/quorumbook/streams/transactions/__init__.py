@@ -4,19 +4,27 @@ Each process writes its rows into ledgers of its own (``attempt``), which nobody
 driver then makes the sealed ledgers segments of their streams in a single change of the metadata
 (``commit``), together with the application's head, which says which batch was the last.  Whatever
 is killed when: a batch whose number is not above the head's is there, and nothing else is; what was
-written for nothing is found by its node and deleted (``orphans``).
+written for nothing is found by its node and deleted (``orphans``).  Where rows are appended at once
+instead, parts that are run again are held to what they appended before (``appended_rows``).
 
 ``state`` decides and ``grafting`` plans; both are pure.  ``nodes`` has what lies in the metadata,
 ``application`` is the door.
 """
 
-from quorumbook.streams.transactions.application import Application, Place, collect_orphans
+from quorumbook.streams.transactions.appended_rows import Rows
+from quorumbook.streams.transactions.application import (
+    AppendedPart,
+    Application,
+    Place,
+    collect_orphans,
+)
 from quorumbook.streams.transactions.attempt import Attempt, AttemptResult, DraftOptions
 from quorumbook.streams.transactions.commit import CommitOptions, Committed
 from quorumbook.streams.transactions.grafting import Draft
 from quorumbook.streams.transactions.state import Head, Identity
 
 __all__ = [
+    "AppendedPart",
     "Application",
     "Attempt",
     "AttemptResult",
@@ -27,5 +35,6 @@ __all__ = [
     "Head",
     "Identity",
     "Place",
+    "Rows",
     "collect_orphans",
 ]

@@ -12,9 +12,10 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.env import logger
 from quorumbook.errors import MetadataVersionConflict, NodeNotEmptyError, QuorumbookError
 from quorumbook.ids import LedgerId
-from quorumbook.metadata.store import MetadataStore
-from quorumbook.streams.errors import TransactionLostError
+from quorumbook.metadata.store import MetadataStore, Node
+from quorumbook.streams.errors import TransactionLostError, WriterBusyError
 from quorumbook.streams.namespace import Namespace
+from quorumbook.streams.transactions.appended_rows import AppendedRows
 from quorumbook.streams.transactions.attempt import Attempt, AttemptResult, DraftOptions
 from quorumbook.streams.transactions.commit import (
     Commit,
@@ -73,6 +74,31 @@ class CommittedLedger(NamedTuple):
     size_bytes: int
 
 
+class AppendedPart:
+    """One attempt at a part of a batch that appends at once: its rows, and where that is noted."""
+
+    def __init__(
+        self, nodes: TransactionNodes, batch: int, partition: int, node: Node | None
+    ) -> None:
+        """Begin where earlier attempts stopped, if there were any."""
+        self._nodes = nodes
+        self._place = batch, partition
+        self._node = node
+        what = f"partition {partition} of batch {batch} of application {nodes.application}"
+        self.rows = AppendedRows(None if node is None else node.data, what)
+
+    async def take_down(self, marks: bytes) -> None:
+        """Have those who run the part again know what it appends.
+
+        Raises:
+            WriterBusyError: another attempt is at work.
+        """
+        try:
+            self._node = await self._nodes.write_appended(*self._place, marks, self._node)
+        except MetadataVersionConflict as error:
+            raise WriterBusyError(str(error)) from error
+
+
 class Application:
     """One application."""
 
@@ -126,6 +152,11 @@ class Application:
         return AttemptResult(
             who=self._who, batch=batch, partition=partition, attempt=attempt, is_skipped=True
         )
+
+    async def appended(self, batch: int, partition: int) -> AppendedPart:
+        """Return what earlier attempts at a part of a batch have appended at once."""
+        node = await self._nodes.read_appended(batch, partition)
+        return AppendedPart(self._nodes, batch, partition, node)
 
     # The driver ----------------------------------------------------------------------------
 
@@ -205,6 +236,7 @@ class Application:
         # The batch is there, whatever becomes of this.
         try:
             await self._orphans.sweep(up_to_batch=batch)
+            await self._nodes.forget_appended(batch)
             if is_final:
                 await self._nodes.forget((await self._nodes.read_head())[1])
         except QuorumbookError as error:

@@ -33,6 +33,9 @@ from quorumbook.metadata.store import (
 from quorumbook.streams.errors import TransactionLostError
 from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Head
 
+#: Below an application's node: what parts of batches append at once.
+_APPENDED = "appended"
+
 #: In a namespace; names that begin so are no streams'.
 _NAME = ".transactions"
 
@@ -74,6 +77,7 @@ class TransactionNodes:
         self.path = f"{root.rstrip('/')}/{quote(application, safe='').replace('.', '%2E')}"
         self.attempts_path = f"{self.path}/attempts"
         self.garbage_path = f"{self.path}/garbage"
+        self.appended_path = f"{self.path}/{_APPENDED}"
 
     # The head ------------------------------------------------------------------------------
 
@@ -197,9 +201,12 @@ class TransactionNodes:
         """Delete the application, which has neither attempts nor garbage; False: it has."""
         if await self.attempts() or await self._names(self.garbage_path):
             return False
+        paths = [self.attempts_path, self.garbage_path]
+        if await self.store.exists(self.appended_path) is not None:
+            await self.forget_appended()
+            paths.append(self.appended_path)
         operations: list[Operation] = [
-            Delete(self.attempts_path),
-            Delete(self.garbage_path),
+            *map(Delete, paths),
             Delete(self.path, *head_revision),
         ]
 
@@ -210,6 +217,58 @@ class TransactionNodes:
             self.store, operations, was_done, f"forgetting application {self.application}"
         )
         return True
+
+    # What is appended at once --------------------------------------------------------------
+
+    async def read_appended(self, batch: int, partition: int) -> Node | None:
+        """Return what earlier attempts at a part of a batch have appended; None: nothing yet."""
+        return await self.store.exists(f"{self.appended_path}/{batch}-{partition}")
+
+    async def write_appended(
+        self, batch: int, partition: int, data: bytes, known: Node | None
+    ) -> Node:
+        """Write down what a part of a batch appends; returns the node as it is now.
+
+        Args:
+            batch: Which.
+            partition: And which part of it.
+            data: The same bytes mean the same rows, whichever attempt wrote them.
+            known: The node that this is to follow; None: there is none yet.
+
+        Raises:
+            MetadataVersionConflict: another attempt wrote meanwhile.
+        """
+        path = f"{self.appended_path}/{batch}-{partition}"
+
+        async def was_done() -> bool:
+            node = await self.store.exists(path)
+            return node is not None and node.data == data
+
+        what = f"partition {partition} of batch {batch} of application {self.application}"
+        try:
+            if known is None:
+                with contextlib.suppress(NodeExistsError):
+                    await self._make(self.appended_path)
+            operation = Create(path, data) if known is None else Set(path, data, *known.revision)
+            await change_once(self.store, [operation], was_done, what)
+        except (NodeExistsError, NoSuchNodeError) as error:
+            raise MetadataVersionConflict(f"{what}: another attempt was first") from error
+        node = await self.store.exists(path)
+        if node is None or node.data != data:
+            raise MetadataVersionConflict(f"{what}: another attempt was first")
+        return node
+
+    async def forget_appended(self, up_to_batch: int = 1 << 62) -> None:
+        """Forget what parts of batches appended, up to one that is done."""
+        names = await self._names(self.appended_path)
+        done = [name for name in names if int(name.partition("-")[0]) <= up_to_batch]
+
+        async def forget(name: str) -> None:
+            path = f"{self.appended_path}/{name}"
+            with contextlib.suppress(NoSuchNodeError):
+                await with_living_session(self.store, lambda: self.store.delete(path))
+
+        await of_each(forget, done)
 
     # Inside --------------------------------------------------------------------------------
 
