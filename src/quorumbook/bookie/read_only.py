@@ -115,7 +115,7 @@ class OperatorsWord:
 
     def _write(self, note: OperatorNote | None) -> None:
         if note is not None:
-            self._env.disk.write_file(self._path, json.dumps(asdict(note)).encode())
+            self._env.disk.write_file(self._path, [json.dumps(asdict(note)).encode()])
         elif self._env.disk.exists(self._path):
             self._env.disk.unlink(self._path)
             self._env.disk.sync_directory(self._path.rpartition("/")[0])

@@ -273,7 +273,12 @@ def configure_logging(*, is_verbose: bool) -> None:
     """Send the library's log to standard error, for commands that run for long."""
     import logging
 
+    from quorumbook.env.log import FloodFilter
+
+    handler = logging.StreamHandler()
+    handler.addFilter(FloodFilter())
     logging.basicConfig(
         level=logging.DEBUG if is_verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[handler],
     )

@@ -8,7 +8,7 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from quorumbook.env.interfaces import DiskUsage, File
 from quorumbook.errors import DirectoryLockedError, DiskFullError, ShortReadError, StorageError
@@ -294,13 +294,16 @@ class RealDisk:
             raise ShortReadError("file ends early", path=path, offset=len(data))
         return data
 
-    def write_file(self, path: str, data: bytes) -> None:
-        """Replace a small file durably."""
+    def write_file(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Replace a file durably by these pieces, one behind the other."""
         temporary = f"{path}.tmp"
         self.unlink(temporary)
         file = self.open(temporary, create=True)
         try:
-            file.write([data], 0)
+            offset = 0
+            for piece in pieces:
+                file.write([piece], offset)
+                offset += len(piece)
             file.sync()
         finally:
             file.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -117,8 +117,11 @@ class Disk(Protocol):
         """Return the whole content."""
         ...
 
-    def write_file(self, path: str, data: bytes) -> None:
-        """Replace a small file durably: temporary file, sync, rename, directory sync."""
+    def write_file(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Replace a file durably by these pieces, one behind the other.
+
+        Temporary file, sync, rename, directory sync.
+        """
         ...
 
     def usage(self, path: str) -> DiskUsage:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 
 _INDENT = "    "
 _AGAIN_AFTER_NS = 10 * 1_000_000_000
+#: So many lines of one text are written in so many seconds.
+_FLOOD_LINES, _FLOOD_S = 200, 10.0
 #: Control characters, what ends a line for somebody, and what turns the direction of writing.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -44,6 +47,55 @@ class Complaint:
         if text != self._said or now_ns - self._said_ns >= _AGAIN_AFTER_NS:
             self._said, self._said_ns = text, now_ns
             self._log.warning("%s", text)
+
+
+@dataclass(slots=True)
+class _Flow:
+    """Lines of one text since a time."""
+
+    since_s: float
+    lines: int = 0
+    held_back: int = 0
+
+
+class FloodFilter(logging.Filter):
+    """Keeps what others cause from filling a log: of lines alike, some are written, all counted.
+
+    A client's requests may each be worth a line (a fence is), and it may send a hundred thousand a
+    minute.  Alike are lines that differ only in what was put into their text; errors, and what is
+    for debugging, are always written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flows: dict[tuple[str, str], _Flow] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is written; what was held back is said with the next one like it."""
+        if record.levelno >= logging.ERROR or record.levelno <= logging.DEBUG:
+            return True
+        key = record.name, str(record.msg)
+        flow = self._flows.get(key)
+        if flow is None or not 0 <= record.created - flow.since_s < _FLOOD_S:
+            held_back = 0 if flow is None else flow.held_back
+            self._flows = {
+                each: other
+                for each, other in self._flows.items()
+                if other.held_back or record.created - other.since_s < _FLOOD_S
+            }
+            flow = self._flows[key] = _Flow(record.created)
+            if held_back:
+                _append(record, f"({held_back} lines like this were held back before)")
+        flow.lines += 1
+        if flow.lines == _FLOOD_LINES:
+            _append(record, f"(lines like this are held back for the rest of {_FLOOD_S:g} s)")
+        elif flow.lines > _FLOOD_LINES:
+            flow.held_back += 1
+        return flow.lines <= _FLOOD_LINES
+
+
+def _append(record: logging.LogRecord, text: str) -> None:
+    record.msg, record.args = f"{record.getMessage()} {text}", ()
 
 
 def _harmless(record: logging.LogRecord) -> bool:

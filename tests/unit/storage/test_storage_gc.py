@@ -29,6 +29,7 @@ from quorumbook.storage.gc.decisions import (
     removable,
     worth_compacting,
 )
+from quorumbook.storage.gc.ledger_ranges import LedgerRanges
 from quorumbook.storage.options import GcOptions
 
 MINUTE_NS = 60 * 1_000_000_000
@@ -364,12 +365,30 @@ async def test_a_crash_at_any_disk_call_of_a_pass_loses_nothing_that_lives(tmp_p
 
 def test_suspicions_need_two_passes_even_without_a_distance() -> None:
     suspicions = Suspicions(0)
-    assert suspicions.see([1, 2], "s", 5) == []
-    assert suspicions.see([2, 3], "s", 6) == [2]
-    assert suspicions.see([1, 3], "s", 7) == [3], "1 was there in between"
-    assert suspicions.see([1, 3], "t", 8) == []
+
+    def see(missing: list[int], session: str, now_ns: int) -> list[int]:
+        return list(suspicions.see(LedgerRanges.of(missing), session, now_ns))
+
+    assert see([1, 2], "s", 5) == []
+    assert see([2, 3], "s", 6) == [2]
+    assert see([1, 3], "s", 7) == [3], "1 was there in between"
+    assert see([1, 3], "t", 8) == []
     suspicions.forget()
-    assert suspicions.see([1, 3], "t", 9) == []
+    assert see([1, 3], "t", 9) == []
+
+
+def test_a_suspicion_is_as_old_as_the_first_of_the_passes_that_found_it() -> None:
+    suspicions = Suspicions(10)
+
+    def see(missing: list[int], now_ns: int) -> list[int]:
+        return list(suspicions.see(LedgerRanges.of(missing), "s", now_ns))
+
+    assert see([1, 2], 0) == []
+    assert see([1, 2, 3], 5) == []
+    assert see([1, 2, 3, 4], 5) == []
+    assert see([2, 3, 4], 10) == [2]
+    assert see([2, 3, 4], 15) == [2, 3, 4]
+    assert len(suspicions) == 3
 
 
 def test_the_share_of_a_pass_has_a_floor_and_an_operator_may_go_beyond() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -52,6 +52,10 @@ def states_of(data: bytes) -> dict[int, StoredLedger]:
     return decode_states(data).states
 
 
+def encoded(records: Iterable[bytes]) -> bytes:
+    return b"".join(block for block, _ in encode_blocks(records))
+
+
 def test_every_field_comes_back() -> None:
     states = [
         StoredLedger(1, KEY),
@@ -60,17 +64,18 @@ def test_every_field_comes_back() -> None:
         StoredLedger(4, KEY, born_at=2**40),
         StoredLedger(2**62, KEY, True, True, b"packet" * 10, last_add_confirmed=7, born_at=1),
     ]
-    data, _ = encode_blocks(map(encode_record, states))
-    assert states_of(data) == {state.ledger_id: state for state in states}
+    assert states_of(encoded(map(encode_record, states))) == {
+        state.ledger_id: state for state in states
+    }
 
 
 def test_a_deletion_is_remembered_as_long_as_it_should_be_also_beside_a_later_ledger() -> None:
     state = StoredLedger(7, KEY)
     first = [encode_record(state), encode_deletion(Deletion(7, None))]
-    assert decode_states(encode_blocks(first)[0])[:2] == ({}, {})
+    assert decode_states(encoded(first))[:2] == ({}, {})
     for at_ms in (0, 1, 2**60):
         later = [*first, encode_deletion(Deletion(7, at_ms)), encode_record(state)]
-        assert decode_states(encode_blocks(later)[0])[:2] == ({7: state}, {7: at_ms})
+        assert decode_states(encoded(later))[:2] == ({7: state}, {7: at_ms})
 
 
 def test_every_directory_gets_what_changed() -> None:
@@ -129,6 +134,26 @@ def test_a_file_that_has_grown_to_twice_its_need_is_written_anew() -> None:
     assert bookie.content("/a") == bookie.states
 
 
+def test_millions_of_ledgers_are_not_held_while_their_file_is_written_anew() -> None:
+    bookie = Bookie("/a")
+    bookie.write(StoredLedger(1, KEY))
+    bookie.disk.unlink(f"/a/{NAME}")
+    copies = StateCopies(Env(disk=bookie.disk), ["/a"])
+    one = StoredLedger(1 << 40, KEY, explicit_lac=bytes(1000))
+    ahead: list[int] = []
+
+    def everything() -> Iterator[StoredLedger]:
+        for number in range(8000):
+            yield one._replace(ledger_id=number)
+            ahead.append((number + 1) * len(encode_record(one)) - bookie.disk.used_bytes())
+
+    copies.write([], [], everything)
+    assert max(ahead) < 1_100_000, "bytes asked for before those before them were written"
+    assert len(bookie.content("/a")) == 8000
+    copies.write([one], [], everything)
+    assert len(bookie.content("/a")) == 8001, "the chain goes on behind the last block"
+
+
 def test_a_new_directory_gets_everything() -> None:
     bookie = Bookie("/a", "/b")
     bookie.write(StoredLedger(1, KEY))
@@ -151,9 +176,8 @@ def three_blocks() -> tuple[bytes, list[int], list[dict[int, StoredLedger]]]:
     states: dict[int, StoredLedger] = {}
     for ledger_id in (1, 2, 3):
         state = StoredLedger(ledger_id, KEY, ledger_id == 2, ledger_id == 3, b"lac" * ledger_id)
-        block, chain = encode_blocks(
-            [encode_record(state), encode_deletion(Deletion(77, 5))], chain
-        )
+        records = [encode_record(state), encode_deletion(Deletion(77, 5))]
+        [(block, chain)] = encode_blocks(records, chain)
         data += block
         states = {**states, ledger_id: state}
         ends.append(len(data))

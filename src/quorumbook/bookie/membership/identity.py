@@ -326,4 +326,4 @@ def write_past_note(env: Env, options: BookieOptions, past: Past) -> None:
         env.disk.unlink(path)
         env.disk.sync_directory(places.current(options.ledger_directories[0]))
     else:
-        env.disk.write_file(path, f"{past.value}\n".encode())
+        env.disk.write_file(path, [f"{past.value}\n".encode()])

@@ -396,7 +396,7 @@ async def _return(
     try:
         kind = storage or index.meta(ADOPTED_KIND_KEY) or SORTED
         give_back_files.demand_certain(index, kind)
-        states = index.ledger_states()
+        states = list(index.ledger_states())
         report = ReturnReport(found.bookie_id, found.cluster, kind)
         report.ledgers = len(states)
         report.fenced = sum(state.is_fenced for state in states)

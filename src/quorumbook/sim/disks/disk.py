@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from quorumbook.env import DiskUsage, File
 from quorumbook.errors import DirectoryLockedError, DiskFullError, ShortReadError, StorageError
@@ -233,12 +233,15 @@ class SimDisk:
             raise ShortReadError("file ends early", path=path, offset=len(data))
         return data
 
-    def write_file(self, path: str, data: bytes) -> None:
+    def write_file(self, path: str, pieces: Iterable[bytes]) -> None:
         temporary = f"{path}.tmp"
         self.unlink(temporary)
         file = self.open(temporary, create=True)
         try:
-            file.write([data], 0)
+            offset = 0
+            for piece in pieces:
+                file.write([piece], offset)
+                offset += len(piece)
             file.sync()
         finally:
             file.close()

@@ -6,7 +6,7 @@ contains a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.env import Disk, DiskUsage, File
@@ -167,12 +167,12 @@ class FaultyDisk:
         self.faults.run("read", path)
         return self._disk.read_file(path)
 
-    def write_file(self, path: str, data: bytes) -> None:
+    def write_file(self, path: str, pieces: Iterable[bytes]) -> None:
         self.faults.run("create", path)
         self.faults.run("write", path)
         self.faults.run("sync", path)
         self.faults.run("replace", path)
-        self._disk.write_file(path, data)
+        self._disk.write_file(path, pieces)
 
     def usage(self, path: str) -> DiskUsage:
         return self._disk.usage(path)

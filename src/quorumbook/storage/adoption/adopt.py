@@ -161,7 +161,7 @@ def apply(env: Env, directories: Directories, places: PeerPlaces, note: Adoption
     make_ours(env, directories.all)
     if not env.disk.exists(path):
         env.disk.sync_directory(places.ledger_files[0])
-        env.disk.write_file(path, note.encode())
+        env.disk.write_file(path, [note.encode()])
     _rename(env, note.renames)
     _move_aside(env, note.aside)
     if index_exists(note.building):
@@ -186,7 +186,7 @@ def _rename(env: Env, renames: list[tuple[str, int, int]]) -> None:
     for directory, _, new in renames:
         newest[directory] = max(new, newest.get(directory, -1))
     for directory, entry_log_id in newest.items():
-        env.disk.write_file(f"{directory}/lastId", encode_last_id(entry_log_id))
+        env.disk.write_file(f"{directory}/lastId", [encode_last_id(entry_log_id)])
 
 
 def _move_aside(env: Env, moves: list[tuple[str, str]]) -> None:
@@ -204,7 +204,7 @@ def _move_aside(env: Env, moves: list[tuple[str, str]]) -> None:
 def _write_states(env: Env, places: PeerPlaces, index_path: str) -> None:
     index = IndexReader(index_path)
     try:
-        states = index.ledger_states()
+        states = list(index.ledger_states())
         if index.meta(LIMBO_START_KEY) is not None:
             states.append(StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True))
     finally:

@@ -34,7 +34,7 @@ def close_entry_logs(
         if env.disk.exists(f"{directory}/{entry_log_name(entry_log_id)}"):
             _close(env, index, directory, entry_log_id, entry_size_max)
     for directory in set(logs.values()):
-        env.disk.write_file(f"{directory}/lastId", encode_last_id(max(logs)))
+        env.disk.write_file(f"{directory}/lastId", [encode_last_id(max(logs))])
 
 
 def _close(

@@ -312,7 +312,7 @@ def finish(env: Env, directories: Directories, places: PeerPlaces, note: ReturnN
     """Do what is to be done, from the note on; after a failure, the same once more.  Blocks."""
     disk, path = env.disk, note_path(places)
     if not disk.exists(path):
-        disk.write_file(path, note.encode())
+        disk.write_file(path, [note.encode()])
     touched: set[str] = set()
     for source, target in note.moves:
         if disk.exists(source):

@@ -233,9 +233,8 @@ class Checkpointer:
             deleted = [*deleted, Deletion(LIMBO_START_ID, None)]
         self._copies.write(changed, deleted, self._all_states)
 
-    def _all_states(self) -> list[StoredLedger | Deletion]:
-        states: list[StoredLedger | Deletion] = [*self._index.deletions()]
-        states += self._index.ledger_states()
+    def _all_states(self) -> Iterator[StoredLedger | Deletion]:
+        yield from self._index.deletions()
+        yield from self._index.ledger_states()
         if self._index.meta(LIMBO_START_KEY) is not None:
-            states.append(StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True))
-        return states
+            yield StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True)

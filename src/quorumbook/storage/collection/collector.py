@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import Protocol
 
 from quorumbook.env import Env, logger
@@ -38,11 +40,14 @@ from quorumbook.storage.gc.decisions import (
     worth_compacting,
 )
 from quorumbook.storage.gc.hold import Hold, judge
+from quorumbook.storage.gc.ledger_ranges import LedgerRanges, in_batches
 from quorumbook.storage.options import Damage, GcOptions
 from quorumbook.storage.store import LedgerStorage
 
 #: Ledgers asked for at a time; those that are gone are forgotten in one step of the loop.
 _BATCH = 200
+#: Ledgers looked through in one step of the loop.
+_SLICE = 10_000
 _STEP_BYTES = 256 * 1024
 _SECOND = 1_000_000_000
 _log = logger("storage.gc")
@@ -228,7 +233,8 @@ class Collector:
             if session != self._cluster.session():
                 self._suspicions.forget()
                 return
-            due = self._suspicions.see(missing, session, self._clock.now_ns())
+            now_ns = self._clock.now_ns()
+            due = await self._care.decide(lambda: self._suspicions.see(missing, session, now_ns))
             due = await self._released(due, missing, known, next_id)
             allowed = ledgers_at_a_time(
                 len(due), known, self._options.max_ledgers_share, is_forced=is_forced
@@ -239,7 +245,7 @@ class Collector:
                     "in later passes, or by `quorumbook bookie gc` at once",
                     len(due), known, allowed,
                 )  # fmt: skip
-            await self._delete_proven(due[:allowed])
+            await self._delete_proven(due.first(allowed))
         except MetadataError as error:
             # Two findings count only with a store in between that answered.
             self._suspicions.forget()
@@ -274,13 +280,16 @@ class Collector:
         await self._care.write_hold(hold)
 
     async def _released(
-        self, due: list[LedgerId], missing: list[LedgerId], known: int, next_id: LedgerId
-    ) -> list[LedgerId]:
+        self, due: LedgerRanges, missing: LedgerRanges, known: int, next_id: LedgerId
+    ) -> LedgerRanges:
         """Return which of the ledgers that are due may go without a word, or have one."""
         before = await self.hold()
-        hold, free = judge(
-            before, due, missing, known=known, next_id=next_id,
-            share_max=self._options.max_unapproved_share, now_ms=self._clock.wall_ms(),
+        now_ms = self._clock.wall_ms()
+        hold, free = await self._care.decide(
+            lambda: judge(
+                before, due, missing, known=known, next_id=next_id,
+                share_max=self._options.max_unapproved_share, now_ms=now_ms,
+            )
         )  # fmt: skip
         if hold != before:
             try:
@@ -289,32 +298,37 @@ class Collector:
                 # A full disk waits for deletions; what was decided holds in this process.
                 _log.warning("what is held of deletions could not be written down: %s", error)
         if hold.held:
+            pairs = list(hold.held.pairs())
             _log.warning(
                 "the deletion of %d ledgers (%d to %d) waits for the operator: %s; see `quorumbook "
                 "bookie gc-hold`, and if it is right, add --approve %s",
-                len(hold.held), min(hold.held), max(hold.held), hold.reason, hold.set_id,
+                len(hold.held), pairs[0][0], pairs[-1][1], hold.reason, hold.set_id,
             )  # fmt: skip
         return free
 
-    async def _missing(self) -> tuple[list[LedgerId], int]:
+    async def _missing(self) -> tuple[LedgerRanges, int]:
         """Return the ledgers that the cluster denies now, and how many are known here."""
         # Before the listing: what is made later cannot be missing from it.
         known = await self._care.ledger_ids()
-        unlisted = set(known)
+        unlisted = bytearray(b"\1") * len(known)
         async for ledger_id in self._cluster.listing():
-            unlisted.discard(ledger_id)
-        missing: list[LedgerId] = []
-        for batch in _batches(sorted(unlisted)):
-            missing += await self._cluster.missing(batch)
-        return missing, len(known)
+            at = bisect_left(known, ledger_id)
+            if at < len(known) and known[at] == ledger_id:
+                unlisted[at] = 0
+        missing: list[LedgerRanges] = []
+        for at in range(0, len(known), _SLICE):
+            asked = compress(known[at : at + _SLICE], unlisted[at : at + _SLICE])
+            found = [await self._cluster.missing(batch) for batch in in_batches(asked, _BATCH)]
+            missing.append(LedgerRanges.of(chain.from_iterable(found)))
+        return LedgerRanges.union(missing), len(known)
 
-    async def _delete_proven(self, ledger_ids: list[LedgerId]) -> None:
+    async def _delete_proven(self, ledger_ids: LedgerRanges) -> None:
         session = self._cluster.session()
         deleted = 0
         if ledger_ids:
             # What lies in a write cache counts as new, and would keep its ledger for a pass more.
             await self._flush()
-        for batch in _batches(ledger_ids):
+        for batch in in_batches(ledger_ids, _BATCH):
             checkpoints = self._care.checkpoints
             missing = await self._cluster.missing(batch)
             if session != self._cluster.session():
@@ -420,7 +434,3 @@ class Collector:
             # It was read, and written.
             await self._env.background.take(2 * step.moved_bytes, "compaction")
         return False
-
-
-def _batches(ledger_ids: list[LedgerId]) -> list[list[LedgerId]]:
-    return [ledger_ids[at : at + _BATCH] for at in range(0, len(ledger_ids), _BATCH)]

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from quorumbook.env import Clock, logger
 from quorumbook.ids import LedgerId
+from quorumbook.storage.gc.ledger_ranges import in_batches
 from quorumbook.storage.index.stored_run import StoredExtent
 from quorumbook.storage.store import LedgerStorage
 
@@ -88,7 +89,7 @@ class SurplusCopies:
         due = [one for one, (since, _) in self._found.items() if now - since >= self._grace_ns]
         dropped = 0
         try:
-            for batch in _batches(due):
+            for batch in in_batches(due, _BATCH):
                 dropped += await self._drop(batch)
         finally:
             await self._owners.release_locks()
@@ -105,7 +106,7 @@ class SurplusCopies:
 
     async def _search(self, now: int) -> None:
         found: dict[LedgerId, tuple[int, StoredExtent]] = {}
-        for batch in _batches(await self._care.ledger_ids()):
+        for batch in in_batches(await self._care.ledger_ids(), _BATCH):
             extents = await self._care.extents(batch)
             for ledger_id in await self._owners.surplus(sorted(extents)):
                 extent = extents[ledger_id]
@@ -135,7 +136,3 @@ class SurplusCopies:
             await self._storage.flush()
         await self._owners.release_locks()
         return len(emptied)
-
-
-def _batches(ledger_ids: list[LedgerId]) -> list[list[LedgerId]]:
-    return [ledger_ids[at : at + _BATCH] for at in range(0, len(ledger_ids), _BATCH)]

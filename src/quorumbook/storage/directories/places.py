@@ -63,7 +63,7 @@ def write_cookie_file(env: Env, directory: str, cookie: bytes, *, is_ours: bool)
     env.disk.make_directory(current(directory))
     env.disk.sync_directory(normal(directory))
     line = _OURS if is_ours else b""
-    env.disk.write_file(f"{current(directory)}/{COOKIE_NAME}", line + cookie)
+    env.disk.write_file(f"{current(directory)}/{COOKIE_NAME}", [line, cookie])
 
 
 def is_any_ours(env: Env, directories: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ def mark_running(disk: Disk, directories: Iterable[str]) -> None:
     for directory in directories:
         if not disk.exists(f"{directory}/{NAME}"):
             try:
-                disk.write_file(f"{directory}/{NAME}", b"")
+                disk.write_file(f"{directory}/{NAME}", [])
             except DiskFullError:
                 return
 

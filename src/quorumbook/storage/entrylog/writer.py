@@ -307,7 +307,7 @@ class EntryLogs:
             header = encode_header(entry_log_id)
             file.write([header + bytes(HEADER_SIZE - len(header))], 0)
             # The id is spent before anything can point to the log.
-            self._env.disk.write_file(f"{directory}/lastId", encode_last_id(entry_log_id))
+            self._env.disk.write_file(f"{directory}/lastId", [encode_last_id(entry_log_id)])
         except StorageError:
             file.close()
             self._env.disk.unlink(path)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
-from quorumbook.ids import LedgerId
 from quorumbook.storage.entrylog.format import HEADER_SIZE
+from quorumbook.storage.gc.ledger_ranges import LedgerRanges
 from quorumbook.storage.options import GcOptions
 
 #: A pass may always delete this many, however few ledgers there are.
@@ -25,21 +25,23 @@ class Suspicions:
 
     def __init__(self, distance_ns: int) -> None:
         self._distance_ns = distance_ns
-        self._since: dict[LedgerId, int] = {}
+        #: Who was first found missing when; nobody is in two of them.
+        self._since: dict[int, LedgerRanges] = {}
         self._session: object = None
 
     def __len__(self) -> int:
-        return len(self._since)
+        return sum(map(len, self._since.values()))
 
-    def see(self, missing: Iterable[LedgerId], session: object, now_ns: int) -> list[LedgerId]:
+    def see(self, missing: LedgerRanges, session: object, now_ns: int) -> LedgerRanges:
         """Take over who is missing now; return who was long enough ago, in the same session."""
         before = self._since if session == self._session else {}
         self._session = session
-        self._since = {ledger_id: before.get(ledger_id, now_ns) for ledger_id in missing}
-        return sorted(
-            ledger_id
-            for ledger_id, since in self._since.items()
-            if ledger_id in before and now_ns - since >= self._distance_ns
+        again = {since: found & missing for since, found in before.items()}
+        new = missing - LedgerRanges.union(again.values())
+        kept = {**again, now_ns: new | again.get(now_ns, LedgerRanges())}
+        self._since = {since: found for since, found in kept.items() if found}
+        return LedgerRanges.union(
+            found for since, found in again.items() if now_ns - since >= self._distance_ns
         )
 
     def forget(self) -> None:

@@ -19,16 +19,18 @@ Deciding is pure; reading and writing the note blocks.  When to do what is ``col
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from quorumbook.env import Disk
 from quorumbook.ids import LedgerId
+from quorumbook.storage.gc.ledger_ranges import LedgerRanges
 
 NAME = "GC_HOLD"
 #: So many ledgers at a time are deleted without a word, unless a counter fell.
 NEVER_HELD = 10
+_NOTHING = LedgerRanges()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,16 @@ class Hold:
     next_id: LedgerId | None = None
     #: Where the counter fell to; ledgers from there on may have been lost with it.
     back_to: LedgerId | None = None
-    held: frozenset[LedgerId] = frozenset()
+    held: LedgerRanges = _NOTHING
     #: The operator said that these may go.
-    approved: frozenset[LedgerId] = frozenset()
+    approved: LedgerRanges = _NOTHING
     reason: str = ""
     since_ms: int = 0
 
     @property
     def set_id(self) -> str:
         """A name for exactly the ledgers that are held."""
-        return sha256(json.dumps(ranges(self.held)).encode()).hexdigest()[:12]
+        return sha256(json.dumps(list(self.held.pairs())).encode()).hexdigest()[:12]
 
     def approve(self) -> Hold:
         """Let what is held go; the metadata are right as they are, the counter too."""
@@ -64,20 +66,20 @@ class Hold:
             "reason": self.reason,
             "since_ms": self.since_ms,
             "set": self.set_id,
-            "ledgers": ranges(self.held),
+            "ledgers": list(self.held.pairs()),
         }
 
 
 def judge(
     hold: Hold,
-    due: Sequence[LedgerId],
-    missing: Collection[LedgerId],
+    due: LedgerRanges,
+    missing: LedgerRanges,
     *,
     known: int,
     next_id: LedgerId,
     share_max: float,
     now_ms: int,
-) -> tuple[Hold, list[LedgerId]]:
+) -> tuple[Hold, LedgerRanges]:
     """Return the hold as it is now, and which of the ledgers that are due may go.
 
     Args:
@@ -89,14 +91,14 @@ def judge(
         share_max: A larger share of ``known`` is held.
         now_ms: Wall time.
     """
-    held, approved = hold.held & set(missing), hold.approved & set(missing)
+    held, approved = hold.held & missing, hold.approved & missing
     back_to = hold.back_to
     if hold.next_id is not None and next_id < hold.next_id:
         back_to = next_id if back_to is None else min(back_to, next_id)
-    elif back_to is not None and not any(ledger_id >= back_to for ledger_id in missing):
+    elif back_to is not None and not missing.from_id(back_to):
         back_to = None
-    new = [each for each in due if each not in approved and each not in held]
-    lost = {each for each in new if back_to is not None and each >= back_to}
+    new = due - approved - held
+    lost = _NOTHING if back_to is None else new.from_id(back_to)
     reason = hold.reason
     if lost:
         reason = (
@@ -105,7 +107,7 @@ def judge(
             else "the metadata were put back to a backup: the counter of ledger ids stood at "
             f"{hold.next_id}, and fell to {back_to}"
         )
-    rest = set(new) - lost
+    rest = new - lost
     if len(rest) > max(NEVER_HELD, known * share_max):
         lost |= rest
         reason = reason or f"{len(rest)} of {known} ledgers are gone from the metadata at once"
@@ -119,22 +121,11 @@ def judge(
         reason if held else "",
         since_ms if held else 0,
     )
-    return now, [each for each in due if each not in held]
+    return now, due - held
 
 
-def ranges(ledger_ids: Iterable[LedgerId]) -> list[list[LedgerId]]:
-    """Return ascending pairs of first and last id."""
-    found: list[list[LedgerId]] = []
-    for ledger_id in sorted(ledger_ids):
-        if found and found[-1][1] == ledger_id - 1:
-            found[-1][1] = ledger_id
-        else:
-            found.append([ledger_id, ledger_id])
-    return found
-
-
-def _ids(pairs: Iterable[Sequence[int]]) -> frozenset[LedgerId]:
-    return frozenset(each for first, last in pairs for each in range(first, last + 1))
+def _ids(pairs: Iterable[Sequence[int]]) -> LedgerRanges:
+    return LedgerRanges(sorted((first, last) for first, last in pairs))
 
 
 def encode_hold(hold: Hold) -> bytes:
@@ -142,8 +133,8 @@ def encode_hold(hold: Hold) -> bytes:
     fields = {
         "next_id": hold.next_id,
         "back_to": hold.back_to,
-        "held": ranges(hold.held),
-        "approved": ranges(hold.approved),
+        "held": list(hold.held.pairs()),
+        "approved": list(hold.approved.pairs()),
         "reason": hold.reason,
         "since_ms": hold.since_ms,
     }
@@ -174,4 +165,4 @@ def read_hold(disk: Disk, directory: str) -> Hold:
 
 def write_hold(disk: Disk, directory: str, hold: Hold) -> None:
     """Write it, durably."""
-    disk.write_file(f"{directory}/{NAME}", encode_hold(hold))
+    disk.write_file(f"{directory}/{NAME}", [encode_hold(hold)])

@@ -6,7 +6,9 @@ is a job between two checkpoints on the flush worker.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from quorumbook.env import Env, Worker, run_job
 from quorumbook.ids import LedgerId
@@ -16,6 +18,8 @@ from quorumbook.storage.gc.hold import Hold, read_hold, write_hold
 from quorumbook.storage.gc.logs import CompactionStep, EntryLogKeeper, log_usages
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredExtent
+
+T = TypeVar("T")
 
 
 class StorageCare:
@@ -65,8 +69,12 @@ class StorageCare:
 
     # Ledgers
 
-    async def ledger_ids(self) -> list[LedgerId]:
-        """Return the ledgers that are in the index."""
+    async def decide(self, decision: Callable[[], T]) -> T:
+        """Make a decision over sets of ledgers on the worker: they may be millions."""
+        return await run_job(self._worker, decision)
+
+    async def ledger_ids(self) -> array[LedgerId]:
+        """Return the ledgers that are in the index, ascending."""
         return await run_job(self._worker, self._index.ledger_ids)
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from quorumbook.ids import EntryId, LedgerId
@@ -22,6 +23,8 @@ from quorumbook.storage.states.state_file import Deletion, StoredLedger
 #: Ledgers that are asked for in one statement.
 _SLICE_LEDGERS = 1000
 _MAX_ENTRY_ID = 2**63 - 1
+#: Below every ledger id, also that of the limbo start.
+_LEAST_ID = -(2**63)
 
 
 class IndexReader:
@@ -103,14 +106,29 @@ class IndexReader:
         )
         return row_to_state(rows[0]) if rows else None
 
-    def ledger_states(self) -> list[StoredLedger]:
-        """Return the states of all ledgers, ascending."""
-        rows = self._rows(f"SELECT {STATE_COLUMNS} FROM ledger ORDER BY id")  # noqa: S608
-        return [row_to_state(row) for row in rows]
+    def _pages(self, columns: str, table: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a table in the order of their ids, the first column, some at a time.
 
-    def ledger_ids(self) -> list[LedgerId]:
+        Millions at once would stay in the memory of the process for ever: what is made meanwhile
+        lies between them.  The table may change between two pages.
+        """
+        statement = f"SELECT {columns} FROM {table} WHERE id > ? ORDER BY id LIMIT {_SLICE_LEDGERS}"  # noqa: S608
+        last = _LEAST_ID
+        while rows := self._rows(statement, last):
+            yield rows
+            last = rows[-1][0]
+
+    def ledger_states(self) -> Iterator[StoredLedger]:
+        """Yield the states of all ledgers, ascending, read some at a time."""
+        for page in self._pages(STATE_COLUMNS, "ledger"):
+            yield from map(row_to_state, page)
+
+    def ledger_ids(self) -> array[LedgerId]:
         """Return all ledgers, ascending."""
-        return [row[0] for row in self._rows("SELECT id FROM ledger ORDER BY id")]
+        found = array("q")
+        for page in self._pages("id", "ledger"):
+            found.extend([row[0] for row in page])
+        return found
 
     def births(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, int]:
         """Return ``LedgerState.born_at`` of those of these ledgers that are here."""
@@ -140,10 +158,10 @@ class IndexReader:
         rows = self._rows("SELECT id, at_ms, seal FROM deleted WHERE id = ?", ledger_id)
         return bool([row_to_deletion(row) for row in rows])
 
-    def deletions(self) -> list[Deletion]:
-        """Return the deletions that are remembered, ascending."""
-        rows = self._rows("SELECT id, at_ms, seal FROM deleted ORDER BY id")
-        return [row_to_deletion(row) for row in rows]
+    def deletions(self) -> Iterator[Deletion]:
+        """Yield the deletions that are remembered, ascending, read some at a time."""
+        for page in self._pages("id, at_ms, seal", "deleted"):
+            yield from map(row_to_deletion, page)
 
     def ledger_ids_without_state(self) -> list[LedgerId]:
         """Return ledgers that have runs but no state (after a rebuild)."""

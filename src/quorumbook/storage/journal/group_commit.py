@@ -193,7 +193,7 @@ class _Writer:
         if self._note is None:
             self._note = SyncedNote(self._disk, self._directory)
         self._disk.sync_directory(self._directory)
-        self._disk.write_file(f"{self._directory}/{NEWEST_NAME}", b"%x\n" % journal_id)
+        self._disk.write_file(f"{self._directory}/{NEWEST_NAME}", [b"%x\n" % journal_id])
         self.files_created += 1
         if old is not None:
             # What is reserved behind its end is given back; nothing depends on it.

@@ -19,7 +19,7 @@ end of a crashed checkpoint and is cut off.  All calls block and come from one w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
@@ -42,7 +42,8 @@ _INT64 = Struct(">q")
 _UINT32 = Struct(">I")
 #: Small files are never worth writing anew.
 _REWRITE_FROM_BYTES = 64 * 1024
-_BLOCK_LIMIT_BYTES = 16 * 1024 * 1024
+#: What is held at a time while a file of millions of ledgers is written.
+_BLOCK_LIMIT_BYTES = 1024 * 1024
 
 
 class Deletion(NamedTuple):
@@ -96,27 +97,26 @@ def encode_deletion(deletion: Deletion) -> bytes:
     return _RECORD.pack(deletion.ledger_id, _DELETED, 0) + _INT32.pack(len(at)) + at
 
 
-def encode_blocks(records: Iterable[bytes], chain: int = 0) -> tuple[bytes, int]:
-    """Return blocks of these records and the checksum that the next block starts from."""
-    blocks: list[bytes] = []
+def encode_blocks(records: Iterable[bytes], chain: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yield blocks of these records, each with the checksum that the next one starts from."""
+    for batch in _block_loads(records):
+        data = b"".join(batch)
+        block = _BLOCK.pack(MAGIC, VERSION, len(data)) + data
+        chain = extend(chain, block)
+        yield block + _UINT32.pack(chain), chain
+
+
+def _block_loads(records: Iterable[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
-
-    def close(chain: int) -> int:
-        block = _BLOCK.pack(MAGIC, VERSION, size) + b"".join(batch)
-        chain = extend(chain, block)
-        blocks.append(block + _UINT32.pack(chain))
-        return chain
-
     for record in records:
         if batch and size + len(record) > _BLOCK_LIMIT_BYTES:
-            chain = close(chain)
+            yield batch
             batch, size = [], 0
         batch.append(record)
         size += len(record)
     if batch:
-        chain = close(chain)
-    return b"".join(blocks), chain
+        yield batch
 
 
 class StateFileContent(NamedTuple):
@@ -277,24 +277,32 @@ class StateCopies:
                 self._append(copy, records)
 
     def _rewrite(self, copy: _Copy, everything: Iterable[StoredLedger | Deletion]) -> None:
-        data, chain = encode_blocks(
+        blocks = encode_blocks(
             encode_deletion(each) if isinstance(each, Deletion) else encode_record(each)
             for each in everything
         )
+        end = chain = 0
+
+        def noted() -> Iterator[bytes]:
+            nonlocal end, chain
+            for block, chain in blocks:  # noqa: B007 - the last one's stays
+                end += len(block)
+                yield block
+
         copy.end = -1
-        self._disk.write_file(f"{copy.directory}/{NAME}", data)
-        copy.end = copy.least_bytes = len(data)
+        self._disk.write_file(f"{copy.directory}/{NAME}", noted())
+        copy.end = copy.least_bytes = end
         copy.chain = chain
 
     def _append(self, copy: _Copy, records: list[bytes]) -> None:
-        data, chain = encode_blocks(records, copy.chain)
+        blocks = list(encode_blocks(records, copy.chain))
         end, copy.end = copy.end, -1
         file = self._disk.open(f"{copy.directory}/{NAME}")
         try:
             if file.size_bytes() != end:
                 file.truncate(end)
-            file.write([data], end)
+            file.write([block for block, _ in blocks], end)
             file.sync()
         finally:
             file.close()
-        copy.end, copy.chain = end + len(data), chain
+        copy.end, copy.chain = end + sum(len(block) for block, _ in blocks), blocks[-1][1]
