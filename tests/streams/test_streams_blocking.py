@@ -20,6 +20,7 @@ from quorumbook.streams import Command, Gap, Position, SequenceId, StreamPolicy
 from quorumbook.streams.errors import (
     CursorBusyError,
     CursorConflictError,
+    RecordTooLargeError,
     SequenceConflictError,
     StreamSealedError,
     WriterBusyError,
@@ -552,3 +553,57 @@ def test_a_blocking_candidate_leads_when_the_one_before_resigns(ns: Namespace) -
             second.wait_to_lead()
             assert second.is_leader
     assert ns.client.election("e").leader() is None
+
+
+def test_records_put_by_threads_are_stored_once_and_in_each_threads_order(ns: Namespace) -> None:
+    ns.create_stream("s")
+    tickets: dict[int, list[int]] = {}
+    with ns.stream("s").writer(max_pending_records=100) as writer:
+
+        def put(thread: int) -> None:
+            tickets[thread] = []
+            for number in range(500):
+                while True:
+                    try:
+                        ticket = writer.put(b"%d %d" % (thread, number), key=b"%d" % thread)
+                    except BackpressureError:
+                        writer.drain()
+                    else:
+                        tickets[thread].append(ticket)
+                        break
+            writer.confirmed(tickets[thread][-1])
+
+        threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert writer.pending_records == 0
+        assert sorted(ticket for each in tickets.values() for ticket in each) == list(range(2000))
+        with pytest.raises(LocalProtocolError, match="no record has ticket 2000"):
+            writer.confirmed(2000)
+    with ns.stream("s").reader(tail=False) as reader:
+        found = [record.payload.split() for record in reader]
+    for thread in range(4):
+        assert [int(number) for who, number in found if int(who) == thread] == list(range(500))
+
+
+def test_a_record_that_is_refused_after_it_was_put_is_told_of_and_holds_up_no_other(
+    ns: Namespace,
+) -> None:
+    ns.create_stream("s", policy=StreamPolicy(max_record_bytes=100))
+    writer = ns.stream("s").writer()
+    writer.put(b"a")
+    writer.put(bytes(101))
+    last = writer.put(b"b")
+    with pytest.raises(RecordTooLargeError):
+        writer.confirmed(last)
+    with pytest.raises(RecordTooLargeError):
+        writer.flush()
+    writer.flush()
+    writer.confirmed(writer.put(b"c"))
+    writer.put(bytes(101))
+    with pytest.raises(RecordTooLargeError):
+        writer.close()
+    with ns.stream("s").reader(tail=False) as reader:
+        assert [record.payload for record in reader] == [b"a", b"b", b"c"]

@@ -20,7 +20,7 @@ from quorumbook.streams import (
     StreamWriter,
 )
 from quorumbook.streams.errors import RecordTooLargeError
-from quorumbook.streams.writing import pending
+from quorumbook.streams.writing import intake, pending
 
 LARGE = bytes(range(250)) * 10
 
@@ -30,6 +30,7 @@ def small_entries() -> Iterator[None]:
     """Entries so small that records of some bytes need chunks."""
     with (
         mock.patch.object(pending, "MAX_PAYLOAD_SIZE_BYTES", 1000),
+        mock.patch.object(intake, "MAX_PAYLOAD_SIZE_BYTES", 1000),
         mock.patch.object(pending, "CHUNK_SIZE_BYTES", 900),
     ):
         yield

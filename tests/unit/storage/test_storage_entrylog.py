@@ -19,6 +19,7 @@ from quorumbook.errors import (
 )
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.sim.disks.disk import SimDisk, SimFile
+from quorumbook.storage.entrylog import writer
 from quorumbook.storage.entrylog.format import (
     Location,
     decode_header,
@@ -231,6 +232,21 @@ def test_logs_roll_at_their_size_over_all_directories() -> None:
     where = find_entry_logs(env, ["/a", "/b", "/c"])
     assert set(where.values()) == {"/a", "/b", "/c"}
     assert all(len(disk.get(f"{d}/{i:x}.log")) < 5200 for i, d in where.items())
+
+
+def test_a_log_takes_no_more_ledgers_than_its_map_may_have_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "LEDGERS_MAX", 3)
+    _, env = world("/a")
+    logs = EntryLogs(env, ["/a"])
+    ids = [
+        logs.append_run(run(ledger_id, entry_id, [b"x"])).entry_log_id
+        for entry_id in range(2)
+        for ledger_id in range(7)
+    ]
+    logs.sync()
+    assert ids == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4]
 
 
 def test_a_run_larger_than_a_log_goes_into_one_of_its_own() -> None:

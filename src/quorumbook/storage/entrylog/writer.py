@@ -40,6 +40,8 @@ from quorumbook.storage.entrylog.format import (
 DEFAULT_SIZE_BYTES = 1024 * 1024 * 1024
 #: The peer keeps positions as 31-bit numbers.
 SIZE_LIMIT_BYTES = 2**31 - 1
+#: A log's map of them is in memory until it is complete, and a client may write to millions.
+LEDGERS_MAX = 200_000
 #: One piece of a flush; the journal's writes wait behind no more than this.
 WRITE_BUFFER_BYTES = 256 * 1024
 #: Pieces are synced together when they come to this.
@@ -223,9 +225,11 @@ class EntryLogs:
         if size > RUN_SIZE_LIMIT_BYTES:
             raise LocalProtocolError(f"a run of {len(run.data)} bytes is too large")
         log = self._log
-        if log is not None and log.end > HEADER_SIZE and log.end + size > self._size_bytes_max:
-            self._finish()
-            log = None
+        if log is not None and log.end > HEADER_SIZE:
+            is_full = log.end + size > self._size_bytes_max
+            if is_full or len(log.ledgers) >= LEDGERS_MAX:
+                self._finish()
+                log = None
         if log is None:
             log = self._new_log()
         position = log.end

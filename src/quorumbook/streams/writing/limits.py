@@ -106,14 +106,19 @@ class Quota:
             QuotaExceededError: the stream would hold too much; what was let go of since is seen
                 a little later.
         """
-        now = self._stored_bytes + self._added_bytes
-        if now + size_bytes > self._max_bytes:
+        if size_bytes > self.room_bytes:
+            now = self._max_bytes - self.room_bytes
             self._look_again()
             raise QuotaExceededError(
                 f"stream {self._context.name} holds about {now} bytes; {size_bytes} more are over "
                 f"its limit of {self._max_bytes} (max_total_bytes in its policy): truncate it, "
                 "or have retention let go of more"
             )
+
+    @property
+    def room_bytes(self) -> int:
+        """How much more may be appended."""
+        return self._max_bytes - self._stored_bytes - self._added_bytes
 
     def take(self, size_bytes: int, future: asyncio.Future[Any]) -> None:
         """Count what is appended."""

@@ -115,8 +115,10 @@ class PackState:
         #: Of the record that was appended last, which may be below the largest.
         self._appended_txid = last_txid
         self._codec = codec
-        self._batch_bytes = min(batch_bytes, MAX_ATOMIC_SIZE_BYTES)
+        self.batch_bytes = min(batch_bytes, MAX_ATOMIC_SIZE_BYTES)
         self._checks_txids = checks_txids
+        #: Whoever has a lower sequence id is stored.
+        self.confirmed_to = next_sequence_id
         self._queue: deque[PendingAppend] = deque()
         self._in_flight: deque[PackedEntry] = deque()
         self.in_flight_bytes = 0
@@ -253,7 +255,7 @@ class PackState:
         size, slot, carried_size = _HEAD_SIZE_BYTES, 1, 0
         while queue:
             pending = queue[0]
-            count = pending.fitting(self._batch_bytes - size - carried_size)
+            count = pending.fitting(self.batch_bytes - size - carried_size)
             if not count or pending.is_chunked:
                 if slot > 1:
                     break
@@ -283,7 +285,7 @@ class PackState:
                 break
             queue.popleft()
             is_noted = self._producer is None or len(entry.parts) < _MAX_NOTED_APPENDS
-            if size + carried_size >= self._batch_bytes or not is_noted or pending.is_chunked:
+            if size + carried_size >= self.batch_bytes or not is_noted or pending.is_chunked:
                 break
         entry.record_count = slot - 1
         entry.last_slot = slot - 1
@@ -408,6 +410,7 @@ class PackState:
         if entry.parts:
             pending, first, count, _ = entry.parts[-1]
             tail.confirmed_txid = pending.txids[first + count - 1]
+            self.confirmed_to = pending.first_sequence_id + first + count
         elif entry.is_end:
             tail.confirmed_txid = END_TXID
         return finished

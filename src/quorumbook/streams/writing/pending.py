@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, repeat
 from operator import add
 from typing import Any
 
@@ -20,7 +21,7 @@ from quorumbook.streams.format.records import (
     MAX_PAYLOAD_SIZE_BYTES,
     sizes_of,
 )
-from quorumbook.streams.writing.appended import Placement
+from quorumbook.streams.writing.appended import Appended, AppendedBatch, Placement
 
 #: What the control record at the head of an entry takes at most, without attributes.
 _MAX_HEAD_SIZE_BYTES = 4096
@@ -28,6 +29,9 @@ MAX_ATOMIC_SIZE_BYTES = MAX_RECORDS_SIZE_BYTES - _MAX_HEAD_SIZE_BYTES
 #: How much of a record that fits into no entry is in one; the rest is for what it carries.
 CHUNK_SIZE_BYTES = 896 * 1024
 _NOWHERE = Position(0, 0, 0)
+#: Made from rows; the classes' own way is three times as slow.
+_position = partial(tuple.__new__, Position)
+_appended = partial(tuple.__new__, Appended)
 
 
 def row_size(attributes: bytes) -> int:
@@ -62,6 +66,7 @@ class PendingAppend:
         "first_number",
         "first_sequence_id",
         "future",
+        "futures",
         "host",
         "is_atomic",
         "is_chunked",
@@ -84,6 +89,7 @@ class PendingAppend:
         first_number: int = -1,
         attributes: Sequence[bytes] | None = None,
         set_codec: Codec | None = None,
+        futures: Sequence[Any] = (),
     ) -> None:
         """Take records, one at least.
 
@@ -95,6 +101,7 @@ class PendingAppend:
             first_number: What their producer numbers them from; -1: it does not.
             attributes: What each carries beside its payload, encoded; None: nothing.
             set_codec: They are the members of one record set, compressed so; None: no set.
+            futures: Of the records, as far as each has its own; None where it has none.
         """
         #: The payload of the record that hosts them.
         self.host = None if set_codec is None else encode_record_set(payloads, set_codec)
@@ -104,6 +111,7 @@ class PendingAppend:
         #: How many records there are.
         self.count = len(payloads)
         self.future = future
+        self.futures = futures
         self.is_atomic = is_atomic
         self.is_chunked = is_chunked
         #: Where the first one was packed to.
@@ -125,6 +133,26 @@ class PendingAppend:
     def number_count(self) -> int:
         """How many numbers of its producer it uses."""
         return 1 if self.is_chunked else len(self.payloads)
+
+    def result(self) -> Appended | AppendedBatch:
+        """Return what its future is told: all of it is confirmed."""
+        if type(self.payloads) is tuple:
+            ledger_id, position, _ = self.placements[0]
+            return Appended(position, self.first_sequence_id, self.txids[0], ledger_id)
+        return AppendedBatch(self.placements, self.first_sequence_id, self.txids)
+
+    def each(self) -> Iterator[Appended]:
+        """Yield where each of the records is: all of them are confirmed."""
+        at = 0
+        for ledger_id, (segment, entry, slot), count in self.placements:
+            slots = zip(repeat(segment), repeat(entry), range(slot, slot + count))
+            first, txids = self.first_sequence_id + at, self.txids[at : at + count]
+            yield from map(
+                _appended,
+                zip(map(_position, slots), range(first, first + count), txids,
+                    repeat(ledger_id), repeat(False)),
+            )  # fmt: skip
+            at += count
 
     def size_of(self, first: int, count: int) -> int:
         """Return how many bytes some of the records have, with what they carry."""

@@ -8,15 +8,17 @@ over a ledger that failed.  Meanwhile what is appended waits in the queue.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
+from heapq import heappop, heappush
+from typing import Any
 
 from quorumbook.client.waiting.again import again
-from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.env import Complaint, logger
 from quorumbook.env.forks import watch
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
-    BackpressureError,
     ClientClosedError,
     InternalError,
     LocalProtocolError,
@@ -33,10 +35,9 @@ from quorumbook.streams.errors import (
 from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.metadata.policy import StreamPolicy, known
 from quorumbook.streams.stream_context import StreamContext
-from quorumbook.streams.writing.appended import Appended, AppendedBatch
+from quorumbook.streams.writing.intake import Intake
 from quorumbook.streams.writing.limits import RateLimit
 from quorumbook.streams.writing.options import WriterOptions
-from quorumbook.streams.writing.packing import PackState
 from quorumbook.streams.writing.pending import PackedEntry, PendingAppend
 from quorumbook.streams.writing.segment_writer import SegmentWriter
 
@@ -60,16 +61,17 @@ class Pump:
         context: StreamContext,
         options: WriterOptions,
         policy: StreamPolicy,
-        state: PackState,
+        intake: Intake,
         segments: SegmentWriter,
     ) -> None:
         self._context = context
         self._options = options
         self._policy = policy
         self._loop = asyncio.get_running_loop()
-        self.state = state
+        self.intake = intake
+        self.state = intake.state
+        self.window = intake.window
         self.segments = segments
-        self.window = Window(options.max_pending_records, options.max_pending_bytes)
         self._limit: RateLimit | None = None
         rates = known(policy.max_records_per_s), known(policy.max_bytes_per_s)
         if any(rates):
@@ -88,6 +90,9 @@ class Pump:
         self._conductor: asyncio.Task[None] | None = None
         self._roll_timer: asyncio.TimerHandle | None = None
         self._idle: list[asyncio.Future[None]] = []
+        #: Who waits for which sequence id, the lowest first.
+        self._awaited: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._tickets = itertools.count()
         #: What a child made by fork is told.
         self._forked: LocalProtocolError | None = None
         watch(self)
@@ -95,7 +100,7 @@ class Pump:
     @property
     def pending_records(self) -> int:
         """How many records were appended and are not acknowledged."""
-        return self.window.used_entries
+        return self.window.used_entries + self.intake.gathered
 
     def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child made by fork: take nothing more; see ``env.forks``."""
@@ -120,18 +125,6 @@ class Pump:
         if self._conductor is not None:
             await end([self._conductor])
 
-    def check_room(self, pending: PendingAppend) -> None:
-        """Raise BackpressureError if an append is too much beside what is pending."""
-        try:
-            self.window.check_room(pending.count, pending.size_bytes)
-        except BackpressureError as error:
-            raise BackpressureError(
-                f"{self.window.used_entries} records are pending: no room for {pending.count} more "
-                f"with {pending.size_bytes} bytes (max_pending_records is "
-                f"{self._options.max_pending_records}, max_pending_bytes "
-                f"{self._options.max_pending_bytes})"
-            ) from error
-
     # Inside: sending -----------------------------------------------------------------------
 
     def begin_turn(self, first_sequence_id: int) -> None:
@@ -151,6 +144,7 @@ class Pump:
         self.is_scheduled = False
         if self.error is not None:
             return
+        self.intake.take()
         segments, state = self.segments, self.state
         if not segments.is_open or self.ledger_error is not None or self.is_roll_wanted:
             if state.queued_count or self.is_roll_wanted:
@@ -237,19 +231,19 @@ class Pump:
         for pending in finished:
             count += pending.count
             size_bytes += pending.size_bytes
-            if pending.future.done():
-                continue
-            if type(pending.payloads) is tuple:
-                ledger_id, position, _ = pending.placements[0]
-                pending.future.set_result(
-                    Appended(position, pending.first_sequence_id, pending.txids[0], ledger_id)
-                )
-            else:
-                pending.future.set_result(
-                    AppendedBatch(pending.placements, pending.first_sequence_id, pending.txids)
-                )
+            if not pending.future.done():
+                pending.future.set_result(pending.result())
+            if pending.futures:
+                for future, appended in zip(pending.futures, pending.each(), strict=False):
+                    if future is not None and not future.done():
+                        future.set_result(appended)
         if count:
             self.window.give_back(count, size_bytes + count * ENTRY_OVERHEAD_BYTES, 0)
+        confirmed_to = self.state.confirmed_to
+        while self._awaited and self._awaited[0][0] < confirmed_to:
+            future = heappop(self._awaited)[2]
+            if not future.done():
+                future.set_result(None)
 
     # Inside: segments ----------------------------------------------------------------------
 
@@ -409,16 +403,32 @@ class Pump:
             return
         self.error = error
         self._numbers.writers_fenced += isinstance(error, WriterFencedError | LockLostError)
+        self.intake.take()
+        lost: list[asyncio.Future[Any] | None] = [future for *_, future in self._awaited]
         for pending in self.state.fail():
-            if not pending.future.done():
-                pending.future.set_exception(again(error))
+            lost += [pending.future, *pending.futures]
+        for future in lost:
+            if future is not None and not future.done():
+                future.set_exception(again(error))
                 # Who does not look at the future learns of it from flush and close.
-                pending.future.exception()
+                future.exception()
+        self._awaited.clear()
         self.window.clear()
         self._wake_idle()
 
+    async def confirmed(self, sequence_id: int) -> None:
+        """Wait until a record, and all before it, are safe; raises what prevents it."""
+        if sequence_id < self.state.confirmed_to:
+            return
+        if self.error is not None:
+            raise again(self.error)
+        future: asyncio.Future[None] = self._loop.create_future()
+        heappush(self._awaited, (sequence_id, next(self._tickets), future))
+        await future
+
     async def settled(self) -> None:
         """Wait until nothing is on its way or waits to be sent; raises what prevents it."""
+        self.intake.take()
         while self.error is None and self._is_busy:
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(future)
@@ -429,7 +439,13 @@ class Pump:
     @property
     def _is_busy(self) -> bool:
         state = self.state
-        return bool(state.in_flight or state.queued_count or self._conductor or self.ledger_error)
+        return bool(
+            self.intake.gathered
+            or state.in_flight
+            or state.queued_count
+            or self._conductor
+            or self.ledger_error
+        )
 
     def _wake_idle(self) -> None:
         if self.error is None and self._is_busy:

@@ -14,7 +14,6 @@ from typing import Literal
 
 from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.closing import ClosingQuietly
-from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.client.writing.writer import frozen
 from quorumbook.env import patience
 from quorumbook.env.tasks import end
@@ -27,19 +26,20 @@ from quorumbook.errors import (
 )
 from quorumbook.streams.errors import (
     AccessDeniedError,
-    SequenceConflictError,
     StreamSealedError,
     WriterBusyError,
     WriterFencedError,
 )
 from quorumbook.streams.format.attributes import Attributes, attributes_of
 from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.records import HEADER_SIZE_BYTES
 from quorumbook.streams.metadata.lock import StreamLock
-from quorumbook.streams.metadata.policy import StreamPolicy, known
+from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.retention.retention import Retention
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment, truncate
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
+from quorumbook.streams.writing.intake import Intake
 from quorumbook.streams.writing.limits import Quota, quota_of
 from quorumbook.streams.writing.numbering import Numbering, load_producers
 from quorumbook.streams.writing.options import WriterOptions
@@ -76,6 +76,7 @@ class StreamWriter(ClosingQuietly):
         self._pump: Pump
         self._epoch = 0
         self._policy: StreamPolicy
+        self._intake: Intake
         self._numbering: Numbering | None = None
         self._quota: Quota | None = None
         self._relocking: asyncio.Task[None] | None = None
@@ -121,7 +122,10 @@ class StreamWriter(ClosingQuietly):
             max_in_flight_entries=self._options.max_in_flight_entries,
             visibility_delay_s=self._options.visibility_delay_s,
         )
-        self._pump = Pump(context, self._options, policy, state, segments)
+        self._intake = Intake(
+            context, self._options, policy, state, numbering=self._numbering, quota=self._quota
+        )
+        self._pump = Pump(context, self._options, policy, self._intake, segments)
         if self._options.retention_interval_s and not access.denies_truncate:
             # Who was pushed out lets the stream alone.
             retaining = Retention(context).run(
@@ -194,7 +198,7 @@ class StreamWriter(ClosingQuietly):
     @property
     def next_sequence_id(self) -> int:
         """The sequence id that the next record gets."""
-        return self._pump.state.next_sequence_id
+        return self._pump.state.next_sequence_id + self._intake.gathered
 
     @property
     def epoch(self) -> int:
@@ -204,10 +208,12 @@ class StreamWriter(ClosingQuietly):
     @property
     def last_txid(self) -> int:
         """The largest transaction id so far; -1 if there is none."""
+        self._intake.take()
         return self._pump.state.last_txid
 
     def last_number(self) -> int:
         """Return the last number of this writer's producer, stored or on its way; -1: none."""
+        self._intake.take()
         return -1 if self._numbering is None else self._numbering.last
 
     @property
@@ -293,14 +299,88 @@ class StreamWriter(ClosingQuietly):
             BackpressureError: too much is pending; ``await drain()`` and try again.
         """
         payload = payload if type(payload) is bytes else frozen(payload)
-        first, duplicates = self._first_new(producer_seq, 1)
+        carried = attributes_of(key, headers, event_time_ms)
+        is_known = self._intake.is_known(producer_seq)
+        if txid is None and expected_sequence is None and not is_known:
+            future: asyncio.Future[Appended] = self._loop.create_future()
+            self._put(payload, carried, producer_seq, future)
+            return future
+        first, duplicates = self._intake.first_new(producer_seq, 1)
         if duplicates:
             return self._loop.create_task(self._known_one(first))
-        future: asyncio.Future[Appended] = self._loop.create_future()
-        carried = attributes_of(key, headers, event_time_ms)
+        future = self._loop.create_future()
         pending = single(payload, future, number=first, attributes=carried)
         self._append(pending, None if txid is None else (txid,), expected_sequence)
         return future
+
+    def put(
+        self,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        event_time_ms: int | None = None,
+        producer_seq: int | None = None,
+    ) -> int:
+        """Append a record without a future of its own, the fastest way for one record a call.
+
+        Returns:
+            Its sequence id, for ``confirmed``; of a record in chunks the last one's, and of a
+            duplicate that of a record before which its original was appended.  What goes wrong
+            later is raised by ``confirmed``, ``drain``, ``flush``, ``close`` and the next call.
+
+        Raises:
+            BackpressureError: too much is pending; ``await drain()`` and try again.
+            StreamError: as ``append`` says.
+        """
+        intake = self._intake
+        if (
+            key is None
+            and headers is None
+            and event_time_ms is None
+            and producer_seq is None
+            and type(payload) is bytes
+        ):
+            room_bytes = intake.room_bytes - len(payload) - HEADER_SIZE_BYTES
+            payloads = intake.payloads
+            before = len(payloads)
+            if room_bytes >= 0 and before < intake.max_records:
+                intake.room_bytes = room_bytes
+                payloads.append(payload)
+                return intake.first_sequence_id + before
+        if intake.is_known(producer_seq):
+            return self.next_sequence_id - 1
+        carried = attributes_of(key, headers, event_time_ms)
+        kept = payload if type(payload) is bytes else frozen(payload)
+        return self._put(kept, carried, producer_seq, None)
+
+    def _put(
+        self,
+        payload: bytes,
+        attributes: Attributes | None,
+        number: int | None,
+        future: asyncio.Future[Appended] | None,
+    ) -> int:
+        self._check_open()
+        first = self.next_sequence_id
+        sequence_id = self._intake.put(payload, attributes, number, future)
+        self._began(first)
+        return sequence_id
+
+    async def confirmed(self, sequence_id: int) -> None:
+        """Wait until the record with a sequence id, and all before it, are safe.
+
+        Raises:
+            LocalProtocolError: none has it yet.
+            StreamError: it is not safe, and why.
+        """
+        self._pump.check_owner()
+        if sequence_id >= self.next_sequence_id:
+            raise LocalProtocolError(
+                f"no record has sequence id {sequence_id} yet; the next one gets "
+                f"{self.next_sequence_id}"
+            )
+        await self._pump.confirmed(sequence_id)
 
     async def append_batch(
         self,
@@ -365,7 +445,7 @@ class StreamWriter(ClosingQuietly):
         if not kept:
             future.set_result(AppendedBatch([], self._pump.state.next_sequence_id, ()))
             return future
-        first, duplicates = self._first_new(producer_seq, len(kept))
+        first, duplicates = self._intake.first_new(producer_seq, len(kept))
         if duplicates == len(kept):
             return self._loop.create_task(self._known_batch(first, duplicates, None))
         if duplicates:
@@ -381,14 +461,6 @@ class StreamWriter(ClosingQuietly):
         if duplicates:
             return self._loop.create_task(self._known_batch(first, duplicates, future))
         return future
-
-    def _first_new(self, number: int | None, count: int) -> tuple[int, int]:
-        """Return the number of the first record, -1 without a producer, and how many are known."""
-        if self._numbering is not None:
-            return self._numbering.first_new(number, count)
-        if number is not None:
-            raise LocalProtocolError("producer_seq needs a writer with a producer")
-        return -1, 0
 
     async def _known_one(self, number: int) -> Appended:
         assert self._numbering is not None
@@ -408,29 +480,13 @@ class StreamWriter(ClosingQuietly):
         self, pending: PendingAppend, txids: Sequence[int] | None, expected_sequence: int | None
     ) -> None:
         self._check_open()
-        pending.check_size(known(self._policy.max_record_bytes))
-        actual = self._pump.state.next_sequence_id
-        if expected_sequence is not None and expected_sequence != actual:
-            raise SequenceConflictError(
-                f"the next record of stream {self._context.name} gets sequence id {actual}, not "
-                f"{expected_sequence}",
-                actual=actual,
-            )
-        if txids is None and self._policy.txid == "timestamp":
-            now_ms = self._context.store.env.clock.wall_ms()
-            txids = (max(now_ms, self._pump.state.last_txid),) * pending.count
-        self._pump.check_room(pending)
-        if self._quota is not None:
-            self._quota.check(pending.size_bytes)
-        self._pump.state.append(pending, txids)
-        if self._quota is not None:
-            self._quota.take(pending.size_bytes, pending.future)
-        if self._numbering is not None:
-            self._numbering.on_appended(pending.first_number, pending.number_count, pending.future)
-        self._pump.window.entries -= pending.count
-        self._pump.window.size_bytes -= pending.size_bytes + pending.count * ENTRY_OVERHEAD_BYTES
+        self._intake.append(pending, txids, expected_sequence)
+        self._began(pending.first_sequence_id)
+
+    def _began(self, sequence_id: int) -> None:
+        """Have what was appended from a record on sent when the turn is over."""
         if not self._pump.is_scheduled:
-            self._pump.begin_turn(pending.first_sequence_id)
+            self._pump.begin_turn(sequence_id)
 
     async def drain(self) -> None:
         """Wait until there is room again for what was refused last."""

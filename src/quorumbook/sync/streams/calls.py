@@ -10,15 +10,23 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.env import forks
-from quorumbook.errors import BackpressureError, ClientClosedError, QuorumbookError
+from quorumbook.errors import (
+    BackpressureError,
+    ClientClosedError,
+    LocalProtocolError,
+    QuorumbookError,
+)
+from quorumbook.streams.writing import writer as aio
 from quorumbook.streams.writing.options import WriterOptions
 
 T = TypeVar("T")
@@ -67,6 +75,40 @@ class _Call(Generic[T]):
             self.future.set_result(outcome.result())
 
 
+class _Run(_Call[None]):
+    """Records that joined one behind the other, and go to the writer together."""
+
+    __slots__ = ("_begun", "_last", "_refusal", "_writer", "first_ticket", "rows")
+
+    def __init__(self, writer: aio.StreamWriter, first_ticket: int) -> None:
+        super().__init__(self._begin, 0, 0)
+        self._writer = writer
+        self.first_ticket = first_ticket
+        #: Payloads with the rest of what ``StreamWriter.put`` takes.
+        self.rows: list[tuple[bytes, dict[str, Any]]] = []
+        self._begun = 0
+        self._last = -1
+        self._refusal: QuorumbookError | None = None
+
+    def _begin(self) -> asyncio.Future[None]:
+        """Put what was not put yet; what is refused holds up nobody else."""
+        put = self._writer.put
+        for payload, options in islice(self.rows, self._begun, None):
+            try:
+                self._last = put(payload, **options)
+            except BackpressureError:
+                raise
+            except QuorumbookError as error:
+                self._refusal = self._refusal or error
+            self._begun += 1
+        return asyncio.ensure_future(self._settled())
+
+    async def _settled(self) -> None:
+        await self._writer.confirmed(self._last)
+        if self._refusal is not None:
+            raise self._refusal
+
+
 class AppendCalls:
     """The appends of one writer."""
 
@@ -74,12 +116,18 @@ class AppendCalls:
         self,
         loop: asyncio.AbstractEventLoop,
         options: WriterOptions,
-        drain: Callable[[], Awaitable[None]],
+        writer: aio.StreamWriter,
     ) -> None:
-        """Take the loop of the writer, its options, and what waits for room in it."""
+        """Take the loop of the writer, its options, and itself."""
         self._loop = loop
         self._options = options
-        self._drain = drain
+        self._drain = writer.drain
+        self._writer = writer
+        #: Runs that are not settled.
+        self._runs: deque[_Run] = deque()
+        self._next_ticket = 0
+        #: What went wrong with a run of which nobody was told, and its first ticket.
+        self._failure: tuple[int, BaseException] | None = None
         self._room = threading.Condition()
         #: Records and bytes that are not acknowledged, and those that were refused last.
         self._records = 0
@@ -125,6 +173,56 @@ class AppendCalls:
         if is_first:
             self._loop.call_soon_threadsafe(self._take)
         return call.future
+
+    def join(self, payload: bytes, options: dict[str, Any]) -> int:
+        """Have one record appended behind all that was put before; return its ticket.
+
+        Raises:
+            BackpressureError: too much is pending.
+        """
+        size_bytes = len(payload) + ENTRY_OVERHEAD_BYTES
+        with self._room:
+            if not self._has_room(1, size_bytes):
+                self._refused = 1, size_bytes
+                raise BackpressureError(
+                    f"{self._records} records are pending: no room for one more with "
+                    f"{len(payload)} bytes"
+                )
+            is_first = not self._queue
+            run = self._queue[-1] if self._queue else None
+            if not isinstance(run, _Run):
+                run = _Run(self._writer, self._next_ticket)
+                self._queue.append(run)
+                self._runs.append(run)
+            run.rows.append((payload, options))
+            run.count += 1
+            run.size_bytes += size_bytes
+            self._records += 1
+            self._bytes += size_bytes
+            ticket = self._next_ticket
+            self._next_ticket += 1
+        if is_first:
+            self._loop.call_soon_threadsafe(self._take)
+        return ticket
+
+    def confirmed(self, ticket: int) -> None:
+        """Wait until a record that joined, and all that did before it, are safe."""
+        with self._room:
+            if ticket >= self._next_ticket:
+                raise LocalProtocolError(f"no record has ticket {ticket} yet")
+            waited = [run.future for run in self._runs if run.first_ticket <= ticket]
+            failure = self._failure
+        for future in waited:
+            future.result()
+        if failure is not None and failure[0] <= ticket:
+            raise _again(failure[1])
+
+    def check_failure(self) -> None:
+        """Raise, once, what went wrong with records that joined."""
+        with self._room:
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise _again(failure[1])
 
     def wait_for_room(self) -> None:
         """Wait until there is room for what was refused last."""
@@ -180,3 +278,14 @@ class AppendCalls:
             self._bytes -= call.size_bytes
             self._room.notify_all()
         call.finish(outcome)
+        if isinstance(call, _Run):
+            with self._room:
+                error = call.future.exception()
+                if error is not None and self._failure is None:
+                    self._failure = call.first_ticket, error
+                self._runs.remove(call)
+
+
+def _again(error: BaseException) -> BaseException:
+    """Return an error that may be raised by several callers."""
+    return again(error) if isinstance(error, QuorumbookError) else error
