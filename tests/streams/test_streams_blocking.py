@@ -588,6 +588,22 @@ def test_records_put_by_threads_are_stored_once_and_in_each_threads_order(ns: Na
         assert [int(number) for who, number in found if int(who) == thread] == list(range(500))
 
 
+def test_records_wait_on_the_loop_for_what_they_carry(ns: Namespace) -> None:
+    """The calling side counts payloads, the writer also what goes with them."""
+    ns.create_stream("s")
+    with ns.stream("s").writer(max_pending_bytes=20_000) as writer:
+        for number in range(300):
+            while True:
+                try:
+                    writer.put(b"%d" % number, headers={"h": bytes(1000)})
+                except BackpressureError:
+                    writer.drain()
+                else:
+                    break
+    with ns.stream("s").reader(tail=False) as reader:
+        assert [record.payload for record in reader] == [b"%d" % number for number in range(300)]
+
+
 def test_a_record_that_is_refused_after_it_was_put_is_told_of_and_holds_up_no_other(
     ns: Namespace,
 ) -> None:

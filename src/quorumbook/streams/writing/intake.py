@@ -82,8 +82,8 @@ class Intake:
 
     def first_new(self, number: int | None, count: int) -> tuple[int, int]:
         """Return the number of the first record, -1 without a producer, and how many are known."""
-        self.take()
         if self._numbering is not None:
+            self.take()
             return self._numbering.first_new(number, count)
         if number is not None:
             raise LocalProtocolError("producer_seq needs a writer with a producer")

@@ -443,7 +443,7 @@ class StreamWriter(ClosingQuietly):
             carried = [b"" if each is None else each.encode() for each in attributes]
         future: asyncio.Future[AppendedBatch] = self._loop.create_future()
         if not kept:
-            future.set_result(AppendedBatch([], self._pump.state.next_sequence_id, ()))
+            future.set_result(AppendedBatch([], self.next_sequence_id, ()))
             return future
         first, duplicates = self._intake.first_new(producer_seq, len(kept))
         if duplicates == len(kept):
