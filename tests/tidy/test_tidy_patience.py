@@ -23,7 +23,7 @@ _OWN = {
     "env/patience.py",
     "metadata/memory.py",
     "metadata/zookeeper/session.py",
-    "sim/actors.py",
+    "sim/actors/ledgers.py",
     "sim/loop.py",
     "storage/checkpoint/schedule.py",
     "storage/collection/collector.py",

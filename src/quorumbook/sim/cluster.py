@@ -18,7 +18,7 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.sim.history import History
 from quorumbook.sim.kernel import SECOND, Kernel
-from quorumbook.sim.metadata import SimStore, SimTree
+from quorumbook.sim.metadata.memory import SimStore, SimTree
 from quorumbook.sim.network import Network
 from quorumbook.sim.plan import Plan
 from quorumbook.sim.process import Machine, Process

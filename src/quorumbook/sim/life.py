@@ -23,7 +23,7 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import digester
-from quorumbook.sim import actors
+from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import Cluster
 from quorumbook.sim.history import History
 from quorumbook.sim.kernel import SECOND, Kernel

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from quorumbook.sim.cluster import Cluster
 from quorumbook.sim.kernel import SECOND
-from quorumbook.sim.metadata import METADATA
+from quorumbook.sim.metadata.memory import METADATA
 from quorumbook.sim.process import Machine
 
 _LONGEST_S = 12.0

@@ -1,0 +1,1 @@
+"""The metadata stores of a simulation: one in memory behind a network, and a ZooKeeper."""
