@@ -64,7 +64,8 @@ bench: setup  ## Measure beside the peer and the floor (about an hour; ROUNDS=, 
 	test -n '$(ONLY)' || $(BIN)/python bench/streams.py --rounds $(ROUNDS)
 
 bench-streams: ROUNDS = 3
-bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (eight minutes; ROUNDS=).
+bench-streams: setup  ## Measure streams alone, beside DistributedLog and other logs (a quarter of an hour; ROUNDS=).
+	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python bench/streams.py --rounds $(ROUNDS)
 
 bench-revisions: setup  ## Measure revision BEFORE= and this one in turn (20 s a round; ROUNDS=).

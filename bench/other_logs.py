@@ -35,7 +35,7 @@ def need(library: str, program: str = "", package: str = "") -> None:
     if program and shutil.which(program) is None:
         raise Missing(f"{program} is not installed: {package}")
     if importlib.util.find_spec(library) is None:
-        names = {"nats": "nats-py"}
+        names = {"nats": "nats-py", "confluent_kafka": "confluent-kafka"}
         raise Missing(
             f"its client library is not installed: pip install {names.get(library, library)}"
         )
@@ -261,6 +261,9 @@ class Kafka(OtherLog):
 
     def start(self) -> None:
         need("aiokafka")
+        self.start_broker("log.flush.interval.messages=1")
+
+    def start_broker(self, *settings: str) -> None:
         jars = find_jars(HERE / "peer" / "kafka.xml")
         controller = free_port()
         config = self.directory / "kafka.properties"
@@ -270,9 +273,10 @@ class Kafka(OtherLog):
             f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}\n"
             "controller.listener.names=CONTROLLER\n"
             f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.port}\n"
-            f"log.dirs={self.directory}/log\nlog.flush.interval.messages=1\n"
+            f"log.dirs={self.directory}/log\ngroup.initial.rebalance.delay.ms=0\n"
             "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
             "transaction.state.log.min.isr=1\nauto.create.topics.enable=true\n"
+            + "\n".join(settings)
         )
         java = ["java", "-Xmx1g", "-cp", jars]
         subprocess.run(

@@ -54,17 +54,11 @@ class Revision:
         with self._sources():
             return {**self._appends(), **self._reads(), **self._one_stream()}
 
-    def _processor_s(self) -> float:
-        """Return the processor time that the bookies have taken."""
-        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in self.bookies.pids()]
-        times = [stat.rpartition(")")[2].split()[11:13] for stat in stats]
-        return sum(int(user) + int(system) for user, system in times) / os.sysconf("SC_CLK_TCK")
-
     def _load(self, what: str, count: int, *words: str) -> dict[str, float]:
         """Load the bookies; return the rate, and what an entry costs the bookies."""
-        began_s = self._processor_s()
+        began_s = self.bookies.processes.processor_s()
         done = self.bookies.load(*words, "--count", str(count))
-        cost_us = (self._processor_s() - began_s) / count * 1e6
+        cost_us = (self.bookies.processes.processor_s() - began_s) / count * 1e6
         self._ledger = str(int(done.get("ledger_id", 0)))
         return {f"{what}, entries/s": done["entries_per_s"], f"{what}, us of the bookies": cost_us}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import uvloop
 
 import report
+import single_records
 from other_logs import LOGS, OtherLog
 from quorumbook.streams import Namespace
 from quorumbook.streams.format.records import HEADER_SIZE_BYTES
@@ -55,6 +56,7 @@ class Streams:
         self.work = work
         self.seconds = seconds
         self.own = Own(work / "own")
+        self.single = single_records.SingleRecords(work, self.own)
         self.on_zookeeper: Own | None = None
         self.java: Java | None = None
         self.peer: Peer | None = None
@@ -76,6 +78,7 @@ class Streams:
 
     def start(self) -> None:
         self.own.start()
+        self.single.start()
         try:
             self.java = Java(self.work / "java")
             self.peer = Peer(self.java)
@@ -97,6 +100,7 @@ class Streams:
             )
 
     def stop(self) -> None:
+        self.single.stop()
         for system in [*self.others, self.on_zookeeper, self.peer, self.own]:
             if system is not None:
                 system.stop()
@@ -270,9 +274,11 @@ def write_report(streams: Streams, figures: list[Figure], rounds: int, target: P
     lines += [f"`make bench-streams`, {rounds} alternating rounds.", ""]
     lines += [f"- {line}" for line in [*report.machine(), *streams.notes]]
     lines += ["", *report.table(rows, systems), *report.figure_table(figures)]
+    lines += single_records.lines(streams.single)
     target.mkdir(parents=True, exist_ok=True)
     remarks = (HERE / "stream_remarks.md").read_text()
     (target / "streams.md").write_text("\n".join(lines) + "\n" + remarks)
+    rows += streams.single.scenarios.values()
     raw = {row.title: {"unit": row.unit, **row.values} for row in rows}
     (target / "streams.json").write_text(json.dumps(raw, indent=1) + "\n")
     print("\n".join(lines))
@@ -290,6 +296,7 @@ def main() -> int:
     streams = Streams(work, options.seconds)
     parts: list[Callable[[int], None]] = [
         *(lambda number, size=size: streams.rates(number, size) for size in SIZES),
+        streams.single.measure,
         streams.tails,
         streams.segments,
     ]

@@ -75,6 +75,12 @@ class Processes:
         self.running[name] = process
         return process.pid
 
+    def processor_s(self) -> float:
+        """Return the processor time that all of them have taken."""
+        stats = [Path(f"/proc/{each.pid}/stat").read_text() for each in self.running.values()]
+        times = [stat.rpartition(")")[2].split()[11:13] for stat in stats]
+        return sum(int(user) + int(system) for user, system in times) / os.sysconf("SC_CLK_TCK")
+
     def stop(self, name: str, with_signal: int = signal.SIGTERM) -> None:
         process = self.running.pop(name)
         process.send_signal(with_signal)
