@@ -21,7 +21,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark docs docs-serve
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -116,6 +116,14 @@ simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999).
 limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
 	mkdir -p docs/reports && PYTHONPATH=tests $(BIN)/python -m security.limits.run \
 		--seconds $(SECONDS_EACH) --report docs/reports/limits.md
+
+# Material tells everyone of another site generator; CONTRIBUTING.md says why it is this one.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs: setup  ## Build the site into build/site (half a minute); anything wrong is an error.
+	$(BIN)/python -m mkdocs build --strict
+
+docs-serve: setup  ## Show the site on http://127.0.0.1:8000 while you write.
+	$(BIN)/python -m mkdocs serve
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

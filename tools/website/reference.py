@@ -1,0 +1,137 @@
+"""Pages that are generated from the code: what Python can import, and every error."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import cache
+
+import quorumbook
+from quorumbook.errors import QuorumbookError
+
+#: The public modules, and what each is for.
+MODULES = {
+    "quorumbook": "Ledgers: connect, create, append, read.",
+    "quorumbook.streams": "Streams: logs without an end, cursors, consumer groups, tables.",
+    "quorumbook.streams.transactions": "Many processes append to many streams in one step.",
+    "quorumbook.sync": "The same as `quorumbook`, without asyncio.",
+    "quorumbook.sync.streams": "The same as `quorumbook.streams`, without asyncio.",
+    "quorumbook.testing": "A cluster for your own tests.",
+    "quorumbook.spark": "Ledgers and streams as Spark tables.",
+}
+_ERRORS = {
+    "quorumbook.errors": "Every error of ledgers, bookies and metadata.",
+    "quorumbook.streams.errors": "Every error of streams.",
+}
+
+
+def version() -> str:
+    """Return the version of the package."""
+    return quorumbook.__version__
+
+
+def pages() -> dict[str, str]:
+    """Return the generated pages by their place."""
+    found = {f"reference/api/{name}.md": _module(name) for name in MODULES}
+    found |= {f"reference/api/{name}.md": _error_page(name) for name in _ERRORS}
+    found["reference/index.md"] = _index()
+    return found
+
+
+@cache
+def exported(module: str) -> tuple[str, ...]:
+    """Return the names that a module exports."""
+    return tuple(n for n in importlib.import_module(module).__all__ if not n.startswith("__"))
+
+
+def problems() -> list[str]:
+    """Return exported names, and their public methods, that nothing explains."""
+    found = []
+    for module in MODULES:
+        home = importlib.import_module(module)
+        for name in exported(module):
+            value = getattr(home, name)
+            if not (inspect.isclass(value) or inspect.isfunction(value)):
+                continue
+            if not inspect.getdoc(value):
+                found.append(f"{module}.{name} has no docstring")
+            if inspect.isclass(value):
+                found += [f"{module}.{name}.{each} has no docstring" for each in _bare(value)]
+    return found
+
+
+def _bare(kind: type) -> list[str]:
+    """Return the public methods of a class without a docstring, inherited or not."""
+    return [
+        name
+        for name, value in inspect.getmembers(kind)
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property))
+        and (getattr(value, "__module__", None) or "quorumbook").startswith("quorumbook")
+        and not inspect.getdoc(value)
+    ]
+
+
+def _module(name: str) -> str:
+    lines = [f"# {name}", "", MODULES[name], ""]
+    exports = exported(name)
+    lines += ["```python", f"from {name} import {exports[0]}", "```", ""]
+    lines += ["| name | what it is |", "|---|---|"]
+    home = importlib.import_module(name)
+    for each in exports:
+        summary = _summary(getattr(home, each))
+        lines.append(f"| [`{each}`][{name}.{each}] | {summary} |")
+    for each in exports:
+        lines += ["", f"::: {name}.{each}"]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(value: object) -> str:
+    text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isfunction(value) else ""
+    first = (text or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    return first.replace("``", "`")
+
+
+def errors_of(module: str) -> list[type[QuorumbookError]]:
+    """Return the errors that a module defines, in its order."""
+    home = importlib.import_module(module)
+    return [
+        value
+        for value in vars(home).values()
+        if inspect.isclass(value)
+        and issubclass(value, QuorumbookError)
+        and value.__module__ == module
+    ]
+
+
+def _error_page(name: str) -> str:
+    lines = [
+        f"# {name}", "", _ERRORS[name],
+        "`code` is the result code of the Java client. "
+        "An error is *retriable* where the same call may succeed later.", "",
+        "```python", "from quorumbook.errors import LedgerFencedError", "",
+        "try:", "    await ledger.append(b\"...\")",
+        "except LedgerFencedError:", "    ...  # another client took the ledger over: stop",
+        "```", "",
+    ]  # fmt: skip
+    for kind in errors_of(name):
+        bases = ", ".join(each.__name__ for each in kind.__bases__)
+        retriable = "yes" if kind.retriable else "no"
+        lines += [
+            f"## `{kind.__name__}` {{ #{name}.{kind.__name__} }}", "",
+            (inspect.getdoc(kind) or "").replace("``", "`"), "",
+            f"A kind of `{bases}`. Code {kind.code}. Retriable: {retriable}.", "",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _index() -> str:
+    lines = [
+        "# Reference", "",
+        "Look up a name, a command, an option, an error or a byte.", "",
+        "```python", "import quorumbook", "", 'bk = quorumbook.connect("zk://h1:2181/ledgers")',
+        "```", "", "| module | what it has |", "|---|---|",
+    ]  # fmt: skip
+    for name, words in (MODULES | _ERRORS).items():
+        lines.append(f"| [`{name}`](api/{name}.md) | {words} |")
+    return "\n".join(lines) + "\n"
