@@ -295,10 +295,11 @@ def test_links_between_documents_lead_somewhere():
             assert (path.parent / target).exists(), f"{_name(path)} links to {target}"
 
 
-def test_the_readme_leads_to_every_page_and_contributing_to_every_directory_of_tests():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    pages = [_name(path) for path in sorted((ROOT / "docs").glob("*.md"))]
-    assert [page for page in pages if f"]({page})" not in readme] == []
+def test_the_site_leads_to_every_page_and_contributing_to_every_directory_of_tests():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    docs = ROOT / "docs"
+    pages = [path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))]
+    assert [page for page in pages if f" {page}\n" not in site] == []
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     found = {path.parent.name for path in (ROOT / "tests").glob("*/*test_*.py")}
     assert [name for name in sorted(found) if f"| `tests/{name}/` |" not in contributing] == []
