@@ -70,7 +70,7 @@ def test_a_demo_that_is_kept_goes_on_and_says_how_to_look_at_it_and_stop_it(tmp_
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
-    while json.loads(quorumbook("bookie", "ls", *look[-2:], "-o", "json").out):
+    while json.loads(quorumbook("bookie", "ls", "--registered", *look[-2:], "-o", "json").out):
         time.sleep(0.1)
 
 

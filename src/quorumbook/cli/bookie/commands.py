@@ -14,14 +14,13 @@ from quorumbook.cli.bookie.adoption import adopt, give_back
 from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold, scrub
 from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
 from quorumbook.cli.bookie.recovery_process import auto_recovery
-from quorumbook.cli.bookie.state import READ_ONLY_PATH, can_stop, readonly
+from quorumbook.cli.bookie.state import can_stop, readonly
 from quorumbook.cli.common import Call, ClusterCommand, configure_logging
-from quorumbook.cli.http_client import http_in, look
 from quorumbook.cli.output import FORMATS
 from quorumbook.cli.stopping import stop_wanted
-from quorumbook.errors import ConnectFailedError
 
 if TYPE_CHECKING:
+    from quorumbook.admin.facts.bookies import BookieFacts
     from quorumbook.bookie.server import Bookie
     from quorumbook.config import Settings
 
@@ -137,75 +136,53 @@ def _announce(call: Call, server: Bookie) -> None:
 
 @bookie.command(cls=ClusterCommand)
 @click.option("--disks", is_flag=True, help="Their directories instead: how full, and how fast.")
+@click.option("--registered", is_flag=True, help="Only those that are up; reads no ledgers.")
 @click.pass_obj
-def ls(call: Call, disks: bool) -> None:
-    """List the registered bookies."""
-    rows = call.run(_list(call))
+def ls(call: Call, disks: bool, registered: bool) -> None:
+    """List all bookies: writable, read-only, and those that are down.
+
+    A bookie is down if it is not registered, but has a cookie, or a ledger names it.
+    """
+    bookies = call.run(_list(call, disks=disks, only_registered=registered))
+    empty = "no bookie is registered; `quorumbook bookie run` starts one"
     if disks:
         call.output.rows(
-            [row for bookie in rows for row in _directories_of(bookie)],
+            [row for bookie in bookies for row in _directories_of(bookie)],
             ["bookie_id", "path", "use", "used", "free_bytes", "syncs", "sync_ms_mean", "error"],
-            empty="no bookie is registered; `quorumbook bookie run` starts one",
+            empty=empty,
         )
         return
     call.output.rows(
-        [row | _reasons_of(row) for row in rows],
-        ["bookie_id", "state", "address", "http", "rack", "labels", "reasons"],
-        empty="no bookie is registered; `quorumbook bookie run` starts one",
+        [bookie.row() for bookie in bookies],
+        ["bookie_id", "state", "address", "http", "rack", "labels", "ledgers", "reasons"],
+        empty=empty,
     )
 
 
-def _reasons_of(bookie: dict[str, object]) -> dict[str, object]:
-    """Ask a read-only bookie why it is; one of the peer keeps no reasons."""
-    if bookie["state"] == "writable" or "http" not in bookie:
-        return {}
-    try:
-        found = look(str(bookie["http"]), READ_ONLY_PATH, timeout_s=5.0)
-    except ConnectFailedError as error:
-        return {"reasons": [str(error)]}
-    return {"reasons": found["reasons"]} if found.get("reasons") else {}
+def _directories_of(bookie: BookieFacts) -> list[dict[str, object]]:
+    """Return a bookie's directories; one that does not answer is a row with the reason."""
+    own: dict[str, object] = {"bookie_id": bookie.bookie_id}
+    if bookie.directories:
+        return [own | dict(row) for row in bookie.directories]
+    if bookie.state == "down":
+        return [own | {"error": "it is down"}]
+    no_http = "it serves no HTTP; http.enabled turns that on"
+    return [own | {"error": bookie.error or no_http}]
 
 
-def _directories_of(bookie: dict[str, object]) -> list[dict[str, object]]:
-    """Ask a bookie for its directories; one that does not answer is a row with the reason."""
-    own: dict[str, object] = {"bookie_id": bookie["bookie_id"]}
-    if "http" not in bookie:
-        return [own | {"error": "it serves no HTTP; http.enabled turns that on"}]
-    try:
-        found = look(str(bookie["http"]), "/api/v1/bookie/directories", timeout_s=5.0)
-    except ConnectFailedError as error:
-        return [own | {"error": str(error)}]
-    return [own | row for row in found]
-
-
-async def _list(call: Call) -> list[dict[str, object]]:
+async def _list(call: Call, *, disks: bool, only_registered: bool) -> list[BookieFacts]:
+    from quorumbook.admin.facts.bookies import DOWN, ask_all, known_bookies
+    from quorumbook.admin.facts.cluster import survey
     from quorumbook.env import Env
-    from quorumbook.ledger.placement.labels import labels_of_properties, show_labels
-    from quorumbook.metadata.bookies.racks import RackTable, location_in
-    from quorumbook.metadata.bookies.registration import BookieRegistration
     from quorumbook.metadata.uri import open_store
 
     store = await open_store(call.metadata_uri, Env())
     try:
-        registration = BookieRegistration(store)
-        writable, read_only = await registration.bookies()
-        racks = await RackTable(store).read()
-        rows: list[dict[str, object]] = []
-        for state, bookie_ids in (("writable", writable), ("read-only", read_only)):
-            for bookie_id in sorted(bookie_ids):
-                info = await registration.service_info(bookie_id)
-                row: dict[str, object] = {"bookie_id": bookie_id, "state": state}
-                if (rack := location_in(racks, bookie_id)) is not None:
-                    row["rack"] = rack
-                # A bookie that goes away meanwhile has no places any more.
-                if info is not None:
-                    host, port = info.address(bookie_id)
-                    row["address"] = f"{host}:{port}"
-                    if (http := http_in(info, bookie_id)) is not None:
-                        row["http"] = http
-                    if labels := labels_of_properties(info.properties):
-                        row["labels"] = show_labels(labels)
-                rows.append(row)
-        return rows
+        named = None if only_registered else (await survey(store)).named
+        known = await known_bookies(store, named)
+        for problem in known.damaged:
+            call.note(problem)
+        bookies = [b for b in known.bookies if not (only_registered and b.state == DOWN)]
+        return list(await ask_all(tuple(bookies), disks=disks))
     finally:
         await store.close()

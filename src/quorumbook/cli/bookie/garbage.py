@@ -6,8 +6,9 @@ from urllib.parse import quote
 
 import click
 
+from quorumbook.admin.facts.bookie_http import look
 from quorumbook.cli.common import Call, ClusterCommand
-from quorumbook.cli.http_client import address_of, change, look
+from quorumbook.cli.http_client import address_of, change
 from quorumbook.config import OPTIONS
 
 

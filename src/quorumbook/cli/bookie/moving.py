@@ -174,8 +174,8 @@ async def forget(client: BookKeeper, bookies: Sequence[BookieId]) -> list[Bookie
 
 async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> Callable[[], None]:
     """Have a running bookie take no new ledgers, and say so; return what takes that back."""
+    from quorumbook.admin.facts.bookies import http_of
     from quorumbook.cli.bookie.state import set_read_only
-    from quorumbook.cli.http_client import http_of
     from quorumbook.errors import QuorumbookError
 
     writable, _ = await client.bookies()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import click
 
 from quorumbook.cli.cluster.racks import racks
+from quorumbook.cli.cluster.status import status
 from quorumbook.cli.common import Call, ClusterCommand
 
 
 @click.group()
 def cluster() -> None:
-    """Make a new cluster, and say where its bookies stand."""
+    """Make a new cluster, say how it is, and where its bookies stand."""
 
 
 cluster.add_command(racks)
+cluster.add_command(status, "health")
 
 
 @cluster.command(cls=ClusterCommand)

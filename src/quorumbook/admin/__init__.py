@@ -1,0 +1,6 @@
+"""What an operator looks at: a cluster's health, and who may change what over HTTP.
+
+Rooms, each importing only what stands above it:
+
+facts/    a cluster as it is now: its bookies, its ledgers, what is wrong and what to do about it
+"""
