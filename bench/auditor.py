@@ -70,7 +70,7 @@ async def _make(client: quorumbook.BookKeeper, count: int, at_once: int = 64) ->
     async def work() -> None:
         for _ in left:
             shape = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
-            async with await client.create_ledger(**shape) as writer:
+            async with client.create_ledger(**shape) as writer:
                 await writer.append(b"x" * 100)
 
     await asyncio.gather(*(work() for _ in range(at_once)))

@@ -55,8 +55,8 @@ async def fill(client: quorumbook.BookKeeper, ledgers: int, size_bytes: int) -> 
     payloads = [random.randbytes(ENTRY_BYTES)] * (size_bytes // ledgers // ENTRY_BYTES)
 
     async def one() -> None:
-        async with await client.create_ledger() as ledger:
-            await ledger.append_many(payloads)
+        async with client.create_ledger() as ledger:
+            await ledger.append_batch_nowait(payloads)
 
     for start in range(0, ledgers, 10):
         await asyncio.gather(*(one() for _ in range(start, min(start + 10, ledgers))))

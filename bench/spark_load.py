@@ -52,7 +52,7 @@ def address(uri: str) -> str:
 
 async def bind(uri: str) -> None:
     """Make the place where streams are."""
-    async with await Namespace.open(address(uri), bind=True):
+    async with Namespace.open(address(uri), bind=True):
         pass
 
 
@@ -84,7 +84,7 @@ async def write_ledgers(uri: str, size: int, count: int, ledgers: int = 2) -> li
     payload = os.urandom(size)
     async with quorumbook.connect(uri) as client:
         for _ in range(ledgers):
-            async with await client.create_ledger(max_pending_entries=4096) as writer:
+            async with client.create_ledger(max_pending_entries=4096) as writer:
                 for first in range(0, count // ledgers, _PER_BATCH):
                     due = min(_PER_BATCH, count // ledgers - first)
                     await asyncio.gather(*(writer.append(payload) for _ in range(due)))
@@ -98,7 +98,7 @@ async def write_small_ledgers(uri: str, size: int, count: int, ledgers: int) -> 
     async with quorumbook.connect(uri) as client:
 
         async def write_one(_: int) -> int:
-            async with await client.create_ledger() as writer:
+            async with client.create_ledger() as writer:
                 await asyncio.gather(*(writer.append(payload) for _ in range(count)))
                 return writer.id
 
@@ -111,7 +111,7 @@ async def read_ledgers(uri: str, ids: Sequence[int]) -> float:
     async with quorumbook.connect(uri) as client:
         begin = time.perf_counter()
         for ledger_id in ids:
-            async with await client.open_ledger(ledger_id) as reader:
+            async with client.open_ledger(ledger_id) as reader:
                 async for batch in reader.read_batches():
                     count += len(batch)
         return count / (time.perf_counter() - begin)
@@ -125,7 +125,7 @@ async def write_stream(
     As many calls are under way, each with the records of one entry, as the fastest writers have.
     """
     per_entry = max(1, (64 * 1024 - 64) // (len(payloads[0]) + 20))
-    async with await Namespace.open(address(uri)) as namespace:
+    async with Namespace.open(address(uri)) as namespace:
         await namespace.create_stream(name)
         waiting: list[asyncio.Future[Any]] = []
         begin = time.perf_counter()
@@ -146,14 +146,14 @@ async def write_stream(
 
 async def make_streams(uri: str, prefix: str, count: int) -> None:
     """Make streams without a record."""
-    async with await Namespace.open(address(uri)) as namespace:
+    async with Namespace.open(address(uri)) as namespace:
         for number in range(count):
             await namespace.create_stream(f"{prefix}{number}")
 
 
 async def remove_files(uri: str, stream: str) -> None:
     """Forget that a stream's segments were offloaded, and remove their files."""
-    async with await Namespace.open(address(uri)) as namespace:
+    async with Namespace.open(address(uri)) as namespace:
         found = namespace.stream(stream)
         for segment in await found.segments():
             await moving.remove(
@@ -163,7 +163,7 @@ async def remove_files(uri: str, stream: str) -> None:
 
 async def ledgers_of(uri: str, stream: str) -> str:
     """Return the path of the ledgers that a stream's segments are in."""
-    async with await Namespace.open(address(uri)) as namespace:
+    async with Namespace.open(address(uri)) as namespace:
         segments = await namespace.stream(stream).segments()
         return "ledger:" + ",".join(str(segment.metadata.ledger_id) for segment in segments)
 
@@ -174,7 +174,7 @@ def open_streams(uri: str, prefix: str, count: int) -> Iterator[None]:
 
     async def hold(is_ready: threading.Event, is_over: asyncio.Event) -> None:
         async with (
-            await Namespace.open(address(uri)) as namespace,
+            Namespace.open(address(uri)) as namespace,
             contextlib.AsyncExitStack() as stack,
         ):
             for number in range(count):
@@ -194,7 +194,7 @@ def ticking(uri: str, name: str, period_s: float) -> Iterator[None]:
     """Append the time, in ns since 1970, to a stream again and again."""
 
     async def tick(is_ready: threading.Event, is_over: asyncio.Event) -> None:
-        async with await Namespace.open(address(uri)) as namespace:
+        async with Namespace.open(address(uri)) as namespace:
             await namespace.create_stream(name)
             async with namespace.stream(name).writer(retention_interval_s=0) as writer:
                 while not is_over.is_set():
@@ -324,7 +324,7 @@ def write_by_spark(frame: Any, uri: str, stream: str, count: int) -> float:
 
 async def plan_offload(uri: str, stream: str, directory: Path, delete_lag_s: float = 3600) -> Plan:
     """Plan to move all of a stream into files; bookies keep theirs for some time."""
-    async with await Namespace.open(address(uri)) as namespace:
+    async with Namespace.open(address(uri)) as namespace:
         return await tier.plan_offload(
             namespace, [stream], to=str(directory), older_than_s=0, min_bytes=0,
             delete_lag_s=delete_lag_s,

@@ -84,10 +84,10 @@ def _counted(frame: Any) -> tuple[int, float]:
 async def read_stream(uri: str, name: str) -> tuple[int, float]:
     """Read a stream and do nothing with the records; return how many there are, and seconds."""
     count = 0
-    async with await Namespace.open(load.address(uri)) as namespace:
+    async with Namespace.open(load.address(uri)) as namespace:
         begin = time.perf_counter()
         async with namespace.stream(name).reader(tail=False) as reader:
-            async for batch in reader.batches():
+            async for batch in reader.read_batches():
                 count += len(batch)
         return count, time.perf_counter() - begin
 
@@ -95,7 +95,7 @@ async def read_stream(uri: str, name: str) -> tuple[int, float]:
 async def points_of(uri: str, name: str) -> list[Point]:
     """Return the first record of every row group of a stream's files."""
     found = []
-    async with await Namespace.open(load.address(uri)) as namespace:
+    async with Namespace.open(load.address(uri)) as namespace:
         nodes = TierNodes(namespace.stream(name).context.nodes)
         for number in await nodes.numbers():
             stored = await nodes.read(number)
@@ -112,7 +112,7 @@ async def points_of(uri: str, name: str) -> list[Point]:
 
 async def read_points(uri: str, name: str, points: Sequence[Point]) -> float:
     """Read one record at each place, each with a reader of its own; return seconds."""
-    async with await Namespace.open(load.address(uri)) as namespace:
+    async with Namespace.open(load.address(uri)) as namespace:
         begin = time.perf_counter()
         for point in points:
             start = point.position

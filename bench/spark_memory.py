@@ -66,7 +66,7 @@ def resident() -> dict[str, int]:
 
 async def fill(uri: str, records: int) -> None:
     """Write the stream that is read."""
-    async with await Namespace.open(f"{uri}#/streams", bind=True) as ns:
+    async with Namespace.open(f"{uri}#/streams", bind=True) as ns:
         for name in "in", "out":
             await ns.create_stream(name)
         async with ns.stream("in").writer() as writer:

@@ -64,7 +64,7 @@ async def read(stream: Stream, *, by_record: bool = False, **options: Any) -> fl
             async for _ in reader:
                 count += 1
         else:
-            async for batch in reader.batches():
+            async for batch in reader.read_batches():
                 count += len(list(batch.payloads))
     return count / (time.perf_counter() - start)
 
@@ -138,7 +138,7 @@ async def delays(follower: asyncio.subprocess.Process) -> list[float]:
 
 async def keep_writing(address: str, name: str) -> None:
     """Append at a fixed rate until killed; print the last number that is safe."""
-    async with await Namespace.open(address) as ns:
+    async with Namespace.open(address) as ns:
         writer = await ns.stream(name).writer()
         start, number = time.monotonic(), 0
         while True:
@@ -172,7 +172,7 @@ async def measure_own(
     address: str, name: str, size: int, records: int, batch_bytes: int
 ) -> dict[str, float]:
     """Write a stream and read it, beside its ledgers; return records per second of each."""
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         await ns.create_stream(name, policy=StreamPolicy(roll_bytes=2**31))
         stream = ns.stream(name)
         return {

@@ -239,17 +239,17 @@ def _records(size: int, batch_bytes: int) -> int:
 
 
 async def _takeovers(address: str, prefix: str, times: int, **how: object) -> list[float]:
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         return [await take_over(ns, address, f"{prefix}{n}", **how) for n in range(times)]
 
 
 async def _tail(address: str, name: str, seconds: float) -> list[float]:
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         return await tail(ns, address, name, seconds)
 
 
 async def _small(address: str, name: str) -> dict[str, float]:
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         await ns.create_stream(name)
         stream = ns.stream(name)
         await small_segments(stream, SMALL_SEGMENTS)

@@ -141,7 +141,7 @@ class Node:
 
 async def run(uri: str) -> None:
     """Be a node until standard input ends."""
-    async with await Namespace.open(uri, bind=True) as ns:
+    async with Namespace.open(uri, bind=True) as ns:
         await ns.create_stream(STREAM, exist_ok=True)
         stream = ns.stream(STREAM)
         async with StateMachine(

@@ -228,7 +228,7 @@ def _decoded(value: dict[str, Any]) -> bytes:
 
 async def write(uri: str, path: str) -> None:
     """Carry out what standard input says; print how many transactions there are by now."""
-    async with await Namespace.open(uri, bind=True) as ns:
+    async with Namespace.open(uri, bind=True) as ns:
         await ns.create_stream(STREAM, exist_ok=True)
         copy = Copy(path)
         database = Database(ns.stream(STREAM), copy)
@@ -244,7 +244,7 @@ async def write(uri: str, path: str) -> None:
 
 async def follow(uri: str, path: str) -> None:
     """Keep a replica up to date until the process is stopped."""
-    async with await Namespace.open(uri, bind=True) as ns:
+    async with Namespace.open(uri, bind=True) as ns:
         await ns.create_stream(STREAM, exist_ok=True)
         await Copy(path).follow(ns.stream(STREAM), tail=True)
 

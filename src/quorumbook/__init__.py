@@ -1,9 +1,9 @@
 """Quorumbook: a replicated log store, compatible with Apache BookKeeper 4.18.
 
     async with quorumbook.connect("sqlite:///./data/metadata.db") as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             entry_id = await ledger.append(b"...")
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             async for entry in reader.read():
                 ...
 

@@ -260,7 +260,7 @@ async def prepare(bookie: Bookie) -> None:
     async with bookie.connect() as bk:
         replayed = await bk.create_ledger(**_SHAPE)
         bookie.ledgers[replayed.id] = [payload(replayed.id, n) for n in range(50)]
-        await replayed.append_many(bookie.ledgers[replayed.id])
+        await replayed.append_batch_nowait(bookie.ledgers[replayed.id])
         bookie.kill()
         await replayed.abort()
     bookie.keep()
@@ -318,7 +318,7 @@ async def verify(bookie: Bookie, expected: dict[int, list[bytes]], fault: Fault)
     count = 0
     async with bookie.connect() as bk:
         for ledger_id, entries in expected.items():
-            async with await bk.open_ledger(ledger_id) as reader:
+            async with bk.open_ledger(ledger_id) as reader:
                 found = [entry.payload async for entry in reader.read(0)]
             assert len(found) >= len(entries), (
                 f"{fault}: {len(entries)} of ledger {ledger_id} were acknowledged,"

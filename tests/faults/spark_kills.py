@@ -148,7 +148,7 @@ class Torture:
 
 async def result(uri: str) -> tuple[list[bytes], int, int, int]:
     """Return the stream's rows, its segments, and orphans and ledgers that are left."""
-    async with await Namespace.open(f"{uri}#/streams") as ns:
+    async with Namespace.open(f"{uri}#/streams") as ns:
         async with ns.stream(STREAM).reader(tail=False) as reader:
             found = [record.payload async for record in reader]
         segments = await ns.stream(STREAM).segments()
@@ -159,7 +159,7 @@ async def result(uri: str) -> tuple[list[bytes], int, int, int]:
 
 
 async def prepare(uri: str) -> None:
-    async with await Namespace.open(f"{uri}#/streams", bind=True) as ns:
+    async with Namespace.open(f"{uri}#/streams", bind=True) as ns:
         await ns.create_stream(STREAM)
 
 

@@ -131,8 +131,8 @@ async def test_s76_a_bit_that_flipped_on_one_bookie_is_found_and_mended(auditors
     payloads = [b"payload of entry %04d" % number for number in range(20)]
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as client:
         shape = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
-        async with await client.create_ledger(**shape) as writer:
-            await writer.append_many(payloads)
+        async with client.create_ledger(**shape) as writer:
+            await writer.append_batch_nowait(payloads)
         victim = cluster.bookie_ids[1]
         await cluster.stop(victim)
         flip_on_disk(cluster, 2, payloads[7])

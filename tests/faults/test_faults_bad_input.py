@@ -52,7 +52,7 @@ async def test_a_client_gets_a_typed_error_for_what_it_may_not_do() -> None:
         await ledger.append(b"the writer goes on")
         with pytest.raises(UnauthorizedError):
             await bk.open_ledger(ledger.id, password=b"wrong")
-        async with await bk.open_ledger(ledger.id, password=b"secret") as reader:
+        async with bk.open_ledger(ledger.id, password=b"secret") as reader:
             assert [e.payload async for e in reader.read()] == [b"kept", b"the writer goes on"]
         with pytest.raises(LedgerFencedError):
             await ledger.append(b"too late")
@@ -97,7 +97,7 @@ async def test_with_three_bookies_and_one_killed_adds_go_on_and_nothing_is_lost(
             assert await asyncio.gather(*pending) == list(range(1000))
             assert await ledger.append(b"1000") == 1000
         await ledger.close()
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             payloads = [entry.payload async for entry in reader.read()]
         assert payloads == [b"%d" % number for number in range(1001)]
 

@@ -32,7 +32,7 @@ class Hold:
 
 
 async def read_all(bk: BookKeeper, ledger_id: int) -> list[bytes]:
-    async with await bk.open_ledger(ledger_id) as reader:
+    async with bk.open_ledger(ledger_id) as reader:
         return [entry.payload async for entry in reader.read()]
 
 
@@ -100,13 +100,13 @@ async def test_all_bookies_killed_at_once_under_load_lose_nothing_acknowledged()
                 await ledger.close()
             back = dict(enumerate(await read_all(bk, ledger.id)))
             assert {entry_id: back.get(entry_id) for entry_id in acknowledged} == acknowledged
-            async with await bk.create_ledger() as again:
+            async with bk.create_ledger() as again:
                 await again.append(b"the same client goes on")
 
 
 async def test_a_bookie_that_comes_back_at_another_port_is_found_by_its_id() -> None:
     async with mock_cluster(3) as cluster, cluster.connect(lac_delay_s=0) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"zero")
             moved = cluster.members(ledger)[0]
             bookie_id, old_port = moved.bookie_id, moved.port

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.faults
 
 
 async def write(client) -> int:
-    async with await client.create_ledger() as ledger:
-        await ledger.append_many(PAYLOADS)
+    async with client.create_ledger() as ledger:
+        await ledger.append_batch_nowait(PAYLOADS)
     return ledger.id
 
 

@@ -137,7 +137,7 @@ async def test_a_session_that_ended_while_etcd_was_away_is_told_and_its_bookie_c
 async def test_a_cluster_on_etcd_writes_on_while_etcd_is_away_and_goes_on_afterwards(etcd):
     async with LocalCluster(bookies=4, processes=True) as cluster:
         async with cluster.connect() as bk:
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 await ledger.append(b"before the move")
         await move_cluster(cluster, etcd.uri())
         async with cluster.connect() as bk:
@@ -165,5 +165,5 @@ async def test_a_cluster_on_etcd_writes_on_while_etcd_is_away_and_goes_on_afterw
                 writer.id: [b"%d" % number for number in range(count)],
                 unclosed.id: [b"acknowledged"],
             }.items():
-                async with await bk.open_ledger(ledger_id) as reader:
+                async with bk.open_ledger(ledger_id) as reader:
                     assert [entry.payload async for entry in reader.read()] == payloads

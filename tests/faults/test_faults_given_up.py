@@ -57,6 +57,6 @@ async def test_r22_a_ledger_that_all_bookies_lost_the_end_of_is_given_up_on_an_o
             done = await asyncio.to_thread(_recover, uri, writer.id, "--accept-loss", "--yes")
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["given_up_from"] == 9
-            async with await reading.open_ledger(writer.id) as reader:
+            async with reading.open_ledger(writer.id) as reader:
                 payloads = [entry.payload async for entry in reader.read(0)]
             assert payloads == [b"entry number %d" % number for number in range(9)]

@@ -91,7 +91,7 @@ async def test_r22_r23_bookies_killed_in_the_middle_of_journal_writes_doubt_noth
                     await cluster.restart(victim)
                 assert _doubted(tmp_path) == 0, f"round {number}: a kill was taken for damage"
                 for load in loads:
-                    async with await reading.open_ledger(load.writer.id) as reader:
+                    async with reading.open_ledger(load.writer.id) as reader:
                         assert reader.last_add_confirmed >= load.last_acknowledged
                         async for entry in reader.read(0):
                             assert entry.payload == load.payload(entry.entry_id)

@@ -59,8 +59,8 @@ async def test_r27_s58_lost_packets_to_zookeeper_delete_no_live_ledger(zookeeper
         ):
             ledgers = []
             for _ in range(LEDGERS):
-                async with await bk.create_ledger() as ledger:
-                    await ledger.append_many(PAYLOADS)
+                async with bk.create_ledger() as ledger:
+                    await ledger.append_batch_nowait(PAYLOADS)
                 ledgers.append(ledger.id)
             lossy = proxy.on_request = Lossy()
             proxy.cut()

@@ -48,10 +48,10 @@ def command(cluster, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 async def fill(client) -> list[int]:
     async def one(number: int) -> int:
         shape = (3, 2) if number % 3 else (3, 3)
-        async with await client.create_ledger(
+        async with client.create_ledger(
             ensemble_size=shape[0], write_quorum_size=shape[1], ack_quorum_size=2
         ) as ledger:
-            await ledger.append_many(PAYLOADS)
+            await ledger.append_batch_nowait(PAYLOADS)
         return ledger.id
 
     return list(await asyncio.gather(*(one(number) for number in range(LEDGERS))))

@@ -235,7 +235,7 @@ async def test_adds_go_on_while_zookeeper_is_away_and_everything_is_there_afterw
             await writer.append(b"%d" % number)
         await restart(own_zookeeper)
         await insist(writer.close)
-        async with await bk.open_ledger(writer.id) as reader:
+        async with bk.open_ledger(writer.id) as reader:
             assert reader.last_add_confirmed == 100
         store = await open_store(cluster.metadata_uri)
         await all_registered(store, frozenset(cluster.bookie_ids))

@@ -10,7 +10,7 @@ from quorumbook.streams import Namespace
 
 
 async def write(address: str, name: str, session_timeout_s: float) -> None:
-    async with await Namespace.open(
+    async with Namespace.open(
         address, client_id="doomed", session_timeout_s=session_timeout_s
     ) as ns:
         writer = await ns.stream(name).writer()

@@ -20,7 +20,7 @@ async def write(uri: str) -> None:
         while True:
             group = [payload("killed", count + i, 100) for i in range(_GROUP)]
             count += _GROUP
-            await writer.append_many(group)
+            await writer.append_batch_nowait(group)
             print(writer.last_add_confirmed, flush=True)
 
 

@@ -349,7 +349,7 @@ class OwnSide:
             password=shape.password.encode(),
             digest_type=shape.digest,
             custom_metadata={key: value.encode() for key, value in shape.custom.items()},
-            writer_chosen_ids=adv,
+            explicit_entry_ids=adv,
             deferred_sync=deferred_sync,
             ledger_id=ledger_id,
         )

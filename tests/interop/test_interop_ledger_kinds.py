@@ -50,7 +50,7 @@ async def test_chosen_ids_and_a_wide_ledger_id_on_the_peers_bookies(own, connect
     bk, uri = own
     java = await connect("java-v2", uri)
     ledger_id = 2**33 + 3
-    ledger = await bk.create_ledger(password=PASSWORD, ledger_id=ledger_id, writer_chosen_ids=True)
+    ledger = await bk.create_ledger(password=PASSWORD, ledger_id=ledger_id, explicit_entry_ids=True)
     order = [3, 1, 0, 4, 2]
     await asyncio.gather(*(ledger.append_at(i, payload("chosen", i, SIZES[i])) for i in order))
     await ledger.close()
@@ -71,7 +71,7 @@ async def test_reads_with_limits_one_by_one_and_of_one_bookie_on_the_peers_booki
     for options in ({}, {"batch_reads": False}, {"sticky_reads": True}):
         async with (
             quorumbook.connect(uri, **options) as client,
-            await client.open_ledger(written.id, password=PASSWORD) as reader,
+            client.open_ledger(written.id, password=PASSWORD) as reader,
         ):
             got = [seen(entry.entry_id, entry.payload) async for entry in reader.read()]
             assert got == wanted
@@ -87,7 +87,7 @@ async def test_a_tail_believes_the_explicit_last_add_confirmed_of_the_peers_writ
     bk, uri = own
     java = await connect("java-v3", uri, explicitLacInterval=50)
     written = await java.create(SHAPE)
-    async with await bk.open_ledger(written.id, password=PASSWORD, recover=False) as reader:
+    async with bk.open_ledger(written.id, password=PASSWORD, recover=False) as reader:
         got = []
 
         async def tail() -> None:

@@ -53,7 +53,7 @@ async def namespace(cluster_of: Callable[[str], Awaitable[Cluster]]) -> AsyncIte
     cluster = await cluster_of("mixed")
     path = address(cluster).rpartition("/")[2]
     await Namespace.bind(f"{cluster.uri}#/{path}", exist_ok=True)
-    async with await Namespace.open(address(cluster), client_id="own") as opened:
+    async with Namespace.open(address(cluster), client_id="own") as opened:
         yield opened
 
 

@@ -84,7 +84,7 @@ async def both(zookeeper: ZooKeeperServer, peer: Peer) -> AsyncIterator[Both]:
     metadata = f"zk://{zookeeper.address}{root}/ledgers"
     async with LocalCluster(bookies=3, metadata_uri=metadata) as cluster:
         address = f"{cluster.metadata_uri}#{root}/messaging"
-        async with await Namespace.open(address, bind=True) as ns:
+        async with Namespace.open(address, bind=True) as ns:
             both = Both(ns, f"distributedlog://{zookeeper.address}{root}/messaging", peer)
             yield both
             await both.side().call("close_namespaces")

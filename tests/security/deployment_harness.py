@@ -48,9 +48,9 @@ async def is_used_by(uri: str, tls: TlsOptions, ensemble_size: int) -> None:
     """Write and read a ledger, as a program with a certificate of the right role."""
     shape = dict.fromkeys(("ensemble_size", "write_quorum_size", "ack_quorum_size"), ensemble_size)
     async with quorumbook.connect(uri, tls=tls) as client:
-        async with await client.create_ledger(**shape) as writer:
+        async with client.create_ledger(**shape) as writer:
             await writer.append(b"mine")
-        async with await client.open_ledger(writer.id) as reader:
+        async with client.open_ledger(writer.id) as reader:
             assert [entry.payload async for entry in reader.read()] == [b"mine"]
 
 
@@ -87,7 +87,7 @@ async def is_refused(uri: str, tls: TlsOptions | None, who: str) -> None:
     """Reach the metadata store as a friend does, but no bookie."""
     async with quorumbook.connect(uri, tls=tls, operation_timeout_s=5) as client:
         with pytest.raises(QuorumbookError):
-            async with await client.create_ledger(**SOLO) as writer:
+            async with client.create_ledger(**SOLO) as writer:
                 await writer.append(who.encode())
 
 

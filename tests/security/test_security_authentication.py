@@ -88,9 +88,9 @@ async def test_a_plug_in_of_ones_own_lets_our_client_in_over_both_protocols(
     for served, used in (({}, {}), ({"tls": bookie_tls(ca, good)}, {"tls": client_tls(ca)})):
         async with secure_cluster(tmp_path, **TOYS["served"], **served) as cluster:
             async with cluster.connect(**TOYS["used"], **used) as bk:
-                async with await bk.create_ledger(**SOLO) as ledger:
+                async with bk.create_ledger(**SOLO) as ledger:
                     assert await ledger.append(b"x") == 0  # v2
-                async with await bk.open_ledger(ledger.id) as reader:  # v3
+                async with bk.open_ledger(ledger.id) as reader:  # v3
                     assert [bytes(e.payload) async for e in reader.read()] == [b"x"]
 
 
@@ -193,7 +193,7 @@ async def test_a_certificates_role_lets_in_who_has_one_that_is_listed(
             used = {"tls": client_tls(ca, ca.issue("client", unit=unit)), "quarantine_s": 0}
             async with cluster.connect(**used) as bk:
                 if is_in:
-                    async with await bk.create_ledger(**SOLO) as ledger:
+                    async with bk.create_ledger(**SOLO) as ledger:
                         assert await ledger.append(b"x") == 0, unit
                 else:
                     with pytest.raises(SecurityError, match="another role in our certificate"):
@@ -373,7 +373,7 @@ async def test_many_at_the_door_do_not_stop_who_is_inside(tmp_path: Any) -> None
         for raw in crowd:
             raw.send(add_frames(9, 50))
         async with cluster.connect(**TOYS["used"]) as bk, asyncio.timeout(PATIENCE_S):
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
         await until(lambda: cluster.bookie.metrics.requests_refused >= 50)
         for raw in crowd:

@@ -59,7 +59,7 @@ async def test_no_answer_over_http_and_no_log_of_it_has_a_secret(
     served = {**auth, "http": HttpOptions(token_file=str(files["token"]))}
     said = []
     async with secure_cluster(tmp_path, **served) as cluster, cluster.connect(**auth) as bk:
-        async with await bk.create_ledger(**SOLO, password=PASSWORD.encode()) as ledger:
+        async with bk.create_ledger(**SOLO, password=PASSWORD.encode()) as ledger:
             await ledger.append(b"x")
         store = await open_store(cluster.uri)
         recovery = recovery_pages.RecoveryPages(store)

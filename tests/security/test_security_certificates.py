@@ -127,7 +127,7 @@ async def test_a_revoked_certificate_is_refused_and_others_of_its_issuer_are_not
                 await bk.create_ledger(**SOLO)
     async with secure_cluster(tmp_path, tls=bookie_tls(ca, good)) as cluster:
         async with cluster.connect(tls=tls) as bk:
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
 
 
@@ -193,7 +193,7 @@ async def test_a_client_with_a_wrong_certificate_is_refused(
                 await bk.create_ledger(**SOLO)
         assert cluster.bookie.metrics.connections_unauthorized >= 1
         async with cluster.connect(tls=client_tls(ca, good)) as bk:
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
 
 
@@ -212,7 +212,7 @@ async def test_a_chain_with_an_intermediate_and_a_name_works(ca: Authority, tmp_
     issued = ca.below("Below").issue("long", dns=["*.example", "localhost"])
     async with secure_cluster(tmp_path, host="localhost", tls=bookie_tls(ca, issued)) as cluster:
         async with cluster.connect(tls=client_tls(ca)) as bk:
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
 
 
@@ -222,7 +222,7 @@ async def test_the_host_name_check_can_be_turned_off_and_the_issuer_still_counts
     elsewhere = ca.issue("elsewhere", dns=["elsewhere.example"])
     async with secure_cluster(tmp_path, tls=bookie_tls(ca, elsewhere)) as cluster:
         async with cluster.connect(tls=client_tls(ca, verify_host=False)) as bk:
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
         stranger = Authority(ca.directory, "Another CA")
         async with cluster.connect(tls=client_tls(stranger, verify_host=False)) as bk:

@@ -39,7 +39,7 @@ async def test_a_new_ledger_gets_an_id_of_which_no_bookie_knows_anything(
         taken = range(5)
         for ledger_id in taken:
             await stranger.ask(CLAIMS[claim](ledger_id))
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             assert ledger.id not in taken
             assert await ledger.append(b"x") == 0
         assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == [ledger.id]
@@ -91,7 +91,7 @@ async def test_a_refused_key_shuts_no_bookie_out(tmp_path: Any) -> None:
         with pytest.raises(UnauthorizedError):
             await ledger.append(b"x")
         assert not bk._context.bookies.quarantined
-        async with await bk.create_ledger(**SOLO) as other:
+        async with bk.create_ledger(**SOLO) as other:
             assert await other.append(b"x") == 0
         stranger.close()
 

@@ -38,9 +38,9 @@ def by_ticket(settings: str) -> dict[str, str]:
 
 async def write_and_read(cluster: Any, **options: Any) -> None:
     async with cluster.connect(**options) as bk:
-        async with await bk.create_ledger(**SOLO) as ledger:
+        async with bk.create_ledger(**SOLO) as ledger:
             assert await ledger.append(b"x") == 0
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert [entry.payload async for entry in reader.read(0, 0)] == [b"x"]
 
 
@@ -80,7 +80,7 @@ async def test_the_log_names_who_begins_and_who_fences_a_ledger(
     ):
         ledger = await writing.create_ledger(**SOLO)
         await ledger.append(b"x")
-        async with await recovering.open_ledger(ledger.id):
+        async with recovering.open_ledger(ledger.id):
             pass
     assert f"ledger {ledger.id} is begun by one at 127.0.0.1:" in caplog.text
     assert f"ledger {ledger.id} is fenced by two at 127.0.0.1:" in caplog.text

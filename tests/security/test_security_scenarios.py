@@ -165,7 +165,7 @@ async def test_s97_a_bookie_that_requires_tls_does_nothing_in_the_clear(
         for operation in bookie.metrics.operations.values():
             assert operation.succeeded.count == operation.failed.count == 0
         async with cluster.connect(tls=client_tls(ca)) as bk:
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
 
 
@@ -185,9 +185,9 @@ async def test_a_bookie_that_merely_offers_tls_serves_both(
     async with secure_cluster(tmp_path, tls=bookie_tls(ca, good)) as cluster:
         for tls in (None, client_tls(ca)):
             async with cluster.connect(tls=tls) as bk:
-                async with await bk.create_ledger(**SOLO) as ledger:
+                async with bk.create_ledger(**SOLO) as ledger:
                     assert await ledger.append(b"x") == 0
-                async with await bk.open_ledger(ledger.id) as reader:
+                async with bk.open_ledger(ledger.id) as reader:
                     assert [bytes(e.payload) async for e in reader.read()] == [b"x"]
 
 
@@ -292,7 +292,7 @@ async def test_s99_keys_and_secrets_are_in_no_log_repr_message_or_metric(
             said += [repr(bk), repr(bk.options), repr(ledger), repr(ledger.metadata)]
             said += await heard_of(bk.open_ledger(ledger.id, password=b"not the password"))
             async with cluster.connect(**mine, auth_settings=ours) as second:
-                async with await second.open_ledger(ledger.id, password=password):
+                async with second.open_ledger(ledger.id, password=password):
                     pass
             said += await heard_of(ledger.append(b"y"))
             # A wrong key on the wire: the peer logs it, and the right one.
@@ -465,7 +465,7 @@ async def test_a_clients_new_certificate_is_used_without_a_restart(
             with pytest.raises(SecurityError, match="our certificate has expired"):
                 await bk.create_ledger(**SOLO)
             ca.issue("mine")
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
 
 

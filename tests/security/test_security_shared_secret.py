@@ -38,7 +38,7 @@ async def test_a_shared_secret_lets_in_who_knows_it(tmp_path: Any) -> None:
             used = {"auth_plugin": "shared-secret", "auth_settings": ours, "quarantine_s": 0}
             async with cluster.connect(**used) as bk:
                 if is_in:
-                    async with await bk.create_ledger(**SOLO) as ledger:
+                    async with bk.create_ledger(**SOLO) as ledger:
                         assert await ledger.append(b"x") == 0
                 else:
                     with pytest.raises(SecurityError, match="does not know the secret of"):
@@ -116,7 +116,7 @@ async def test_a_secret_that_was_changed_counts_without_a_restart(tmp_path: Any)
         return True
 
     async with secure_cluster(tmp_path, **served) as cluster, cluster.connect(**used) as kept:
-        async with await kept.create_ledger(**SOLO) as ledger:
+        async with kept.create_ledger(**SOLO) as ledger:
             await ledger.append(b"x")
             secret_file(tmp_path, "theirs", "ann:" + "b" * 17)
             assert not await is_let_in()

@@ -79,7 +79,7 @@ async def test_idle_strangers_take_no_descriptor_that_the_storage_needs(
         # Who comes now finds a place as well, and every entry log can be opened.
         async with (
             quorumbook.connect(uri, **options) as late,
-            await late.open_ledger(writer.id) as reader,
+            late.open_ledger(writer.id) as reader,
         ):
             assert len([entry async for entry in reader.read()]) == 401
     log = (tmp_path / "bookie.log").read_text()

@@ -236,7 +236,7 @@ async def test_s84_a_reader_that_never_reads_is_cut_under_tls_too(
         await until(lambda: cluster.bookie.metrics.connections_slow == 1)
         raw.close()
         async with cluster.connect(tls=client_tls(ca)) as bk:
-            async with await bk.create_ledger(**SOLO) as ledger:
+            async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"others go on") == 0
 
 

@@ -41,13 +41,15 @@ def payload_of(number: int) -> bytes:
 async def write(cluster: Cluster, tls: Any, count: int) -> int:
     """Append ``count`` entries, many in flight; return the ledger's id."""
     async with cluster.connect(tls=tls, max_pending_entries=_AT_ONCE) as bk:
-        async with await bk.create_ledger(
+        async with bk.create_ledger(
             ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
         ) as ledger:
             under_way: list[asyncio.Future[range]] = []
             for first in range(0, count, _AT_ONCE // 4):
                 many = range(first, min(first + _AT_ONCE // 4, count))
-                under_way.append(ledger.append_many([payload_of(number) for number in many]))
+                under_way.append(
+                    ledger.append_batch_nowait([payload_of(number) for number in many])
+                )
                 if len(under_way) == 4:
                     await under_way.pop(0)
             await asyncio.gather(*under_way)
@@ -58,7 +60,7 @@ async def compare(cluster: Cluster, tls: Any, ledger_id: int, count: int) -> int
     """Read everything and compare it; return how many entries were right."""
     right = 0
     async with cluster.connect(tls=tls) as bk:
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             assert reader.last_add_confirmed == count - 1
             async for entry in reader.read(first=0):
                 assert entry.entry_id == right

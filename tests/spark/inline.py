@@ -42,7 +42,7 @@ def run_inline(cluster, make_plan, conclude, *, namespace=None):
             if namespace is None:
                 return await make_plan(client)
             address = f"{cluster.metadata_uri}#{namespace}"
-            async with await Namespace.open(address, client=client) as opened:
+            async with Namespace.open(address, client=client) as opened:
                 return await make_plan(opened)
 
     plan = asyncio.run(planned())

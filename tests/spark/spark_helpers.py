@@ -183,7 +183,7 @@ def in_namespace(cluster: LocalCluster, path: str, work: Any, *, bind: bool = Fa
 
     async def run() -> Any:
         address = f"{cluster.metadata_uri}#{path}"
-        async with await Namespace.open(address, bind=bind) as namespace:
+        async with Namespace.open(address, bind=bind) as namespace:
             return await work(namespace)
 
     return asyncio.run(run())

@@ -33,7 +33,7 @@ def path(cluster):
 
 def in_namespace(cluster, path, work):
     async def run():
-        async with await Namespace.open(f"{cluster.metadata_uri}#{path}") as namespace:
+        async with Namespace.open(f"{cluster.metadata_uri}#{path}") as namespace:
             return await work(namespace)
 
     return asyncio.run(run())

@@ -32,7 +32,7 @@ def stream(cluster):
 
     async def write():
         address = f"{cluster.metadata_uri}#/exported"
-        async with await Namespace.open(address, bind=True) as namespace:
+        async with Namespace.open(address, bind=True) as namespace:
             await namespace.create_stream(name)
             for half in (RECORDS[:20], RECORDS[20:]):
                 async with namespace.stream(name).writer() as writer:

@@ -20,7 +20,7 @@ ROOT = "/orphaned"
 
 def with_namespace(cluster, work):
     async def run():
-        async with await Namespace.open(f"{cluster.metadata_uri}#/orphans", bind=True) as namespace:
+        async with Namespace.open(f"{cluster.metadata_uri}#/orphans", bind=True) as namespace:
             return await work(namespace)
 
     return asyncio.run(run())

@@ -47,7 +47,7 @@ def run(cluster, tmp_path):
 
 def read(cluster, name):
     async def records():
-        async with await Namespace.open(f"{cluster.metadata_uri}#/ingested") as namespace:
+        async with Namespace.open(f"{cluster.metadata_uri}#/ingested") as namespace:
             async with namespace.stream(name).reader(tail=False) as reader:
                 return [(record.key, record.payload) async for record in reader]
 

@@ -34,7 +34,7 @@ def own_cluster():
 
 def with_namespace(cluster, work):
     async def run():
-        async with await Namespace.open(f"{cluster.metadata_uri}#/checked", bind=True) as namespace:
+        async with Namespace.open(f"{cluster.metadata_uri}#/checked", bind=True) as namespace:
             return await work(namespace)
 
     return asyncio.run(run())
@@ -167,7 +167,7 @@ async def spoil(namespace: Namespace, ids: list[int]) -> tuple[int, int, int]:
         "application": b"quorumbook", "component": b"stream", "namespace": b"/checked",
         "stream": b"spoilt",
     }  # fmt: skip
-    async with await client.create_ledger(custom_metadata=custom) as writer:
+    async with client.create_ledger(custom_metadata=custom) as writer:
         pass
     second = (await namespace.stream("spoilt").segments())[1].metadata
     other = await client.ledger_metadata(writer.id)
@@ -179,7 +179,7 @@ async def spoil(namespace: Namespace, ids: list[int]) -> tuple[int, int, int]:
     await store.set(TreePaths(store.ledgers_root).underreplicated(987653), b"damaged")
     queue.close()
     ledgers = LedgerManager(store)
-    async with await client.create_ledger() as broken:
+    async with client.create_ledger() as broken:
         pass
     metadata, version = await ledgers.read(broken.id)
     ensemble = ("gone:1", "gone:1", *metadata.ensemble[2:])

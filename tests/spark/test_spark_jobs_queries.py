@@ -23,7 +23,7 @@ class World:
 
     def write(self, name, payloads):
         async def work():
-            async with await Namespace.open(f"{self.cluster.metadata_uri}#{PATH}") as namespace:
+            async with Namespace.open(f"{self.cluster.metadata_uri}#{PATH}") as namespace:
                 if not await namespace.stream(name).context.nodes.exists():
                     await namespace.create_stream(name)
                 async with namespace.stream(name).writer() as writer:
@@ -33,7 +33,7 @@ class World:
 
     def read(self, name):
         async def work():
-            async with await Namespace.open(f"{self.cluster.metadata_uri}#{PATH}") as namespace:
+            async with Namespace.open(f"{self.cluster.metadata_uri}#{PATH}") as namespace:
                 async with namespace.stream(name).reader(tail=False) as reader:
                     return [record.payload async for record in reader]
 

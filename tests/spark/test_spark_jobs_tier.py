@@ -115,7 +115,7 @@ def test_a_flipped_bit_in_what_says_a_files_version_is_a_finding(cluster, tmp_pa
         )  # fmt: skip
 
     async def work():
-        async with await Namespace.open(f"{cluster.metadata_uri}#{path}") as namespace:
+        async with Namespace.open(f"{cluster.metadata_uri}#{path}") as namespace:
             await write(namespace)
 
     asyncio.run(work())

@@ -68,7 +68,7 @@ class World:
     def run(self, side, work):
         async def run():
             address = f"{self.sides[side].metadata_uri}#{self.path}"
-            async with await Namespace.open(address) as namespace:
+            async with Namespace.open(address) as namespace:
                 return await work(namespace)
 
         return asyncio.run(run())

@@ -90,7 +90,7 @@ def test_an_executor_a_bookie_and_the_driver_die_in_batches_and_each_row_is_ther
     address = f"{cluster.metadata_uri}#{namespace}"
 
     async def prepare() -> None:
-        async with await Namespace.open(address, bind=True) as ns:
+        async with Namespace.open(address, bind=True) as ns:
             for name in "in", "out":
                 await ns.create_stream(name)
             async with ns.stream("in").writer() as writer:
@@ -98,7 +98,7 @@ def test_an_executor_a_bookie_and_the_driver_die_in_batches_and_each_row_is_ther
                     await writer.append_batch(rows()[first : first + spark_copy.ROWS])
 
     async def look() -> tuple[list[bytes], set[int]]:
-        async with await Namespace.open(address) as ns:
+        async with Namespace.open(address) as ns:
             async with ns.stream("out").reader(tail=False) as reader:
                 found = [record.payload async for record in reader]
             await collect_orphans(Place(ns.client, ns, attempt_ttl_s=0))

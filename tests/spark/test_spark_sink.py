@@ -42,7 +42,7 @@ class World:
 
     def run(self, work: Any) -> Any:
         async def run() -> Any:
-            async with await Namespace.open(f"{self.uri}#{self.path}") as namespace:
+            async with Namespace.open(f"{self.uri}#{self.path}") as namespace:
                 return await work(namespace)
 
         return asyncio.run(run())
@@ -74,9 +74,9 @@ class World:
             "streaming.sql.batchId": str(batch),
         }  # fmt: skip
         self.be_task(part, attempt, **told)
-        return pickle.loads(pickle.dumps(self.sink().write(self.batches(rows, stream))))
+        return pickle.loads(pickle.dumps(self.sink().write(self.read_batches(rows, stream))))
 
-    def batches(self, rows: Sequence[bytes], stream: str) -> Iterator[pa.RecordBatch]:
+    def read_batches(self, rows: Sequence[bytes], stream: str) -> Iterator[pa.RecordBatch]:
         for row in rows:
             yield pa.RecordBatch.from_pydict({"stream": [stream], "value": [row]})
 
@@ -209,7 +209,7 @@ def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(world: World)
     sink = world.batch_sink()
     for part in range(2):
         world.be_task(part)
-        pickle.loads(pickle.dumps(sink)).write(world.batches([b"%d" % part], "s"))
+        pickle.loads(pickle.dumps(sink)).write(world.read_batches([b"%d" % part], "s"))
     assert len(world.unreferenced()) == 2
     pickle.loads(pickle.dumps(sink)).abort([None, None])
     assert (world.rows(), world.unreferenced()) == ([], set())
@@ -218,7 +218,7 @@ def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(world: World)
     assert world.run(lambda ns: ns.store.children(transactions)) == []
     world.be_task(0)
     with pytest.raises(TransactionLostError):
-        sink.write(world.batches([b"late"], "s"))
+        sink.write(world.read_batches([b"late"], "s"))
     assert world.unreferenced() == set()
 
 

@@ -446,7 +446,7 @@ def test_ledgers_that_are_not_selected_any_more_are_refused_or_left_out(query, c
     with cluster.connect() as client:
         open_ones = [client.create_ledger() for _ in range(2)]
         for writer in open_ones:
-            writer.append_many([b"0", b"1"])
+            writer.append_batch_nowait([b"0", b"1"])
         first, second = (writer.id for writer in open_ones)
         both = query(f"ledger:{first},{second}", **EARLIEST)
         both.step()
@@ -455,7 +455,7 @@ def test_ledgers_that_are_not_selected_any_more_are_refused_or_left_out(query, c
             one.step()
         one = query(f"ledger:{second}", checkpoint=both.checkpoint, dropUnselected="true")
         for writer in open_ones:
-            writer.append_many([b"2", b"3"])
+            writer.append_batch_nowait([b"2", b"3"])
             writer.close()
         assert {row["ledger_id"] for row in one.drain()} == {second}
 

@@ -25,7 +25,7 @@ class Streams:
     def run(self, work: Any) -> Any:
         async def call() -> Any:
             address = f"{self._cluster.metadata_uri}#/streams"
-            async with await Namespace.open(address) as namespace:
+            async with Namespace.open(address) as namespace:
                 return await work(namespace)
 
         return asyncio.run(call())

@@ -56,7 +56,7 @@ class World:
 
     def with_namespace(self, work: Any) -> Any:
         async def call() -> Any:
-            async with await Namespace.open(self.address) as namespace:
+            async with Namespace.open(self.address) as namespace:
                 return await work(namespace)
 
         return asyncio.run(call())

@@ -43,12 +43,12 @@ def standing_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 async def ns(cluster: LocalCluster) -> AsyncIterator[Namespace]:
     """A namespace with a client of its own."""
     address = f"{cluster.metadata_uri}#/messaging/test-{next(_numbers)}"
-    async with await Namespace.open(address, bind=True, client_id="test") as made:
+    async with Namespace.open(address, bind=True, client_id="test") as made:
         yield made
 
 
 @pytest.fixture
 async def other(cluster: LocalCluster, ns: Namespace) -> AsyncIterator[Namespace]:
     """The same namespace as another process sees it."""
-    async with await Namespace.open(f"{cluster.metadata_uri}#{ns.path}") as made:
+    async with Namespace.open(f"{cluster.metadata_uri}#{ns.path}") as made:
         yield made

@@ -72,7 +72,7 @@ async def measure(address: str, segments: int) -> dict[str, Figure]:
 
         async def read(start: object, expected: int, count: int) -> None:
             async with stream.reader(start, tail=False) as reader:
-                async for batch in reader.batches():
+                async for batch in reader.read_batches():
                     for record in batch:
                         assert int(record.payload) == record.sequence_id == expected
                         expected += 1
@@ -118,7 +118,7 @@ async def find_all(measuring: Measuring, middle: int) -> None:
     """Find one record by all that it has."""
     stream = measuring.stream
     async with stream.reader(SequenceId(middle), tail=False) as reader:
-        batch = await anext(reader.batches())
+        batch = await anext(reader.read_batches())
     assert batch.first_sequence_id == middle
     assert batch.appended_at_ms is not None
     when = datetime.fromtimestamp(batch.appended_at_ms / 1000, UTC)

@@ -208,7 +208,7 @@ async def test_who_asks_for_more_is_done_with_what_came_before(
             while await position() != 7:
                 await asyncio.sleep(0.01)
     async with stream.reader(cursor="c") as reader:
-        async for batch in reader.batches():
+        async for batch in reader.read_batches():
             if batch.last_sequence_id == 13:
                 break
         await reader.commit()

@@ -43,7 +43,7 @@ async def test_what_is_carried_is_in_a_record_that_others_skip(ns: Namespace) ->
     async with stream.writer() as writer:
         await writer.append(b"\0BKX\x01 looks like ours", key=b"k")
     (segment,) = await stream.segments()
-    async with await ns.client.open_ledger(segment.metadata.ledger_id) as ledger:
+    async with ns.client.open_ledger(segment.metadata.ledger_id) as ledger:
         note, record = decode_records(decode_entry((await ledger.read_entry(0)).payload))
     assert note.flags == CONTROL
     assert (record.flags, record.payload) == (0, b"\0BKX\x01 looks like ours")

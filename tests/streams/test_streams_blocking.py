@@ -149,7 +149,7 @@ def test_records_are_handed_out_once_however_they_are_asked_for(ns: Namespace) -
             got += reader.read(1000, 3)
             assert len(got) == 8
             assert not reader.caught_up
-            batches = reader.batches()
+            batches = reader.read_batches()
             got += [*next(batches), *next(batches)]
             got += [next(reader) for _ in range(5)]
             got += reader.read(1000)
@@ -168,7 +168,7 @@ def test_gaps_and_control_records_without_an_event_loop(ns: Namespace) -> None:
     ns.client.delete_ledger(stream.segments()[1].metadata.ledger_id)
     for read in (
         list,
-        lambda reader: [each for batch in reader.batches() for each in batch],
+        lambda reader: [each for batch in reader.read_batches() for each in batch],
         lambda reader: [*reader.read(3, wait_s=None), *reader.read(wait_s=None)],
         lambda reader: [next(reader), next(reader), next(reader), *reader.read(wait_s=None)],
     ):
@@ -297,7 +297,7 @@ def test_reading_by_a_cursor_without_an_event_loop(ns: Namespace) -> None:
     cursor.nack(stream.get(SequenceId(5)))
     cursor.ack(stream.get(SequenceId(7)))
     with stream.reader(cursor="c", tail=False) as reader:
-        got = [each for batch in reader.batches() for each in batch]
+        got = [each for batch in reader.read_batches() for each in batch]
     assert [each.sequence_id for each in got] == [3, 4, 5, 6, 8, 9]
     cursor.take("me")
     assert cursor.owner == "me"

@@ -43,7 +43,7 @@ async def process(cluster: LocalCluster, ns: Namespace) -> AsyncIterator[tuple[N
     """Open the namespace as a process with a clock of its own."""
     clock = Clock()
     address = f"{cluster.metadata_uri}#{ns.path}"
-    async with await Namespace.open(address, env=Env(clock=clock)) as own:
+    async with Namespace.open(address, env=Env(clock=clock)) as own:
         yield own, clock
 
 
@@ -133,7 +133,7 @@ async def test_the_first_record_of_a_time_or_later_is_found_although_clocks_jump
     stream = ns.stream("s")
     times: list[tuple[int, Position]] = []
     async with stream.reader(tail=False) as reader:
-        async for batch in reader.batches():
+        async for batch in reader.read_batches():
             assert batch.appended_at_ms is not None
             times += [(batch.appended_at_ms, batch.first_position)]
     assert len(times) == 14

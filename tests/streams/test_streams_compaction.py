@@ -179,7 +179,7 @@ async def test_a_stream_that_changes_meanwhile_is_left_as_it_is(
 async def standing(standing_cluster: LocalCluster) -> AsyncIterator[Namespace]:
     """A namespace on a cluster that other tests use as well."""
     address = f"{standing_cluster.metadata_uri}#/messaging/{uuid4().hex}"
-    async with await Namespace.open(address, bind=True) as made:
+    async with Namespace.open(address, bind=True) as made:
         yield made
 
 
@@ -189,7 +189,7 @@ async def other_standing(
 ) -> AsyncIterator[Namespace]:
     """The same as another process sees it."""
     address = f"{standing_cluster.metadata_uri}#{standing.path}"
-    async with await Namespace.open(address) as made:
+    async with Namespace.open(address) as made:
         yield made
 
 

@@ -46,6 +46,6 @@ async def test_a_client_has_elections_of_its_cluster(
         assert await other.election("compactor").leader() is None  # that is the namespace's
     assert [name async for name in ns.streams()] == []
     address = f"{cluster.metadata_uri}#{ns.path}"
-    async with await Namespace.open(address, read_only=True) as reading:
+    async with Namespace.open(address, read_only=True) as reading:
         with pytest.raises(LocalProtocolError, match="read-only"):
             reading.election("compactor")

@@ -117,7 +117,7 @@ async def test_records_of_an_old_layout_have_ids_of_their_segment_and_are_counte
         assert await seen.find(sequence_id=each.sequence_id) == each.position
         assert (await seen.get(SequenceId(each.sequence_id))).payload == each.payload
     async with seen.reader(records[7].position, tail=False) as reader:
-        batches = [batch async for batch in reader.batches()]
+        batches = [batch async for batch in reader.read_batches()]
     ids = [sequence_id for batch in batches for sequence_id in ids_of(batch)]
     assert ids == [each.sequence_id for each in records[7:]]
 

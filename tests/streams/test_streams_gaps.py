@@ -183,7 +183,7 @@ async def test_g1_missing_entries_are_reported_as_one_gap(
 async def test_g1_entries_that_no_bookie_has_are_reported_and_others_are_not() -> None:
     async with mock_cluster() as bookies:
         address = f"{bookies.metadata_uri}#/holes"
-        async with await Namespace.open(address, bind=True) as ns:
+        async with Namespace.open(address, bind=True) as ns:
             await ns.create_stream("s")
             stream = ns.stream("s")
             async with stream.writer() as writer:
@@ -216,7 +216,7 @@ async def test_s33_g1_what_a_replaced_bookie_denies_late_is_no_gap() -> None:
     """The last replica is with its successor, which has not answered yet."""
     async with mock_cluster(4) as bookies:
         address = f"{bookies.metadata_uri}#/moved"
-        async with await Namespace.open(address, bind=True) as ns:
+        async with Namespace.open(address, bind=True) as ns:
             await ns.create_stream("s")
             stream = ns.stream("s")
             async with stream.writer() as writer:
@@ -327,7 +327,7 @@ async def test_control_records_are_handed_out_in_their_places(ns: Namespace) -> 
     async with stream.reader(
         Position(1, 0, 1), end=Position(1, 1, 1), include_control=True
     ) as reader:
-        batches = [batch async for batch in reader.batches()]
+        batches = [batch async for batch in reader.read_batches()]
     assert [type(batch) for batch in batches][1:] == [Notice]
     assert [list(batch) for batch in batches] == [list(records[:2]), [controls[1]]]
     # How far it is, is right behind each.

@@ -94,7 +94,7 @@ async def test_what_access_control_denies_is_denied(cluster: LocalCluster) -> No
     await Namespace.bind(address, acl_root=".acl")
     with pytest.raises(StreamExistsError):
         await Namespace.bind(address)
-    async with await Namespace.open(address) as ns:
+    async with Namespace.open(address) as ns:
         await ns.create_stream("s")
         store = ns.client.store
         await store.create(f"{ns.path}/.acl", AccessControl(denies_delete=True).encode())
@@ -109,7 +109,7 @@ async def test_a_node_that_is_no_namespace_says_what_to_do(cluster: LocalCluster
     with pytest.raises(NamespaceNotBoundError, match=r"Namespace\.bind"):
         await Namespace.open(address)
     await Namespace.bind(address)
-    async with await Namespace.open(address):
+    async with Namespace.open(address):
         pass
     await Namespace.unbind(address)
     with pytest.raises(NamespaceNotBoundError):
@@ -126,5 +126,5 @@ async def test_the_address_of_the_peer_opens_the_same_namespace(
         return
     server, _, rest = cluster.metadata_uri.removeprefix("zk://").partition("/")
     root = rest.partition("chroot=")[2]
-    async with await Namespace.open(f"distributedlog://{server}{root}{ns.path}") as same:
+    async with Namespace.open(f"distributedlog://{server}{root}{ns.path}") as same:
         assert [name async for name in same.streams()] == ["s"]

@@ -25,7 +25,7 @@ async def left_behind(ns: Namespace, stream: str, **more: bytes) -> int:
         "namespace": ns.path.encode(), "namespace_id": await ns.stream("s").context.namespace_id(),
         "segment": b"7",
     }  # fmt: skip
-    async with await ns.client.create_ledger(custom_metadata=own | more) as ledger:
+    async with ns.client.create_ledger(custom_metadata=own | more) as ledger:
         await ledger.append(b"x")
     return ledger.id
 

@@ -48,7 +48,7 @@ async def read_all(stream: Stream, start: object = "earliest", **options: object
 
 async def test_d1_what_was_acknowledged_survives_the_death_of_all_bookies() -> None:
     async with LocalCluster(bookies=3, processes=True) as cluster:
-        async with await Namespace.open(cluster.metadata_uri, bind=True) as ns:
+        async with Namespace.open(cluster.metadata_uri, bind=True) as ns:
             await ns.create_stream("s")
             writer = await ns.stream("s").writer()
             await writer.append_batch([b"%d" % n for n in range(100)])
@@ -57,7 +57,7 @@ async def test_d1_what_was_acknowledged_survives_the_death_of_all_bookies() -> N
             await writer.abort()
         for bookie_id in cluster.bookie_ids:
             await cluster.restart(bookie_id)
-        async with await Namespace.open(cluster.metadata_uri) as ns:
+        async with Namespace.open(cluster.metadata_uri) as ns:
             await ns.stream("s").recover()
             assert await read_all(ns.stream("s")) == [b"%d" % n for n in range(100)]
 
@@ -145,7 +145,7 @@ async def test_f1_a_fence_alone_stops_a_writer_that_has_the_lock(
     (segment,) = await stream.segments()
     futures = [writer.append_nowait(b"%d" % n) for n in range(in_flight)]
     await asyncio.sleep(0)
-    async with await other.client.open_ledger(segment.metadata.ledger_id):
+    async with other.client.open_ledger(segment.metadata.ledger_id):
         with pytest.raises(WriterFencedError):
             await writer.append(b"too late")
     for future in futures:
@@ -171,7 +171,7 @@ async def test_f1_a_fence_stops_a_writer_also_after_a_segment_that_failed(
     await writer.append(b"0")
     writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
     where = await writer.append(b"1")
-    async with await other.client.open_ledger(where.ledger_id):
+    async with other.client.open_ledger(where.ledger_id):
         with pytest.raises(WriterFencedError):
             await writer.append(b"too late")
     await writer.abort()
@@ -223,7 +223,7 @@ async def test_x1_a_segment_that_failed_is_ended_in_as_many_tries_as_it_takes(
 async def test_x1_a_writer_waits_for_bookies_and_goes_on(cluster: LocalCluster) -> None:
     address = f"{cluster.metadata_uri}#/patient"
     options = {"add_timeout_s": 0.2, "add_quorum_timeout_s": 0.5, "quarantine_s": 0.1}
-    async with await Namespace.open(address, bind=True, **options) as ns:
+    async with Namespace.open(address, bind=True, **options) as ns:
         await ns.create_stream("s")
         async with ns.stream("s").writer() as writer:
             await writer.append(b"a")
@@ -275,7 +275,7 @@ async def test_x1_an_ensemble_that_fails_with_any_number_of_adds_in_flight(
     options = {"add_timeout_s": 0.5, "add_quorum_timeout_s": 0.5, "quarantine_s": 0.1}
     address = f"{cluster.metadata_uri}#{other.path}"
     ports = [int(bookie_id.rpartition(":")[2]) for bookie_id in cluster.bookie_ids]
-    async with await Namespace.open(address, env=Env(network=network), **options) as ns:
+    async with Namespace.open(address, env=Env(network=network), **options) as ns:
         await ns.create_stream("s")
         stream = ns.stream("s")
         found: list[Appended] = []

@@ -57,12 +57,12 @@ async def rivals(zookeeper: ZooKeeperServer) -> AsyncIterator[Rivals]:
     async with (
         LocalCluster(bookies=3, metadata_uri=direct),
         quorumbook.connect(direct) as theirs,
-        await Namespace.open(f"{direct}#{NAMESPACE}", bind=True) as other,
+        Namespace.open(f"{direct}#{NAMESPACE}", bind=True) as other,
         Proxy(zookeeper.host, zookeeper.port) as proxy,
     ):
         behind = f"zk://127.0.0.1:{proxy.port}/ledgers?chroot={root}"
         async with (
-            await Namespace.open(f"{behind}#{NAMESPACE}", client_id="behind") as ns,
+            Namespace.open(f"{behind}#{NAMESPACE}", client_id="behind") as ns,
         ):
             yield Rivals(
                 Cut(zookeeper, proxy, ns.client.store), ns.client, theirs, ns, other
@@ -97,7 +97,7 @@ async def test_an_unwritten_ledger_has_one_writer_whatever_is_lost(
     )  # fmt: skip
     # Whatever was lost: with nobody else it is ours, and so it is if it was before the rival's.
     assert is_mine is (not is_contended or mishap is Mishap.NOT_ANSWERED)
-    async with await rivals.theirs.open_ledger(ledger_id) as reader:
+    async with rivals.theirs.open_ledger(ledger_id) as reader:
         last = reader.last_add_confirmed
         found = {each.entry_id: bytes(each.payload) async for each in reader.read(0, last)}
     assert found == acknowledged
@@ -205,7 +205,7 @@ async def test_of_two_runs_that_commit_a_batch_one_has_whatever_is_lost(
 
 async def rows_of(ns: Namespace, run: Application, batch: int) -> list[bytes]:
     (ledger_id,) = [each.ledger_id async for each in run.ledgers() if each.batch == batch]
-    async with await ns.client.open_ledger(ledger_id) as reader:
+    async with ns.client.open_ledger(ledger_id) as reader:
         return [each.payload async for each in reader.read()]
 
 

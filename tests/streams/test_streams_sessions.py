@@ -68,11 +68,11 @@ async def proxied(zookeeper: ZooKeeperServer) -> AsyncIterator[tuple[Proxy, Name
     direct = f"zk://{zookeeper.address}/ledgers?chroot={root}"
     async with (
         LocalCluster(bookies=3, metadata_uri=direct),
-        await Namespace.open(f"{direct}#{NAMESPACE}", bind=True) as other,
+        Namespace.open(f"{direct}#{NAMESPACE}", bind=True) as other,
         Proxy(zookeeper.host, zookeeper.port) as proxy,
     ):
         behind = f"zk://127.0.0.1:{proxy.port}/ledgers?chroot={root}#{NAMESPACE}"
-        async with await Namespace.open(behind, client_id="behind") as ns:
+        async with Namespace.open(behind, client_id="behind") as ns:
             yield proxy, ns, other
 
 
@@ -85,7 +85,7 @@ async def test_the_session_of_a_namespace_in_java_s_form_has_the_timeout_that_wa
         await Namespace.bind(f"{cluster.metadata_uri}#{root}/messaging")
         address = f"distributedlog://{zookeeper.address}{root}/messaging"
         for wanted_s in 5.0, 7.0:
-            async with await Namespace.open(address, session_timeout_s=wanted_s) as ns:
+            async with Namespace.open(address, session_timeout_s=wanted_s) as ns:
                 await ns.create_stream("s", exist_ok=True)
                 async with ns.stream("s").writer():  # and so there is a session
                     assert ns.store.session_timeout_s == wanted_s

@@ -36,7 +36,7 @@ PAYLOADS = [b"record %d " % number * (number % 7) for number in range(90)]
 async def ns(cluster: LocalCluster) -> AsyncIterator[Namespace]:
     """A namespace whose ledgers are read in small batches, so that files are cut small too."""
     address = f"{cluster.metadata_uri}#{NAMESPACE}"
-    async with await Namespace.open(address, bind=True, read_batch_bytes=500) as made:
+    async with Namespace.open(address, bind=True, read_batch_bytes=500) as made:
         yield made
 
 

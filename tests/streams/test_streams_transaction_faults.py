@@ -252,7 +252,7 @@ async def test_each_row_is_there_once_whatever_happens_where(
     crowd: LocalCluster, point: Point
 ) -> None:
     address = f"{crowd.metadata_uri}#/faults"
-    async with await Namespace.open(address) as ns:
+    async with Namespace.open(address) as ns:
         for kind in Kind:
             name = kind.name.lower()
             await ns.create_stream(name)

@@ -283,7 +283,7 @@ async def test_ledgers_of_rows_are_listed_by_what_was_committed(cluster: LocalCl
         assert [each.batch for each in found] == [1, 1, 0, 0]
         rows = []
         for each in found:
-            async with await bk.open_ledger(each.ledger_id) as reader:
+            async with bk.open_ledger(each.ledger_id) as reader:
                 rows.append([entry.payload async for entry in reader.read()])
         assert rows[2:] == [[b"0.%d.%d" % (part, n) for n in range(3)] for part in range(2)]
         await app.abort(2)

@@ -102,8 +102,8 @@ async def test_a_copy_that_is_not_what_was_written_is_noticed_on_each_bookie():
     lines = [b"event %d" % number for number in range(20)]
     sha256 = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger(ack_quorum_size=3) as ledger:
-            await ledger.append_many(lines)
+        async with bk.create_ledger(ack_quorum_size=3) as ledger:
+            await ledger.append_batch_nowait(lines)
         count, fragments = await verify_copies(bk, ledger.id, sha256)
         assert (count, len(fragments)) == (60, 1)
 

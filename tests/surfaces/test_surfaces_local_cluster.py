@@ -14,9 +14,9 @@ async def test_a_cluster_runs_on_the_loop_of_the_test():
     async with LocalCluster(bookies=3) as cluster:
         assert len(cluster.bookie_ids) == 3
         async with cluster.connect() as bk:
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 await ledger.append(b"x")
-            async with await bk.open_ledger(ledger.id) as reader:
+            async with bk.open_ledger(ledger.id) as reader:
                 assert [entry.payload async for entry in reader.read()] == [b"x"]
         directory = cluster.directory
         assert os.path.exists(directory)
@@ -37,12 +37,12 @@ def test_a_cluster_runs_beside_a_program_without_a_loop():
 async def test_a_stopped_bookie_comes_back_with_its_data():
     shape = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
     async with LocalCluster(bookies=1) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger(**shape) as ledger:
+        async with bk.create_ledger(**shape) as ledger:
             await ledger.append(b"x")
         only = cluster.bookie_ids[0]
         await cluster.restart(only)
         assert cluster.bookie_ids == [only]
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert [entry.payload async for entry in reader.read()] == [b"x"]
 
 
@@ -57,11 +57,11 @@ async def test_a_killed_process_comes_back_with_what_it_acknowledged(tmp_path):
     async with LocalCluster(bookies=1, processes=True, data_dir=str(tmp_path)) as cluster:
         only = cluster.bookie_ids[0]
         async with cluster.connect() as bk:
-            async with await bk.create_ledger(**shape) as ledger:
+            async with bk.create_ledger(**shape) as ledger:
                 await ledger.append(b"x")
             await cluster.kill(only)
             await cluster.restart(only)
-            async with await bk.open_ledger(ledger.id) as reader:
+            async with bk.open_ledger(ledger.id) as reader:
                 assert [entry.payload async for entry in reader.read()] == [b"x"]
     assert (tmp_path / "metadata.db").exists()  # a directory that was given is kept
 

@@ -78,19 +78,19 @@ async def test_a_cluster_that_moved_has_its_ledgers_and_goes_on(elsewhere):
     async with LocalCluster(bookies=3, processes=True) as cluster:
         payloads = [b"%d" % number * 100 for number in range(500)]
         async with cluster.connect() as bk:
-            async with await bk.create_ledger() as ledger:
-                await ledger.append_many(payloads)
+            async with bk.create_ledger() as ledger:
+                await ledger.append_batch_nowait(payloads)
             # Its writer is gone without a close, so it is recovered at the new place.
             unclosed = await bk.create_ledger()
             await unclosed.append(b"acknowledged")
             await unclosed.abort()
         await move_cluster(cluster, elsewhere)
         async with cluster.connect() as bk:
-            async with await bk.open_ledger(ledger.id) as reader:
+            async with bk.open_ledger(ledger.id) as reader:
                 assert [entry.payload async for entry in reader.read()] == payloads
-            async with await bk.open_ledger(unclosed.id) as reader:
+            async with bk.open_ledger(unclosed.id) as reader:
                 assert [entry.payload async for entry in reader.read()] == [b"acknowledged"]
-            async with await bk.create_ledger() as new:
+            async with bk.create_ledger() as new:
                 await new.append(b"new")
             assert new.id > unclosed.id > ledger.id
 

@@ -74,8 +74,8 @@ def _connect(cluster):
 
 def write(cluster, **shape):
     async def work(client):
-        async with await client.create_ledger(**shape) as ledger:
-            await ledger.append_many(PAYLOADS)
+        async with client.create_ledger(**shape) as ledger:
+            await ledger.append_batch_nowait(PAYLOADS)
         return ledger.id
 
     return do(cluster, work)
@@ -163,7 +163,7 @@ def test_who_waits_is_told_how_long_it_takes_yet(cluster, monkeypatch, capsys):
 def test_open_ledgers_are_left_alone_or_closed(cluster, run):
     async def leave_open(client):
         ledger = await client.create_ledger()
-        await ledger.append_many(PAYLOADS)
+        await ledger.append_batch_nowait(PAYLOADS)
         await ledger.abort()
         return ledger.id
 

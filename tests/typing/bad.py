@@ -16,6 +16,8 @@ async def ledgers(bk: BookKeeper) -> None:
     await bk.create_ledger(lac_delay_ms=3)  # refused
     await bk.create_ledger(connect_timeout_s=3)  # refused
     await bk.open_ledger(0, recovery=True)  # refused
+    async with bk.open_ledger(0, digest="CRC32C") as reader:  # refused
+        await reader.read_entry("0")  # refused
 
 
 async def streams(stream: Stream) -> None:

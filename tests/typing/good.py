@@ -25,10 +25,19 @@ async def ledgers() -> None:
         assert_type(bk, BookKeeper)
         writer = await bk.create_ledger(ensemble_size=1, lac_delay_s=0, max_pending_entries=10)
         assert_type(writer, LedgerWriter)
+        assert_type(await writer.append_batch([b"a", b"b"]), range)
         assert_type(await bk.open_ledger(writer.id, recover=False), LedgerReader)
+        async with bk.create_ledger(explicit_entry_ids=True) as explicit:
+            assert_type(explicit, LedgerWriter)
+        async with bk.claim_unwritten_ledger(7, password=b"p") as claimed:
+            assert_type(claimed, LedgerWriter)
+        async with bk.open_ledger(7) as reader:
+            assert_type(reader, LedgerReader)
 
 
 async def streams() -> None:
+    async with Namespace.open("memory://good#/t") as opened:
+        assert_type(opened, Namespace)
     namespace = await Namespace.open("memory://good#/s", bind=True, add_timeout_s=1)
     assert_type(namespace, Namespace)
     stream = namespace.stream("s")

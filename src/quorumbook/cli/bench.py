@@ -164,7 +164,7 @@ async def _ledgers(
         nonlocal last
         for _ in left:
             began = load.now()
-            async with await bk.create_ledger(**shape) as writer:
+            async with bk.create_ledger(**shape) as writer:
                 last = writer.id
             latencies.add(load.now() - began)
 
@@ -219,7 +219,7 @@ async def _read(
         ledger_id = int(str(written["ledger_id"]))
     async with (
         _client(call, in_flight, entry_size) as bk,
-        await bk.open_ledger(ledger_id, recover=False) as ledger,
+        bk.open_ledger(ledger_id, recover=False) as ledger,
     ):
         if is_random:
             entries, size, took, latencies = await load.read_at_random(ledger, count, in_flight)
@@ -259,7 +259,7 @@ async def _tail(
         latencies, entries = load.Latencies(), 0
         async with (
             _client(call, in_flight, entry_size) as bk,
-            await bk.open_ledger(ledger_id, recover=False) as ledger,
+            bk.open_ledger(ledger_id, recover=False) as ledger,
         ):
             writer.stdin.write(b"\n")
             began = load.now()

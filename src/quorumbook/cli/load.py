@@ -81,7 +81,7 @@ async def write_closed(
             done, future = window.popleft()
             await future
             waiting -= done
-        future = ledgers[turn % len(ledgers)].append_many([payload] * size)
+        future = ledgers[turn % len(ledgers)].append_batch_nowait([payload] * size)
         future.add_done_callback(_recorder(latencies, now(), size))
         window.append((size, future))
         turn += 1
@@ -129,7 +129,7 @@ async def write_open(
         if size <= 0:
             await asyncio.sleep(_TICK_S)
             continue
-        future = ledger.append_many(
+        future = ledger.append_batch_nowait(
             [payloads(began + index / rate) for index in range(sent, sent + size)]
         )
         future.add_done_callback(recorder(sent, size))

@@ -19,6 +19,7 @@ from quorumbook.client.transport.handshake import security_of
 from quorumbook.client.transport.ticker import Ticker
 from quorumbook.client.waiting.again import again, each_within, limit
 from quorumbook.client.waiting.closing import Closing
+from quorumbook.client.waiting.opening import Opening
 from quorumbook.client.writing.creation import create
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import Env, logger
@@ -193,7 +194,7 @@ class BookKeeper(Closing):
 
     # Ledgers -------------------------------------------------------------------------------
 
-    async def create_ledger(
+    def create_ledger(
         self,
         *,
         ensemble_size: int = 3,
@@ -203,12 +204,12 @@ class BookKeeper(Closing):
         digest_type: DigestType = DigestType.CRC32C,
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: LedgerId | None = None,
-        writer_chosen_ids: bool = False,
+        explicit_entry_ids: bool = False,
         deferred_sync: bool = False,
         bookie_labels: Mapping[str, str] | None = None,
         **options: Unpack[LedgerWriterKeywords],
-    ) -> LedgerWriter:
-        """Create a ledger and return its writer.
+    ) -> Opening[LedgerWriter]:
+        """Create a ledger and write it: ``async with bk.create_ledger() as writer``, or await it.
 
         Args:
             ensemble_size: How many bookies share the ledger.
@@ -218,7 +219,7 @@ class BookKeeper(Closing):
             digest_type: How entries are protected.
             custom_metadata: Stored with the ledger; ``list_ledgers`` can filter by it.
             ledger_id: The id to take; a new one is generated if not given.
-            writer_chosen_ids: ``append_at`` takes each entry's id from the caller; ``append``
+            explicit_entry_ids: ``append_at`` takes each entry's id from the caller; ``append``
                 and its kin are refused.
             deferred_sync: Bookies acknowledge entries before they sync them; ``force`` has them
                 synced, and only that moves the last add confirmed.
@@ -235,15 +236,15 @@ class BookKeeper(Closing):
             LocalProtocolError: the sizes contradict each other, or the placement policy.
         """
         own = self._options_with(options, bookie_labels)
-        metadata, version = await self._create(
-            own,
-            Shape(ensemble_size, write_quorum_size, ack_quorum_size),
-            ledger_id,
-            password,
-            digest_type,
-            custom_metadata or {},
-        )
-        return self._writer(own, metadata, version, password, deferred_sync, writer_chosen_ids)
+        shape = Shape(ensemble_size, write_quorum_size, ack_quorum_size)
+
+        async def create_and_write() -> LedgerWriter:
+            metadata, version = await self._create(
+                own, shape, ledger_id, password, digest_type, custom_metadata or {}
+            )
+            return self._writer(own, metadata, version, password, deferred_sync, explicit_entry_ids)
+
+        return Opening(create_and_write)
 
     async def reserve_ledger_id(self) -> LedgerId:
         """Return an id that no ledger has had, for ``create_ledger`` to make one of it.
@@ -283,15 +284,17 @@ class BookKeeper(Closing):
         )
         return metadata.ledger_id
 
-    async def claim_unwritten_ledger(
+    def claim_unwritten_ledger(
         self,
         ledger_id: LedgerId,
         *,
         password: bytes = b"",
         deferred_sync: bool = False,
         **options: Unpack[LedgerWriterKeywords],
-    ) -> LedgerWriter:
+    ) -> Opening[LedgerWriter]:
         """Become the writer of a ledger that ``create_unwritten_ledger`` made.
+
+        Use it as ``async with bk.claim_unwritten_ledger(ledger_id) as writer``, or await it.
 
         Args:
             ledger_id: Which.
@@ -305,8 +308,16 @@ class BookKeeper(Closing):
             UnauthorizedError: wrong password.
             LedgerClosedError: the ledger has, or had, a writer, or was recovered.
         """
-        context = self._running()
         own = self._options_with(options)
+
+        async def claim() -> LedgerWriter:
+            metadata, version = await self._claim(ledger_id, password)
+            return self._writer(own, metadata, version, password, deferred_sync)
+
+        return Opening(claim)
+
+    async def _claim(self, ledger_id: LedgerId, password: bytes) -> tuple[LedgerMetadata, int]:
+        context = self._running()
         async with self._limit("claiming a ledger"):
             metadata, version = await context.ledgers.read(ledger_id)
             _check_password(metadata, password)
@@ -314,12 +325,11 @@ class BookKeeper(Closing):
                 raise _has_writer(ledger_id)
             metadata = _without_mark(metadata)
             try:
-                version = await context.ledgers.write_alone(metadata, version)
+                return metadata, await context.ledgers.write_alone(metadata, version)
             except MetadataVersionConflict as conflict:
                 raise _has_writer(ledger_id) from conflict
-        return self._writer(own, metadata, version, password, deferred_sync)
 
-    async def open_ledger(
+    def open_ledger(
         self,
         ledger_id: LedgerId,
         *,
@@ -327,8 +337,8 @@ class BookKeeper(Closing):
         recover: bool = True,
         accept_loss: bool = False,
         digest_type: DigestType | None = None,
-    ) -> LedgerReader:
-        """Open a ledger for reading.
+    ) -> Opening[LedgerReader]:
+        """Open a ledger for reading: ``async with bk.open_ledger(ledger_id) as reader``, or await.
 
         With recovery, a ledger that is not closed is taken over: its writer is fenced out, its
         end is found, and it is closed there.  Without, it is read while it is written, and
@@ -346,6 +356,20 @@ class BookKeeper(Closing):
             UnauthorizedError: wrong password.
             LedgerRecoveryError: too few bookies are there to recover it now.
         """
+
+        async def open_it() -> LedgerReader:
+            return await self._open(ledger_id, password, recover, accept_loss, digest_type)
+
+        return Opening(open_it)
+
+    async def _open(
+        self,
+        ledger_id: LedgerId,
+        password: bytes,
+        recover: bool,
+        accept_loss: bool,
+        digest_type: DigestType | None,
+    ) -> LedgerReader:
         context = self._running()
         async with self._limit("opening a ledger"):
             metadata, version = await context.ledgers.read(ledger_id)
@@ -517,7 +541,7 @@ class BookKeeper(Closing):
         version: int,
         password: bytes,
         is_deferred_sync: bool,
-        writer_chosen_ids: bool = False,
+        explicit_entry_ids: bool = False,
     ) -> LedgerWriter:
         writer = LedgerWriter(
             self._running(),
@@ -527,7 +551,7 @@ class BookKeeper(Closing):
             password,
             self._forget,
             is_deferred_sync=is_deferred_sync,
-            writer_chosen_ids=writer_chosen_ids,
+            explicit_entry_ids=explicit_entry_ids,
         )
         self._handles.add(writer)
         return writer

@@ -1,6 +1,6 @@
 """Namespaces: a node of the metadata tree under which streams lie, with a policy for all of them.
 
-async with await Namespace.open("sqlite:///data/metadata.db#/orders", bind=True) as ns:
+async with Namespace.open("sqlite:///data/metadata.db#/orders", bind=True) as ns:
     await ns.create_stream("eu/orders")
     async with ns.stream("eu/orders").writer() as writer:
         await writer.append(b"...")
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.waiting.closing import Closing
+from quorumbook.client.waiting.opening import Opening
 from quorumbook.env import Env, logger
 from quorumbook.errors import (
     LocalProtocolError,
@@ -96,8 +97,8 @@ class Namespace(Closing):
 
     @classmethod
     @takes(NamespaceOptions)
-    async def open(cls, address: str, **options: Any) -> Namespace:
-        """Open a namespace.
+    def open(cls, address: str, **options: Any) -> Opening[Namespace]:
+        """Open a namespace: ``async with Namespace.open(address) as ns``, or await it.
 
         Args:
             address: Such as ``sqlite:///data/metadata.db#/orders``; see ``metadata.address``.
@@ -108,6 +109,10 @@ class Namespace(Closing):
             ConfigError: the address is none.
         """
         parsed, own = parse_address(address), NamespaceOptions.of({"address": address} | options)
+        return Opening(lambda: cls._open(parsed, own))
+
+    @classmethod
+    async def _open(cls, parsed: NamespaceAddress, own: NamespaceOptions) -> Namespace:
         client = own.client
         async with contextlib.AsyncExitStack() as owned:
             if own.bind:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
-from quorumbook.client.waiting.closing import Closing
+from quorumbook.client.waiting.opening import Opening
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError
 from quorumbook.metadata.store import Watch
 from quorumbook.options import takes
@@ -74,34 +73,6 @@ class StreamInfo:
     def record_count(self) -> int:
         """Records of the completed segments, truncated ones included."""
         return sum(segment.metadata.record_count for segment in self.segments)
-
-
-T = TypeVar("T", bound=Closing)
-
-
-class Opening(Generic[T]):
-    """Something that is opened by ``await``, or by ``async with``, which closes it too."""
-
-    def __init__(self, opener: Callable[[], Awaitable[T]]) -> None:
-        """Take what opens it."""
-        self._opener = opener
-        self._opened: T | None = None
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._opener().__await__()
-
-    async def __aenter__(self) -> T:
-        self._opened = await self._opener()
-        return await self._opened.__aenter__()
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._opened is not None
-        await self._opened.__aexit__(exc_type, exc, traceback)
 
 
 class Stream:

@@ -17,13 +17,13 @@ no such thread: clients, and futures, made before the fork say so there, and it 
 from __future__ import annotations
 
 from quorumbook.sync.client import BookKeeper, connect
-from quorumbook.sync.futures import AppendFuture, AppendManyFuture
+from quorumbook.sync.futures import AppendBatchFuture, AppendFuture
 from quorumbook.sync.reader import LedgerReader
 from quorumbook.sync.writer import LedgerWriter
 
 __all__ = [
+    "AppendBatchFuture",
     "AppendFuture",
-    "AppendManyFuture",
     "BookKeeper",
     "LedgerReader",
     "LedgerWriter",

@@ -136,8 +136,8 @@ class AppendFuture:
         self._batch.on_done(partial(callback, self))
 
 
-class AppendManyFuture:
-    """The outcome of ``append_many``."""
+class AppendBatchFuture:
+    """The outcome of ``append_batch_nowait``."""
 
     __slots__ = ("_batch", "_count", "_first")
 
@@ -168,7 +168,7 @@ class AppendManyFuture:
         self._batch.wait(timeout_s)
         return self._batch.error_of(self._first + self._count - 1)
 
-    def add_done_callback(self, callback: Callable[[AppendManyFuture], object]) -> None:
+    def add_done_callback(self, callback: Callable[[AppendBatchFuture], object]) -> None:
         """Have a function called with this future when the outcome is known.
 
         It runs on the loop thread, or at once; it must not wait for anything.

@@ -7,7 +7,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -148,9 +148,13 @@ class _LoopThreads:
 _threads = _LoopThreads()
 
 
-def run_once(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _done(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
+
+
+def run_once(work: Callable[[], Awaitable[T]]) -> T:
     """Run what belongs to nothing yet on the loop thread, and wait for its result."""
-    return _threads.present().run(work())
+    return _threads.present().run(_done(work))
 
 
 class Owned:
@@ -160,10 +164,10 @@ class Owned:
         self.loop_thread = _threads.present()
         self.process_generation = forks.generation
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the loop thread and wait for its result."""
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Have something done on the loop thread and wait for its result."""
         self.check_process()
-        return self.loop_thread.run(work())
+        return self.loop_thread.run(_done(work))
 
     def check_process(self) -> None:
         """Raise LocalProtocolError in a child made by fork."""

@@ -16,7 +16,7 @@ from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.sync.futures import AppendFuture, AppendManyFuture, Batch
+from quorumbook.sync.futures import AppendBatchFuture, AppendFuture, Batch
 from quorumbook.sync.loop import ClosingQuietly
 
 
@@ -143,7 +143,26 @@ class LedgerWriter(ClosingQuietly):
             self.loop_thread.loop.call_soon_threadsafe(self._take)
         return AppendFuture(batch, index)
 
-    def append_many(self, payloads: Iterable[bytes]) -> AppendManyFuture:
+    def append_batch(self, payloads: Iterable[bytes]) -> range:
+        """Append entries with consecutive ids, wait until all are safe, and return their ids.
+
+        Waits for room in the window first, if need be.
+
+        Raises:
+            LocalProtocolError: they are more than the window ever holds.
+            LedgerError: as ``append`` says.
+        """
+        kept = [aio.frozen(payload) for payload in payloads]
+        size_bytes = sum(map(len, kept))
+        while True:
+            try:
+                return self.append_batch_nowait(kept).result()
+            except BackpressureError:
+                with self._room:
+                    while not self._has_room(len(kept), size_bytes) and not self.is_closed:
+                        self._room.wait()
+
+    def append_batch_nowait(self, payloads: Iterable[bytes]) -> AppendBatchFuture:
         """Append entries with consecutive ids and return one future of the range of ids.
 
         Raises:
@@ -154,7 +173,7 @@ class LedgerWriter(ClosingQuietly):
         frozen = [aio.frozen(payload) for payload in payloads]
         if not frozen:
             self._check_open()
-            return AppendManyFuture(Batch.of_nothing(self.last_add_pushed + 1), 0, 0)
+            return AppendBatchFuture(Batch.of_nothing(self.last_add_pushed + 1), 0, 0)
         size = sum(map(len, frozen))
         for payload in frozen:
             self._aio.check_size(payload)
@@ -171,7 +190,7 @@ class LedgerWriter(ClosingQuietly):
             batch.size_bytes += size
         if not first:
             self.loop_thread.loop.call_soon_threadsafe(self._take)
-        return AppendManyFuture(batch, first, len(frozen))
+        return AppendBatchFuture(batch, first, len(frozen))
 
     def append_at(self, entry_id: EntryId, payload: bytes) -> EntryId:
         """Append an entry under an id; see ``quorumbook.LedgerWriter``.
@@ -203,13 +222,13 @@ class LedgerWriter(ClosingQuietly):
                 self._room.wait()
                 self._check_open()
 
-    def flush(self) -> None:
-        """Wait until everything appended so far is safe; raises the error that prevents it."""
-        self.run(self._flush)
+    def confirmed(self, entry_id: EntryId | None = None) -> None:
+        """Wait until an entry, and all before it, are safe; everything if no id is given."""
+        self.run(lambda: self._confirmed(entry_id))
 
-    def publish(self) -> None:
+    def flush(self) -> None:
         """Wait until everything appended so far is safe, and tailing readers can see it."""
-        self.run(self._publish)
+        self.run(self._flush)
 
     def force(self) -> EntryId:
         """Have everything appended so far synced; see ``quorumbook.LedgerWriter``."""
@@ -310,13 +329,13 @@ class LedgerWriter(ClosingQuietly):
             self._room.notify_all()
         batch.finish(error)
 
+    async def _confirmed(self, entry_id: EntryId | None) -> None:
+        await self._settled()
+        await self._aio.confirmed(entry_id)
+
     async def _flush(self) -> None:
         await self._settled()
         await self._aio.flush()
-
-    async def _publish(self) -> None:
-        await self._settled()
-        await self._aio.publish()
 
     async def _force(self) -> EntryId:
         await self._settled()

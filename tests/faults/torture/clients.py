@@ -251,7 +251,7 @@ async def _recover(job: Job) -> int:
     async with _client(job, scribe) as client:
         while True:
             try:
-                async with await client.open_ledger(job.ledger_id) as reader:
+                async with client.open_ledger(job.ledger_id) as reader:
                     last = reader.last_add_confirmed
                     scribe.note("closed", ledger=job.ledger_id, last=last)
                     await _read(job, scribe, reader, 0, last)
@@ -312,7 +312,7 @@ async def _tail(job: Job) -> int:
         while time.monotonic() < deadline:
             told, handle = -2, handle + 1
             try:
-                async with await client.open_ledger(job.ledger_id, recover=False) as reader:
+                async with client.open_ledger(job.ledger_id, recover=False) as reader:
                     while time.monotonic() < deadline:
                         last = await reader.read_last_add_confirmed()
                         if last != told:

@@ -211,7 +211,7 @@ class Honest:
         options = self._subject.client_options
         async with quorumbook.connect(self._subject.uri, **options) as client:
             for ledger_id, count in self.acknowledged.items():
-                async with await client.open_ledger(ledger_id) as reader:
+                async with client.open_ledger(ledger_id) as reader:
                     found = [entry.payload async for entry in reader.read()]
                 if found[:count] != [payload(ledger_id, i) for i in range(count)]:
                     wrong.append(f"ledger {ledger_id}: {count} entries were acknowledged, and "

@@ -38,7 +38,7 @@ class World:
 
     async def write(self, count=6, **options):
         shape = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2} | options
-        async with await self.client.create_ledger(**shape) as writer:
+        async with self.client.create_ledger(**shape) as writer:
             for number in range(count):
                 await writer.append(b"entry %d" % number)
         return writer

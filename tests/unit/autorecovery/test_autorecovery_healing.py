@@ -324,7 +324,7 @@ async def test_s28_a_copy_and_a_writers_ensemble_change_are_both_recorded(cluste
 
 
 async def test_s74_an_entry_as_large_as_a_frame_allows_is_copied(cluster, client) -> None:
-    async with await client.create_ledger(add_timeout_s=60.0) as ledger:
+    async with client.create_ledger(add_timeout_s=60.0) as ledger:
         # The largest that a writer takes.
         whole = memoryview(bytes(MAX_FRAME_SIZE_BYTES))
         for size in range(MAX_FRAME_SIZE_BYTES - 32, 0, -1):

@@ -238,8 +238,8 @@ async def test_an_open_ledger_is_neither_fenced_nor_judged_before_it_is_settled(
 
 
 async def test_chosen_ids_in_no_order_are_the_writers_own(world):
-    async with await world.client.create_ledger(
-        ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, writer_chosen_ids=True
+    async with world.client.create_ledger(
+        ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, explicit_entry_ids=True
     ) as writer:
         for entry_id in (3, 1, 0, 2, 5, 4):
             writer.append_at_nowait(entry_id, b"chosen %d" % entry_id)

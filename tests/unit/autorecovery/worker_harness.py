@@ -58,7 +58,7 @@ async def failed(worker: ReplicationWorker, ledger_id: int, attempts: int = 1) -
 
 async def write(client: BookKeeper, payloads: list[bytes] = PAYLOADS, **shape: int) -> int:
     """Write a ledger, close it, return its id."""
-    async with await client.create_ledger(**shape) as ledger:
+    async with client.create_ledger(**shape) as ledger:
         for payload in payloads:
             ledger.append_nowait(payload)
     return ledger.id

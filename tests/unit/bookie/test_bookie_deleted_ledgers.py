@@ -119,7 +119,7 @@ async def test_s14_a_writer_that_slept_through_recovery_deletion_and_collection_
         writer = await old.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
         for _ in range(6):
             await writer.append(b"entry")
-        async with await new.open_ledger(writer.id) as reader:
+        async with new.open_ledger(writer.id) as reader:
             assert reader.last_add_confirmed == 5
         await new.delete_ledger(writer.id)
         for member, bookie in zip(members, bookies, strict=True):

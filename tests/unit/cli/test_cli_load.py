@@ -38,7 +38,7 @@ class Writer:
         self._clock = clock
         self._stall_s = stall_s
 
-    def append_many(self, payloads):
+    def append_batch_nowait(self, payloads):
         if not self.pieces:
             self._clock.now += self._stall_s
         self.pieces.append(len(payloads))
@@ -69,7 +69,7 @@ async def test_a_closed_loop_never_has_more_in_flight_than_asked_for(clock):
     most = 0
 
     class Slow:
-        def append_many(self, payloads):
+        def append_batch_nowait(self, payloads):
             nonlocal most
             future = asyncio.get_running_loop().create_future()
             waiting.append((len(payloads), future))

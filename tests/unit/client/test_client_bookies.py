@@ -57,7 +57,7 @@ async def test_a_read_only_bookie_gets_no_new_ledgers() -> None:
         assert read_only == {extra.bookie_id}
         assert extra.bookie_id not in writable
         for _ in range(5):
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 assert extra.bookie_id not in ledger.metadata.ensemble
 
 
@@ -65,7 +65,7 @@ async def test_a_registered_but_dead_bookie_is_passed_over() -> None:
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
         await cluster.bookies[0].stop()
         for _ in range(5):
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 assert cluster.bookies[0].bookie_id not in ledger.metadata.ensemble
                 await ledger.append(b"x")
         assert ledger.metadata.fragments[0].first_entry_id == 0
@@ -79,9 +79,9 @@ async def test_s91_a_bookie_in_quarantine_is_not_chosen_unless_it_takes_it() -> 
         bk._context.bookies.report_failure(bad)
         assert bk._context.bookies.is_suspect(bad)
         for _ in range(8):
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 assert bad not in ledger.metadata.ensemble
-        async with await bk.create_ledger(ensemble_size=4) as ledger:
+        async with bk.create_ledger(ensemble_size=4) as ledger:
             assert bad in ledger.metadata.ensemble
 
 
@@ -250,7 +250,7 @@ async def test_s89_a_callback_may_use_the_connection_that_brought_its_answer() -
 
 async def test_an_idle_client_has_no_timer_running() -> None:
     async with mock_cluster(3) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"x")
             await until(lambda: not bk._context.ticker.is_running)
 
@@ -341,16 +341,16 @@ async def test_ledgers_are_listed_by_state_and_custom_metadata() -> None:
 
 async def test_a_ledger_id_can_be_chosen_once() -> None:
     async with mock_cluster(3) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger(ledger_id=1234) as ledger:
+        async with bk.create_ledger(ledger_id=1234) as ledger:
             assert ledger.id == 1234
         with pytest.raises(LedgerExistsError):
             await bk.create_ledger(ledger_id=1234)
         # The generator goes round an id that somebody took by hand.
-        async with await bk.create_ledger() as first:
+        async with bk.create_ledger() as first:
             taken = first.id + 1
-        async with await bk.create_ledger(ledger_id=taken):
+        async with bk.create_ledger(ledger_id=taken):
             pass
-        async with await bk.create_ledger() as second:
+        async with bk.create_ledger() as second:
             assert second.id not in (taken, first.id)
 
 
@@ -381,7 +381,7 @@ async def test_an_unwritten_ledger_is_claimed_by_one_writer_only() -> None:
             with pytest.raises(LedgerClosedError):
                 await bk.claim_unwritten_ledger(ledger_id, password=b"secret")
             abandoned = await bk.create_unwritten_ledger(custom_metadata={"a": b"b"})
-            async with await bk.open_ledger(abandoned) as reader:
+            async with bk.open_ledger(abandoned) as reader:
                 assert reader.is_closed
             assert (await bk.ledger_metadata(abandoned)).custom_metadata == {"a": b"b"}
             written = await bk.create_ledger()

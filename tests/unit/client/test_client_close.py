@@ -112,7 +112,7 @@ async def test_r05_a_ledger_closed_by_somebody_at_the_same_end_is_a_success() ->
 async def test_r05_a_ledger_closed_by_somebody_elsewhere_is_an_error() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
-        await ledger.append_many([b"abc", b"def"])
+        await ledger.append_batch_nowait([b"abc", b"def"])
         current, version = await bk._ledgers.read(ledger.id)
         await bk._ledgers.write(current.in_recovery().closed(0, 3), version)
         with pytest.raises(MetadataVersionConflict):
@@ -199,7 +199,7 @@ async def test_s32_several_closes_wait_for_the_one_and_nothing_is_appended_after
         ledger.append_nowait(b"x")
         closes = [asyncio.create_task(ledger.close()) for _ in range(5)]
         await until(lambda: all(b.count(AddRun) for b in cluster.bookies))
-        for attempt in (ledger.append_nowait, lambda p: ledger.append_many([p])):
+        for attempt in (ledger.append_nowait, lambda p: ledger.append_batch_nowait([p])):
             with pytest.raises(LedgerClosedError):
                 attempt(b"late")
         with pytest.raises(LedgerClosedError):
@@ -220,7 +220,7 @@ async def test_aborting_fails_what_is_pending_and_leaves_the_ledger_open() -> No
             bookie.hold_adds()
         sent = ledger.append_nowait(b"x")
         await until(lambda: all(b.count(AddRun) for b in cluster.bookies))
-        unsent = ledger.append_many([b"y", b"z"])
+        unsent = ledger.append_batch_nowait([b"y", b"z"])
         await ledger.abort()
         for future in (sent, unsent):
             with pytest.raises(LedgerClosedError):
@@ -231,7 +231,7 @@ async def test_aborting_fails_what_is_pending_and_leaves_the_ledger_open() -> No
 async def test_a_failure_inside_the_block_is_the_one_that_is_raised() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         with pytest.raises(ZeroDivisionError):
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 await ledger.append(b"x")
                 1 / 0  # noqa: B018
         assert (await bk.ledger_metadata(ledger.id)).is_closed

@@ -14,13 +14,13 @@ IDS = [0, 2**31 - 2, 2**31 - 1, 2**31, 2**40 + 7, 2**63 - 1]
 async def test_a_given_id_may_have_63_bits_and_is_taken_once() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         for ledger_id in IDS:
-            async with await bk.create_ledger(ledger_id=ledger_id, writer_chosen_ids=True) as made:
+            async with bk.create_ledger(ledger_id=ledger_id, explicit_entry_ids=True) as made:
                 assert made.id == ledger_id
                 await made.append_at(0, b"%d" % ledger_id)
             with pytest.raises(LedgerExistsError) as refused:
                 await bk.create_ledger(ledger_id=ledger_id)
             assert refused.value.code == -20
-            async with await bk.open_ledger(ledger_id) as reader:
+            async with bk.open_ledger(ledger_id) as reader:
                 assert (await reader.read_entry(0)).payload == b"%d" % ledger_id
         assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == IDS
         for ledger_id in IDS:
@@ -39,7 +39,7 @@ async def test_opportunistic_striping_spreads_over_the_bookies_there_are() -> No
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
         with pytest.raises(NotEnoughBookiesError):
             await bk.create_ledger(ensemble_size=6, write_quorum_size=3)
-        async with await bk.create_ledger(
+        async with bk.create_ledger(
             ensemble_size=6, write_quorum_size=3, opportunistic_striping=True
         ) as ledger:
             assert ledger.metadata.ensemble_size == 4
@@ -47,14 +47,14 @@ async def test_opportunistic_striping_spreads_over_the_bookies_there_are() -> No
             assert ledger.metadata.write_quorum_size == 3
             for i in range(8):
                 assert await ledger.append(b"x") == i
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert len([entry async for entry in reader.read()]) == 8
         # Never below the write quorum, and what fits is not shrunk.
         with pytest.raises(NotEnoughBookiesError):
             await bk.create_ledger(
                 ensemble_size=6, write_quorum_size=5, opportunistic_striping=True
             )
-        async with await bk.create_ledger(
+        async with bk.create_ledger(
             ensemble_size=4, write_quorum_size=2, opportunistic_striping=True
         ) as whole:
             assert whole.metadata.ensemble_size == 4

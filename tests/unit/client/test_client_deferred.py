@@ -68,13 +68,13 @@ async def test_deferred_adds_carry_their_flag_and_confirm_nothing_before_a_force
             assert [entry_header(entries[i])[2] for i in range(4)] == [-1, -1, -1, 2]
         await ledger.close()
         assert (ledger.metadata.last_entry_id, ledger.metadata.length) == (3, 4)
-        async with await bk.open_ledger(ledger.id, password=b"pw") as reader:
+        async with bk.open_ledger(ledger.id, password=b"pw") as reader:
             assert [entry.payload async for entry in reader.read()] == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_writer_without_deferred_sync_is_forced_by_its_acknowledgements() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             future = ledger.append_nowait(b"x")
             assert await ledger.force() == 0
             assert future.done()
@@ -157,7 +157,7 @@ async def test_a_bookie_met_again_before_a_force_ends_the_writer_and_nothing_is_
         with pytest.raises(WriteFailedError, match="deferred sync"):
             await ledger.close()
         assert (await bk.ledger_metadata(ledger.id)).state.name == "OPEN"
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 0
 
 
@@ -178,7 +178,7 @@ async def test_a_fenced_writer_with_deferred_sync_stops() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger(deferred_sync=True)
         await ledger.append(b"0")
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 0  # not forced, and on all disks all the same
         with pytest.raises(LedgerFencedError):
             await ledger.append(b"1")
@@ -201,7 +201,7 @@ async def test_a_refusal_keeps_its_name_over_v3() -> None:
 async def test_what_a_force_published_reaches_a_reader_without_another_entry() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger(deferred_sync=True)
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             got: list[bytes] = []
 
             async def tail() -> None:
@@ -221,18 +221,18 @@ async def test_what_a_force_published_reaches_a_reader_without_another_entry() -
 async def test_deferred_sync_against_real_bookies() -> None:
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
         payloads = [b"%d" % i * (i % 50) for i in range(2000)]
-        async with await bk.create_ledger(deferred_sync=True) as ledger:
-            await ledger.append_many(payloads[:1000])
+        async with bk.create_ledger(deferred_sync=True) as ledger:
+            await ledger.append_batch_nowait(payloads[:1000])
             assert ledger.last_add_confirmed == -1
             assert await ledger.force() == 999
-            await ledger.append_many(payloads[1000:])
-        async with await bk.open_ledger(ledger.id) as reader:
+            await ledger.append_batch_nowait(payloads[1000:])
+        async with bk.open_ledger(ledger.id) as reader:
             assert [entry.payload async for entry in reader.read()] == payloads
             assert reader.length == sum(map(len, payloads))
         crashed = await bk.create_ledger(deferred_sync=True)
         await crashed.append(b"never forced")
         await crashed.abort()
-        async with await bk.open_ledger(crashed.id) as reader:
+        async with bk.open_ledger(crashed.id) as reader:
             assert [entry.payload async for entry in reader.read()] == [b"never forced"]
 
 

@@ -18,7 +18,7 @@ from quorumbook.testing import LocalCluster
 
 
 async def read_all(bk: BookKeeper, ledger_id: int, **options: object) -> list[bytes]:
-    async with await bk.open_ledger(ledger_id, **options) as reader:  # type: ignore[arg-type]
+    async with bk.open_ledger(ledger_id, **options) as reader:  # type: ignore[arg-type]
         return [entry.payload async for entry in reader.read()]
 
 
@@ -26,7 +26,7 @@ async def read_all(bk: BookKeeper, ledger_id: int, **options: object) -> list[by
 async def test_entries_of_every_size_come_back_byte_for_byte(kind: DigestType) -> None:
     payloads = [os.urandom(size) for size in (0, 1, 100, 1024, 4096, 70_000, 1_000_000)] * 2
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger(digest_type=kind, password=b"secret") as ledger:
+        async with bk.create_ledger(digest_type=kind, password=b"secret") as ledger:
             for payload in payloads:
                 await ledger.append(payload)
         assert await read_all(bk, ledger.id, password=b"secret") == payloads
@@ -58,17 +58,17 @@ async def test_a_writer_a_tail_and_an_owner_that_takes_over() -> None:
 async def test_a_bookie_stops_in_the_middle_and_nothing_is_lost() -> None:
     digest = hashlib.sha256()
     async with LocalCluster(bookies=4) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             for number in range(60):
                 payloads = [os.urandom(100) for _ in range(20)]
                 for payload in payloads:
                     digest.update(payload)
-                await ledger.append_many(payloads)
+                await ledger.append_batch_nowait(payloads)
                 if number == 20:
                     await cluster.stop(ledger.metadata.ensemble[0])
         assert len(ledger.metadata.fragments) == 2
         back = hashlib.sha256()
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 1199
             async for batch in reader.read_batches():
                 for payload in batch.payloads:
@@ -78,7 +78,7 @@ async def test_a_bookie_stops_in_the_middle_and_nothing_is_lost() -> None:
 
 async def test_with_three_bookies_and_one_gone_adds_go_on_and_it_comes_back() -> None:
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"zero")
             member = ledger.metadata.ensemble[0]
             await cluster.stop(member)
@@ -94,10 +94,10 @@ async def test_with_three_bookies_and_one_gone_adds_go_on_and_it_comes_back() ->
 async def test_entries_survive_a_restart_of_all_bookies() -> None:
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
         closed = await bk.create_ledger()
-        await closed.append_many([b"%d" % i for i in range(2000)])
+        await closed.append_batch_nowait([b"%d" % i for i in range(2000)])
         await closed.close()
         left_open = await bk.create_ledger()
-        await left_open.append_many([b"x", b"y", b"z"])
+        await left_open.append_batch_nowait([b"x", b"y", b"z"])
         await left_open.abort()
         for bookie_id in cluster.bookie_ids:
             await cluster.restart(bookie_id)
@@ -108,12 +108,12 @@ async def test_entries_survive_a_restart_of_all_bookies() -> None:
 
 async def test_a_striped_ledger_is_written_tailed_and_read() -> None:
     async with LocalCluster(bookies=4) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger(
+        async with bk.create_ledger(
             ensemble_size=4, write_quorum_size=2, ack_quorum_size=2
         ) as ledger:
             payloads = [b"%d" % i for i in range(1000)]
-            await ledger.append_many(payloads)
-            async with await bk.open_ledger(ledger.id, recover=False) as reader:
+            await ledger.append_batch_nowait(payloads)
+            async with bk.open_ledger(ledger.id, recover=False) as reader:
                 tail = reader.tail()
                 assert [(await anext(tail)).payload for _ in range(1000)] == payloads
                 await tail.aclose()
@@ -124,7 +124,7 @@ async def test_many_ledgers_at_once_share_their_connections() -> None:
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
 
         async def one(number: int) -> None:
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 await asyncio.gather(*(ledger.append(b"%d" % number) for _ in range(20)))
             assert await read_all(bk, ledger.id) == [b"%d" % number] * 20
 
@@ -156,6 +156,6 @@ async def test_s36_an_explicit_last_add_confirmed_is_seen_by_others_and_survives
         for bookie_id in cluster.bookie_ids:
             await cluster.restart(bookie_id)
         async with cluster.connect() as bk:
-            async with await bk.open_ledger(ledger.id, recover=False) as reader:
+            async with bk.open_ledger(ledger.id, recover=False) as reader:
                 assert reader.last_add_confirmed == 0
                 assert (await reader.read_last_entry()).payload == b"the last line typed"

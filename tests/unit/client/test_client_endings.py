@@ -72,7 +72,7 @@ async def test_s88_whatever_ends_nothing_fails_unheard(way: str) -> None:
         complaints = Complaints()
         bk = await cluster.connect()
         ledger = await bk.create_ledger()
-        await ledger.append_many([b"x"] * 3)
+        await ledger.append_batch_nowait([b"x"] * 3)
         await ledger.append(b"x")
         reader = await bk.open_ledger(ledger.id, recover=False)
         for bookie in cluster.bookies:
@@ -80,7 +80,7 @@ async def test_s88_whatever_ends_nothing_fails_unheard(way: str) -> None:
                 SILENCE if isinstance(request, AddRun | Read | ReadLAC | BatchRead) else None
             )
         ledger.append_nowait(b"y")
-        ledger.append_many([b"z"] * 2)
+        ledger.append_batch_nowait([b"z"] * 2)
 
         async def read() -> None:
             async for _ in reader.read():
@@ -91,7 +91,7 @@ async def test_s88_whatever_ends_nothing_fails_unheard(way: str) -> None:
                 pass
 
         tasks = [
-            asyncio.create_task(work)
+            asyncio.ensure_future(work)
             for work in (
                 ledger.append(b"w"),
                 ledger.flush(),
@@ -134,7 +134,7 @@ async def test_a_client_that_closes_tells_those_who_wait_and_cancels_nobody(monk
         monkeypatch.setattr(bk._context.env.network, "connect", never, raising=False)
         for channel in bk._context.bookies._fast.values():
             channel.drop(ClientClosedError("as if never connected"))
-        create = asyncio.create_task(bk.create_ledger())
+        create = asyncio.ensure_future(bk.create_ledger())
         await until(
             lambda: any(c._connecting is not None for c in bk._context.bookies._fast.values())
         )
@@ -156,7 +156,7 @@ async def test_a_writer_closed_after_its_client_says_that_the_client_is_closed()
 async def test_leaving_the_block_of_an_aborted_writer_leaves_the_ledger_open() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         with pytest.raises(LedgerClosedError):
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 await ledger.append(b"x")
                 await ledger.abort()
         assert (await bk.ledger_metadata(ledger.id)).state is LedgerState.OPEN
@@ -232,7 +232,7 @@ async def test_a_recovery_takes_no_longer_than_an_operation_may() -> None:
                 await bk.open_ledger(ledger.id)
         for bookie in cluster.bookies:
             bookie.on_request = None
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 0
 
 
@@ -257,7 +257,7 @@ async def test_a_mistake_of_ours_in_a_recovery_ends_it_with_an_error(
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(InternalError, match="a mistake"):
                     await bk.open_ledger(ledger.id)
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 0
 
 

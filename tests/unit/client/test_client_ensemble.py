@@ -39,8 +39,8 @@ class Looks:
 
 async def test_a_bookie_that_dies_is_replaced_behind_what_was_confirmed() -> None:
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
-            await ledger.append_many([b"old%d" % i for i in range(10)])
+        async with bk.create_ledger() as ledger:
+            await ledger.append_batch_nowait([b"old%d" % i for i in range(10)])
             bad = cluster.members(ledger)[1]
             (spare,) = cluster.spare(ledger)
             await bad.stop()
@@ -62,7 +62,7 @@ async def test_a_bookie_that_dies_is_replaced_behind_what_was_confirmed() -> Non
 )
 async def test_a_bookie_that_refuses_is_replaced(status: Status) -> None:
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             bad = cluster.members(ledger)[0]
             bad.on_request = refuse_adds(status)
             await ledger.append(b"x")
@@ -187,7 +187,7 @@ async def test_a_silent_bookie_is_replaced_after_the_time_out() -> None:
         mock_cluster(4) as cluster,
         cluster.connect(add_timeout_s=0.3, **QUIET) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             silent = cluster.members(ledger)[0]
             silent.on_request = refuse_adds(SILENCE)
             assert await ledger.append(b"x") == 0  # the others are enough
@@ -201,7 +201,7 @@ async def test_s30_a_third_bookie_that_fails_after_the_quorum_is_replaced_with_t
     None
 ):
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             late = cluster.members(ledger)[2]
             late.hold_adds()
             await ledger.append(b"x")
@@ -227,7 +227,7 @@ async def test_s31_the_number_of_ensemble_changes_is_bounded() -> None:
 
 async def test_without_a_spare_bookie_writing_goes_on_and_takes_one_that_appears() -> None:
     async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"zero")
             dead = cluster.members(ledger)[0]
             await dead.stop()
@@ -243,7 +243,7 @@ async def test_without_a_spare_bookie_writing_goes_on_and_takes_one_that_appears
 
 async def test_a_degraded_writer_takes_its_own_bookie_back() -> None:
     async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"zero")
             member = cluster.members(ledger)[0]
             await member.stop()
@@ -273,7 +273,7 @@ async def test_who_requires_a_replacement_is_closed_without_one() -> None:
 
 async def test_a_delayed_ensemble_change_keeps_the_ensemble_while_quorums_are_in_reach() -> None:
     async with mock_cluster(5) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger(delay_ensemble_change=True) as ledger:
+        async with bk.create_ledger(delay_ensemble_change=True) as ledger:
             await ledger.append(b"zero")
             first, second, _ = cluster.members(ledger)
             await first.stop()
@@ -292,7 +292,7 @@ async def test_a_degraded_writer_does_not_take_a_bookie_back_that_would_refuse_a
 ) -> None:
     async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
         looks = Looks(bk, monkeypatch)
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             refusing = cluster.members(ledger)[0]
             if status is Status.READ_ONLY:
                 await cluster.unregister(refusing.bookie_id)
@@ -312,7 +312,7 @@ async def test_a_bookie_that_takes_writes_again_is_taken_back(
 ) -> None:
     async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
         Looks(bk, monkeypatch)
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             member = cluster.members(ledger)[0]
             await cluster.unregister(member.bookie_id)
             await cluster.register(member, read_only=True)
@@ -329,7 +329,7 @@ async def test_a_bookie_that_takes_writes_again_is_taken_back(
 
 async def test_a_change_that_replaces_one_of_two_failed_bookies_goes_on_without_the_other() -> None:
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger(
+        async with bk.create_ledger(
             ensemble_size=4, write_quorum_size=4, ack_quorum_size=2
         ) as ledger:
             refusing = cluster.members(ledger)[:2]
@@ -348,7 +348,7 @@ async def test_a_change_that_replaces_one_of_two_failed_bookies_goes_on_without_
 
 async def test_a_quarantined_bookie_is_taken_only_where_the_writer_would_stop() -> None:
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             (spare,) = cluster.spare(ledger)
             bk._context.bookies.report_failure(spare.bookie_id)
             first, second, _ = cluster.members(ledger)

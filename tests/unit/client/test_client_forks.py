@@ -41,19 +41,19 @@ async def opened() -> AsyncIterator[Handles]:
     """A client with a writer, one whose window is full, and a reader that follows."""
     async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0, add_timeout_s=120.0) as bk:
         writer = await bk.create_ledger()
-        await writer.append_many([b"x"] * 3)
+        await writer.append_batch_nowait([b"x"] * 3)
         reader = await bk.open_ledger(writer.id, recover=False)
         full = await bk.create_ledger(max_pending_entries=2)
         for bookie in cluster.bookies:
             bookie.hold_adds()
-        full.append_many([b"y"] * 2)
+        full.append_batch_nowait([b"y"] * 2)
         await until(lambda: all(bookie.entry_ids(full.id) for bookie in cluster.bookies))
         yield Handles(cluster, bk, writer, full, reader)
         for bookie in cluster.bookies:
             bookie.release_adds()
         assert await writer.append(b"the parent goes on") == 3
         assert await full.append(b"and so does this") == 2
-        await full.publish()
+        await full.flush()
         await reader.close()
         assert [bookie.connection_count for bookie in cluster.bookies] == [2, 2, 2]
 
@@ -66,10 +66,10 @@ OF_ASYNCIO: dict[str, Callable[[Handles], Any]] = {
     "append": lambda it: it.writer.append(b"z"),
     "append to a full window": lambda it: it.full.append(b"z"),
     "append_nowait": lambda it: it.writer.append_nowait(b"z"),
-    "append_many": lambda it: it.writer.append_many([b"z"]),
+    "append_batch_nowait": lambda it: it.writer.append_batch_nowait([b"z"]),
     "drain": lambda it: it.full.drain(),
     "flush": lambda it: it.full.flush(),
-    "publish": lambda it: it.writer.publish(),
+    "publish": lambda it: it.writer.flush(),
     "force": lambda it: it.writer.force(),
     "close": lambda it: it.full.close(),
     "abort": lambda it: it.full.abort(),
@@ -199,13 +199,13 @@ def blocking() -> Iterator[Handles]:
             cluster.metadata_uri, lac_delay_s=0, add_timeout_s=120.0
         ) as bk:
             writer = bk.create_ledger()
-            writer.append_many([b"x"] * 3).result(PATIENCE_S)
+            writer.append_batch_nowait([b"x"] * 3).result(PATIENCE_S)
             reader = bk.open_ledger(writer.id, recover=False)
             full = bk.create_ledger(max_pending_entries=2)
             run(call(lambda: [bookie.hold_adds() for bookie in cluster.bookies]))
             handles = Handles(cluster, bk, writer, full, reader)
             handles.pending = [full.append_nowait(b"y"), full.append_nowait(b"y")]
-            handles.done = writer.append_many([])
+            handles.done = writer.append_batch_nowait([])
             run(until(lambda: len(cluster.bookies[0].entry_ids(full.id)) == 2))
             yield handles
             run(call(lambda: [bookie.release_adds() for bookie in cluster.bookies]))
@@ -225,12 +225,12 @@ OF_BLOCKING: dict[str, Callable[[Any], Any]] = {
     "append to a full window": lambda it: it.full.append(b"z"),
     "append_nowait": lambda it: it.writer.append_nowait(b"z"),
     "append_nowait to a full window": lambda it: it.full.append_nowait(b"z"),
-    "append_many": lambda it: it.writer.append_many([b"z"]),
+    "append_batch_nowait": lambda it: it.writer.append_batch_nowait([b"z"]),
     "append_at": lambda it: it.writer.append_at(7, b"z"),
     "append_at_nowait": lambda it: it.writer.append_at_nowait(7, b"z"),
     "drain": lambda it: it.full.drain(),
     "flush": lambda it: it.full.flush(),
-    "publish": lambda it: it.writer.publish(),
+    "publish": lambda it: it.writer.flush(),
     "force": lambda it: it.writer.force(),
     "last_add_pushed": lambda it: it.writer.last_add_pushed,
     "close": lambda it: it.full.close(),

@@ -70,15 +70,15 @@ SEALED = [DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC]
 
 
 async def written(bk: BookKeeper, kind: DigestType, **shape: Any) -> int:
-    async with await bk.create_ledger(
+    async with bk.create_ledger(
         ledger_id=0, digest_type=kind, password=PASSWORD, **shape
     ) as ledger:
-        await ledger.append_many(PAYLOADS)
+        await ledger.append_batch_nowait(PAYLOADS)
     return ledger.id
 
 
 async def open_all(bk: BookKeeper, ledger_id: int) -> list[bytes]:
-    async with await bk.open_ledger(ledger_id, password=PASSWORD) as reader:
+    async with bk.open_ledger(ledger_id, password=PASSWORD) as reader:
         return [entry.payload async for entry in reader.read()]
 
 
@@ -93,7 +93,7 @@ async def test_r32_one_liar_changes_nothing_and_three_are_named(
         for liar in cluster.bookies:
             liar.tamper = tamper
             assert await open_all(bk, ledger_id) == PAYLOADS
-            async with await bk.open_ledger(ledger_id, password=PASSWORD) as reader:
+            async with bk.open_ledger(ledger_id, password=PASSWORD) as reader:
                 for entry_id in (0, 1, 2, 29):
                     assert (await reader.read_entry(entry_id)).payload == PAYLOADS[entry_id]
                 assert (await reader.read_last_entry()).payload == PAYLOADS[-1]
@@ -114,7 +114,7 @@ async def test_r17_a_recovery_believes_no_liar_and_copies_nothing_of_it(
 ) -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger(ledger_id=0, digest_type=kind, password=PASSWORD)
-        await ledger.append_many(PAYLOADS)
+        await ledger.append_batch_nowait(PAYLOADS)
         for bookie in cluster.bookies:
             await until(lambda b=bookie: b.entry_ids(ledger.id) == list(range(30)))
         cluster.bookies[0].tamper = lie(kind, PASSWORD)
@@ -126,7 +126,7 @@ async def test_r17_a_recovery_believes_no_liar_and_copies_nothing_of_it(
 async def test_a_recovery_among_liars_only_closes_nothing() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger(ledger_id=0, password=PASSWORD)
-        await ledger.append_many(PAYLOADS)
+        await ledger.append_batch_nowait(PAYLOADS)
         for bookie in cluster.bookies:
             bookie.tamper = wrong_bytes(DigestType.CRC32C, PASSWORD)
         with pytest.raises(LedgerRecoveryError, match="digest") as failure:
@@ -148,7 +148,7 @@ async def test_one_bookie_that_denies_an_entry_hides_nothing(status: Status) -> 
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger_id = await written(bk, DigestType.CRC32C)
         open_one = await bk.create_ledger(password=PASSWORD)
-        await open_one.append_many(PAYLOADS)
+        await open_one.append_batch_nowait(PAYLOADS)
         for bookie in cluster.bookies:
             await until(lambda b=bookie: len(b.entry_ids(open_one.id)) == 30)
         cluster.bookies[1].on_request = denies(status)
@@ -165,7 +165,7 @@ async def test_unknown_ledger_state_is_never_taken_for_absence() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger_id = await written(bk, DigestType.CRC32C)
         open_one = await bk.create_ledger(password=PASSWORD)
-        await open_one.append_many(PAYLOADS)
+        await open_one.append_batch_nowait(PAYLOADS)
         for bookie in cluster.bookies:
             await until(lambda b=bookie: len(b.entry_ids(open_one.id)) == 30)
         unknown = denies(Status.UNKNOWN_LEDGER_STATE)
@@ -173,7 +173,7 @@ async def test_unknown_ledger_state_is_never_taken_for_absence() -> None:
         cluster.bookies[1].on_request = denies(Status.NO_ENTRY)
         assert await open_all(bk, ledger_id) == PAYLOADS
         cluster.bookies[2].on_request = unknown
-        async with await bk.open_ledger(ledger_id, password=PASSWORD) as reader:
+        async with bk.open_ledger(ledger_id, password=PASSWORD) as reader:
             with pytest.raises(ReadFailedError) as failure:
                 await reader.read_entry(3)
             assert not isinstance(failure.value, NoSuchEntryError)
@@ -194,7 +194,7 @@ async def test_a_long_poll_is_believed_only_as_far_as_a_digest_goes() -> None:
         ledger = await bk.create_ledger()
         await ledger.append(b"confirmed")
         await ledger.append(b"told of it")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             assert reader.last_add_confirmed == 0
             for bookie in cluster.bookies:
                 bookie.claimed_lac = 1  # no entry and no packet says so
@@ -221,7 +221,7 @@ async def test_a_stale_last_add_confirmed_holds_nobody_back() -> None:
         ledger = await bk.create_ledger()
         stale = cluster.bookies[0]
         stale.claimed_lac = -1
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             entries = reader.tail()
             for i in range(5):
                 await ledger.append(b"%d" % i)
@@ -240,8 +240,8 @@ async def test_a_bookie_that_mixes_two_ledgers_up_is_noticed() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ids = []
         for name in (b"left", b"right"):
-            async with await bk.create_ledger(password=PASSWORD) as ledger:
-                await ledger.append_many([name] * 10)
+            async with bk.create_ledger(password=PASSWORD) as ledger:
+                await ledger.append_batch_nowait([name] * 10)
             ids.append(ledger.id)
         for bookie in cluster.bookies[:2]:
             await _swap(cluster, *ids, bookie)

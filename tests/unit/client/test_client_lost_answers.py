@@ -86,7 +86,7 @@ async def test_r03_r04_what_is_acknowledged_around_a_lost_answer_is_in_the_close
         monkeypatch.setattr(bk._ledgers, "write", lose_the_answer)
         futures = [ledger.append_nowait(b"%d" % i) for i in range(1, 4)]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        async with await rival.open_ledger(ledger.id) as reader:
+        async with rival.open_ledger(ledger.id) as reader:
             kept = [entry.payload async for entry in reader.read()]
         acknowledged = [outcome for outcome in outcomes if isinstance(outcome, int)]
         assert set(acknowledged) <= set(range(len(kept))), "acknowledged and lost"

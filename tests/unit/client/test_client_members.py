@@ -18,7 +18,7 @@ from quorumbook.testing import LocalCluster
 
 async def test_a_delayed_ensemble_change_uses_a_bookie_again_that_is_back() -> None:
     async with mock_cluster(5) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger(delay_ensemble_change=True) as ledger:
+        async with bk.create_ledger(delay_ensemble_change=True) as ledger:
             await ledger.append(b"zero")
             member = cluster.members(ledger)[0]
             await member.stop()
@@ -37,7 +37,7 @@ async def test_a_degraded_writer_finds_a_new_bookie_although_the_store_was_away(
     monkeypatch,
 ) -> None:
     async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"zero")
             await cluster.members(ledger)[0].stop()
             await ledger.append(b"one")
@@ -61,7 +61,7 @@ async def test_a_degraded_writer_finds_a_new_bookie_although_the_store_was_away(
 
 async def test_a_bookie_that_was_read_only_for_a_while_is_used_again() -> None:
     async with mock_cluster(3) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"zero")
             member = cluster.members(ledger)[0]
             _, registration = cluster._registrations[member.bookie_id]
@@ -80,7 +80,7 @@ async def test_a_bookie_that_was_read_only_for_a_while_is_used_again() -> None:
 
 async def test_with_no_more_changes_allowed_a_writer_still_takes_its_own_bookie_back() -> None:
     async with mock_cluster(5) as cluster, cluster.connect(**QUIET) as bk:
-        async with await bk.create_ledger(max_ensemble_changes=1) as ledger:
+        async with bk.create_ledger(max_ensemble_changes=1) as ledger:
             await ledger.append(b"zero")
             for _ in range(2):
                 member = cluster.members(ledger)[0]
@@ -97,7 +97,7 @@ async def test_late_answers_of_what_was_given_up_do_not_hide_what_is_owed_now() 
         mock_cluster(4) as cluster,
         cluster.connect(add_timeout_s=60.0, **QUIET) as bk,
     ):
-        async with await bk.create_ledger(ack_quorum_size=3) as ledger:
+        async with bk.create_ledger(ack_quorum_size=3) as ledger:
             await ledger.append(b"zero")
             member = cluster.members(ledger)[0]
             member.hold_adds()
@@ -120,7 +120,7 @@ async def test_entries_at_the_limit_are_written_tailed_recovered_and_read(
     payloads = [bytes([number]) * MAX_PAYLOAD_SIZE_BYTES for number in range(4)]
     async with LocalCluster(bookies=4) as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger(ack_quorum_size=ack_quorum, **sizes)
-        async with await bk.open_ledger(ledger.id, recover=False) as follower:
+        async with bk.open_ledger(ledger.id, recover=False) as follower:
             tail = follower.tail()
             for payload in payloads:
                 await ledger.append(payload)
@@ -129,7 +129,7 @@ async def test_entries_at_the_limit_are_written_tailed_recovered_and_read(
         late = [ledger.append_nowait(payload) for payload in payloads]
         await late[-1]
         await ledger.abort()
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert [entry.payload async for entry in reader.read()] == payloads * 2
 
 
@@ -145,7 +145,7 @@ async def test_s84_recovery_and_reading_of_large_entries_ask_for_few_at_a_time(
         ledger = await bk.create_ledger(
             ensemble_size=ensemble, write_quorum_size=write_quorum, ack_quorum_size=ack_quorum
         )
-        await ledger.append_many([bytes(400_000)] * 40)
+        await ledger.append_batch_nowait([bytes(400_000)] * 40)
         await ledger.abort()
         under_way, most = 0, 0
 
@@ -164,7 +164,7 @@ async def test_s84_recovery_and_reading_of_large_entries_ask_for_few_at_a_time(
 
         for bookie in cluster.bookies:
             bookie.on_request = behave
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 39
             assert most <= 4 * write_quorum
             await until(lambda: not under_way)  # what the recovery asked for and did not need
@@ -210,7 +210,7 @@ async def test_a_ledger_deleted_while_it_is_written_and_tailed_ends_both_with_it
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(2):
                 with pytest.raises(Exception, match=f"no ledger {ledger.id}"):
-                    await ledger.append_many([b"y"] * 2)
+                    await ledger.append_batch_nowait([b"y"] * 2)
             with pytest.raises(Exception, match=f"no ledger {ledger.id}"):
                 await ledger.close()
 
@@ -220,7 +220,7 @@ async def test_all_bookies_vanish_at_once_and_what_was_acknowledged_is_recovered
         await cluster.add(3)
         async with cluster.connect(**QUIET) as bk:
             ledger = await bk.create_ledger()
-            await ledger.append_many([b"x"] * 5)
+            await ledger.append_batch_nowait([b"x"] * 5)
             for bookie in cluster.bookies:
                 await bookie.stop()
             with pytest.raises(Exception, match="cannot go on without"):
@@ -229,8 +229,8 @@ async def test_all_bookies_vanish_at_once_and_what_was_acknowledged_is_recovered
                 await bookie.start()
             with pytest.raises(Exception, match="cannot go on without"):
                 await ledger.close()
-            async with await bk.open_ledger(ledger.id) as reader:
+            async with bk.open_ledger(ledger.id) as reader:
                 assert reader.metadata.state is LedgerState.CLOSED
                 assert reader.last_add_confirmed == 4
-            async with await bk.create_ledger() as again:
+            async with bk.create_ledger() as again:
                 await again.append(b"y")

@@ -24,12 +24,12 @@ SHAPES = [(3, 3, 2), (3, 2, 2), (1, 1, 1)]
 
 async def written(bk: BookKeeper, shape: tuple[int, int, int] = (3, 3, 2)) -> int:
     ensemble_size, write_quorum_size, ack_quorum_size = shape
-    async with await bk.create_ledger(
+    async with bk.create_ledger(
         ensemble_size=ensemble_size,
         write_quorum_size=write_quorum_size,
         ack_quorum_size=ack_quorum_size,
     ) as ledger:
-        await ledger.append_many(PAYLOADS)
+        await ledger.append_batch_nowait(PAYLOADS)
     return ledger.id
 
 
@@ -74,7 +74,7 @@ def is_deaf(bk: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_s33_what_a_replaced_bookie_denies_late_says_nothing_of_its_successor() -> None:
     async with mock_cluster(4) as cluster, cluster.connect(read_timeout_s=60.0) as bk:
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             first, second, third = cluster.members(reader)
             (successor,) = cluster.spare(reader)
             first.keep(BatchRead)
@@ -101,7 +101,7 @@ async def test_s33_a_read_that_nobody_asked_can_answer_looks_where_the_replicas_
     async with mock_cluster(6) as cluster, cluster.connect() as bk:
         is_deaf(bk, monkeypatch)
         ledger_id = await written(bk, shape)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             await move(cluster, bk, reader, *range(shape[0]))
             assert await payloads_of(reader) == PAYLOADS
             await move(cluster, bk, reader, 0)
@@ -119,7 +119,7 @@ async def test_s33_what_was_denied_while_reading_ahead_is_asked_again_when_it_is
     async with mock_cluster(6) as cluster, cluster.connect(read_batch_bytes=400) as bk:
         is_deaf(bk, monkeypatch)
         ledger_id = await written(bk, shape)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             members = cluster.members(reader)
             for bookie in members:
                 bookie.on_request = denies_behind_the_first
@@ -137,7 +137,7 @@ async def test_s33_what_was_denied_while_reading_ahead_is_asked_again_when_it_is
 async def test_a_read_fails_if_the_newest_metadata_name_nobody_else() -> None:
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             for bookie in cluster.members(reader):
                 lose(bookie, ledger_id)
             with pytest.raises(NoSuchEntryError):
@@ -152,7 +152,7 @@ async def test_s33_nothing_is_called_missing_while_the_metadata_cannot_be_read(
 ) -> None:
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             for bookie in cluster.members(reader):
                 lose(bookie, ledger_id)
 
@@ -171,7 +171,7 @@ async def test_s33_single_reads_go_to_the_present_members_after_a_late_refusal()
         cluster.connect(batch_reads=False, read_timeout_s=60.0, speculative_read_s=0) as bk,
     ):
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             first, second, third = cluster.members(reader)
             (successor,) = cluster.spare(reader)
             first.keep(Read)

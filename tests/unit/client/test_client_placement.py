@@ -47,12 +47,12 @@ async def test_a_ledger_is_stored_on_bookies_with_its_labels_and_says_so() -> No
     async with mock_cluster(3) as cluster, cluster.connect() as bk:
         fast = {b.bookie_id for b in await cluster.add(3, tier="ssd", site="a")}
         for _ in range(5):
-            async with await bk.create_ledger(bookie_labels=SSD) as ledger:
+            async with bk.create_ledger(bookie_labels=SSD) as ledger:
                 assert set(ledger.metadata.ensemble) <= fast
                 assert ledger.metadata.custom_metadata == {
                     "quorumbook.placement.labels": b"tier=ssd"
                 }
-        async with await bk.create_ledger(bookie_labels={}) as ledger:
+        async with bk.create_ledger(bookie_labels={}) as ledger:
             assert not ledger.metadata.custom_metadata
 
 
@@ -74,7 +74,7 @@ async def test_a_clients_labels_hold_for_all_its_ledgers_and_for_who_claims_one(
     async with mock_cluster(2) as cluster, cluster.connect(bookie_labels=SSD) as bk:
         fast = {b.bookie_id for b in await cluster.add(3, tier="ssd")}
         ledger_id = await bk.create_unwritten_ledger(**PAIR)
-        async with await bk.claim_unwritten_ledger(ledger_id) as ledger:
+        async with bk.claim_unwritten_ledger(ledger_id) as ledger:
             assert set(ledger.metadata.ensemble) <= fast
             victim = cluster.members(ledger)[0]
             victim.on_request = refuse_adds(Status.IO_ERROR)
@@ -122,7 +122,7 @@ async def test_a_ledger_with_a_policy_of_its_own_is_spread_and_mended_by_it() ->
             mended = await bookies.repaired(ledger.metadata, abroad, ())
             assert mended is not None
             assert set(mended) <= eu
-            async with await worker.create_ledger(custom_metadata=custom, **PAIR) as another:
+            async with worker.create_ledger(custom_metadata=custom, **PAIR) as another:
                 assert set(another.metadata.ensemble) <= eu
         await ledger.close()
 
@@ -170,7 +170,7 @@ async def test_labels_that_a_bookie_carries_anew_are_seen() -> None:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    async with await bk.create_ledger(**SINGLE, bookie_labels=SSD):
+                    async with bk.create_ledger(**SINGLE, bookie_labels=SSD):
                         break
                 except NotEnoughBookiesError:
                     await asyncio.sleep(0.005)
@@ -208,14 +208,14 @@ async def test_the_table_of_racks_is_seen_while_a_client_runs() -> None:
         await stand(cluster, *["/r1"] * 5, "/r2")
         odd = cluster.bookies[5].bookie_id
         for _ in range(5):
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 assert odd in ledger.metadata.ensemble
         await stand(cluster, "/r3", *["/r1"] * 5)
         odd = cluster.bookies[0].bookie_id
         async with asyncio.timeout(PATIENCE_S):
             alike = 0
             while alike < 30:  # until the change has been heard of, and then always
-                async with await bk.create_ledger() as ledger:
+                async with bk.create_ledger() as ledger:
                     alike = alike + 1 if odd in ledger.metadata.ensemble else 0
                 await asyncio.sleep(0)
 
@@ -262,7 +262,7 @@ async def test_a_class_tells_where_bookies_stand(operators_module: str) -> None:
         await cluster.add(4, host="127.0.0.1")
         (odd,) = await cluster.add(host="127.0.0.2")
         for _ in range(5):
-            async with await bk.create_ledger() as ledger:
+            async with bk.create_ledger() as ledger:
                 assert odd.bookie_id in ledger.metadata.ensemble
         assert sorted(Districts.asked) == ["127.0.0.1", "127.0.0.2"]  # once, while they are fresh
 
@@ -297,7 +297,7 @@ async def test_a_script_tells_where_bookies_stand_and_is_asked_again(tmp_path) -
             async with asyncio.timeout(PATIENCE_S):
                 alike = 0
                 while alike < 8:
-                    async with await bk.create_ledger(**PAIR) as ledger:
+                    async with bk.create_ledger(**PAIR) as ledger:
                         alike = alike + 1 if odd in ledger.metadata.ensemble else 0
                     await asyncio.sleep(0.005)
 
@@ -346,13 +346,13 @@ async def test_readers_ask_the_nearest_bookies_first_and_slow_ones_last() -> Non
         await stand(cluster, "/east/1", "/west/1", "/west/2")
         far, here, region = cluster.bookies
         async with cluster.connect(placement=near) as bk:
-            async with await bk.create_ledger() as ledger:
-                await ledger.append_many([b"%d" % i for i in range(30)])
+            async with bk.create_ledger() as ledger:
+                await ledger.append_batch_nowait([b"%d" % i for i in range(30)])
 
             async def who_is_read() -> set[str]:
                 for bookie in cluster.bookies:
                     bookie.requests.clear()
-                async with await bk.open_ledger(ledger.id) as reader:
+                async with bk.open_ledger(ledger.id) as reader:
                     for entry_id in range(30):
                         await reader.read_entry(entry_id)
                     assert len([e async for e in reader.read()]) == 30
@@ -374,7 +374,7 @@ async def test_free_space_weighs() -> None:
         for bookie in others:
             bookie.free_bytes = 10**12
         for _ in range(15):
-            async with await bk.create_ledger(**PAIR) as ledger:
+            async with bk.create_ledger(**PAIR) as ledger:
                 assert full.bookie_id not in ledger.metadata.ensemble
         asked = full.count(BookieInfo)
         assert asked
@@ -384,7 +384,7 @@ async def test_free_space_weighs() -> None:
         async with asyncio.timeout(PATIENCE_S):
             alike = 0
             while alike < 10:
-                async with await bk.create_ledger(**SINGLE) as ledger:
+                async with bk.create_ledger(**SINGLE) as ledger:
                     is_kept = others[0].bookie_id not in ledger.metadata.ensemble
                 alike = alike + 1 if is_kept and full.count(BookieInfo) > asked + 1 else 0
                 await asyncio.sleep(0.005)

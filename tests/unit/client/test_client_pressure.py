@@ -16,10 +16,10 @@ async def test_a_group_refused_for_lack_of_room_gets_it_by_draining() -> None:
         mock_cluster() as cluster,
         cluster.connect(max_pending_entries=10, **QUIET) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             for bookie in cluster.bookies:
                 bookie.hold_adds()
-            ledger.append_many([b"x"] * 8)
+            ledger.append_batch_nowait([b"x"] * 8)
             attempts = 0
 
             async def append() -> range:
@@ -28,7 +28,7 @@ async def test_a_group_refused_for_lack_of_room_gets_it_by_draining() -> None:
                     attempts += 1
                     assert attempts < 100, "drain returns without room for what was refused"
                     try:
-                        return await ledger.append_many([b"y"] * 5)
+                        return await ledger.append_batch_nowait([b"y"] * 5)
                     except BackpressureError:
                         await ledger.drain()
 
@@ -46,12 +46,12 @@ async def test_a_group_beyond_the_whole_window_is_told_so_and_not_to_try_again()
         mock_cluster() as cluster,
         cluster.connect(max_pending_entries=10, max_pending_bytes=10_000, **QUIET) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             for group in ([b"x"] * 11, [bytes(5000)] * 2):
                 with pytest.raises(LocalProtocolError, match="max_pending_entries") as caught:
-                    ledger.append_many(group)
+                    ledger.append_batch_nowait(group)
                 assert not caught.value.retriable
-            assert await ledger.append_many([b"x"] * 10) == range(10)
+            assert await ledger.append_batch_nowait([b"x"] * 10) == range(10)
 
 
 async def test_who_drained_and_appends_nothing_keeps_nobody_from_the_room() -> None:
@@ -59,7 +59,7 @@ async def test_who_drained_and_appends_nothing_keeps_nobody_from_the_room() -> N
         mock_cluster() as cluster,
         cluster.connect(max_pending_entries=1, **QUIET) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             for bookie in cluster.bookies:
                 bookie.hold_adds()
             ledger.append_nowait(b"x")
@@ -81,7 +81,7 @@ async def test_bytes_a_lost_bookie_never_took_are_room_again() -> None:
         mock_cluster() as cluster,
         cluster.connect(max_pending_bytes=8_000_000, add_timeout_s=60.0, **QUIET) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"connect")
             slow = cluster.members(ledger)[2]
             slow.stop_reading()

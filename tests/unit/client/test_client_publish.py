@@ -37,32 +37,32 @@ async def test_s38_publishing_ends_with_an_error_while_an_ack_quorum_refuses(
             lac_delay_s=lac_delay_s, operation_timeout_s=0.5, request_timeout_s=0.3
         ) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             for bookie in cluster.bookies[:2]:
                 bookie.on_request = on_lacs(behaviour)
             await ledger.append(b"x")
             with pytest.raises(WriteFailedError, match="entry 0 of ledger 0 is safe, but too few"):
-                await ledger.publish()
+                await ledger.flush()
             asked = cluster.bookies[0].count(WriteLAC)
             assert 1 <= asked < 10, "each attempt waits longer than the one before"
             for bookie in cluster.bookies:
                 bookie.on_request = None
-            await ledger.publish()
+            await ledger.flush()
             assert cluster.bookies[0].ledgers[ledger.id].last_add_confirmed == 0
 
 
 async def test_s38_bookies_that_became_read_only_are_replaced_so_that_readers_are_told() -> None:
     async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"x")
             for bookie in cluster.members(ledger)[:2]:
                 bookie.on_request = read_only
             spare = await cluster.add(2)
             async with asyncio.timeout(PATIENCE_S):
-                await ledger.publish()
+                await ledger.flush()
             assert {bookie.bookie_id for bookie in spare} <= set(ledger.metadata.ensemble)
             assert ledger.metadata.last_fragment.first_entry_id == 1
-            async with await bk.open_ledger(ledger.id, recover=False) as reader:
+            async with bk.open_ledger(ledger.id, recover=False) as reader:
                 assert await reader.read_last_add_confirmed() == 0
             assert await ledger.append(b"y") == 1
 
@@ -72,16 +72,16 @@ async def test_s38_without_another_bookie_a_refused_publication_costs_no_place()
         mock_cluster() as cluster,
         cluster.connect(lac_delay_s=0, operation_timeout_s=0.3) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"x")
             for bookie in cluster.bookies:
                 bookie.on_request = read_only
             with pytest.raises(WriteFailedError, match="entry 0"):
-                await ledger.publish()
+                await ledger.flush()
             for bookie in cluster.bookies:
                 bookie.on_request = None
             assert await ledger.append(b"y") == 1
-            await ledger.publish()
+            await ledger.flush()
             assert len(ledger.metadata.fragments) == 1
 
 
@@ -104,7 +104,7 @@ async def test_s38_publishing_says_so_when_the_writer_ends_before_bookies_were_t
             await ledger.append(b"x")
             for bookie in cluster.bookies:
                 bookie.on_request = on_lacs(behaviour)
-            publishing = [asyncio.create_task(ledger.publish())]
+            publishing = [asyncio.create_task(ledger.flush())]
             if way != "fence":  # there an entry that is on its way counts as telling
                 publishing.append(asyncio.create_task(ledger.publish_confirmed()))
             await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
@@ -134,7 +134,7 @@ async def test_s38_what_is_being_published_is_not_published_a_second_time() -> N
         await ledger.append(b"x")
         for bookie in cluster.bookies:
             bookie.on_request = on_lacs(SILENCE)
-        publishing = asyncio.create_task(ledger.publish())
+        publishing = asyncio.create_task(ledger.flush())
         await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
         bk.context.lac_turns.enter(ledger._adds._lac)
         await ledger.abort()

@@ -23,8 +23,8 @@ SHAPES = [(3, 3, 2), (4, 2, 2)]
 
 async def written(bk: BookKeeper, shape: tuple[int, int, int] = (3, 3, 2)) -> int:
     names = ("ensemble_size", "write_quorum_size", "ack_quorum_size")
-    async with await bk.create_ledger(**dict(zip(names, shape, strict=True))) as ledger:
-        await ledger.append_many(PAYLOADS)
+    async with bk.create_ledger(**dict(zip(names, shape, strict=True))) as ledger:
+        await ledger.append_batch_nowait(PAYLOADS)
     return ledger.id
 
 
@@ -42,14 +42,14 @@ def asked(cluster: MockCluster) -> Counter[str]:
 async def test_the_last_entry_is_the_last_confirmed_one() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             with pytest.raises(NoSuchEntryError, match="no entry yet"):
                 await reader.read_last_entry()
             await ledger.append(b"0")
             await ledger.append(b"1")
             assert (await reader.read_last_entry()).payload == b"0"
         await ledger.close()
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert (await reader.read_last_entry()).payload == b"1"
 
 
@@ -59,7 +59,7 @@ async def test_a_batch_keeps_to_its_limits_and_has_one_entry_at_least(
 ) -> None:
     async with mock_cluster(shape[0]) as cluster, cluster.connect() as bk:
         ledger_id = await written(bk, shape)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             batch = await reader.read_batch(10, max_count=7)
             assert (batch.first_entry_id, batch.payloads) == (10, PAYLOADS[10:17])
             size = batch.size_bytes // 7
@@ -77,7 +77,7 @@ async def test_a_batch_keeps_to_its_limits_and_has_one_entry_at_least(
 async def test_a_batch_of_one_bookie_costs_one_request() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             await reader.read_batch(0, max_count=50)
         assert asked(cluster).total() == 1
 
@@ -96,7 +96,7 @@ async def test_bookies_without_batch_reads_are_read_entry_by_entry(
         for bookie in cluster.bookies:
             bookie.is_old = way == "closes"
             bookie.on_request = on_batch_reads(way) if isinstance(way, Status) else None
-        async with await bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
+        async with bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             assert (await reader.read_entry(5)).payload == PAYLOADS[5]
             assert (await reader.read_batch(7, max_count=3)).payloads == PAYLOADS[7:10]
@@ -111,7 +111,7 @@ async def test_a_bookie_that_learnt_batch_reads_is_asked_for_them_on_its_next_co
         ledger_id = await written(bk, (1, 1, 1))
         (bookie,) = cluster.bookies
         bookie.is_old = True
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             bookie.is_old = False
             bookie.drop_connections()
@@ -135,8 +135,8 @@ async def test_finding_out_that_a_bookie_is_old_costs_nobody_anything(
                 ledger = await stack.enter_async_context(await bk.create_ledger())
                 for bookie in cluster.bookies:
                     bookie.hold_adds()  # what is lost with the connection would be seen
-                pending = ledger.append_many([b"pending"] * 10)
-            async with await bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
+                pending = ledger.append_batch_nowait([b"pending"] * 10)
+            async with bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
                 assert [entry.payload async for entry in reader.read()] == PAYLOADS
                 assert (await reader.read_entry(5)).payload == PAYLOADS[5]
             if ledger is not None:
@@ -155,7 +155,7 @@ async def test_a_client_that_writes_reads_batches_as_soon_as_it_knows(is_old: bo
         ledger_id = await written(bk)
         for bookie in cluster.bookies:
             bookie.is_old = is_old
-        async with await bk.create_ledger() as ledger, await bk.open_ledger(ledger_id) as reader:
+        async with bk.create_ledger() as ledger, await bk.open_ledger(ledger_id) as reader:
             await ledger.append(b"x")
             for _ in range(3):
                 assert [entry.payload async for entry in reader.read()] == PAYLOADS
@@ -170,7 +170,7 @@ async def test_single_reads_tell_damage_and_absence_as_batches_do() -> None:
         ledger_id = await written(bk)
         cluster.bookies[0].corrupt = {3, 4, 150}
         del cluster.bookies[1].ledgers[ledger_id].entries[4]
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             for bookie in cluster.bookies:
                 bookie.ledgers[ledger_id].entries.pop(8, None)
@@ -187,7 +187,7 @@ async def test_sticky_reads_stay_with_one_bookie_and_move_when_it_fails() -> Non
         cluster.connect(sticky_reads=True, read_batch_bytes=1000) as bk,
     ):
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             await reader.read_entry(1)
             await reader.read_entry(2)
@@ -207,7 +207,7 @@ async def test_sticky_reads_stay_with_one_bookie_and_move_when_it_fails() -> Non
 async def test_without_sticky_reads_all_bookies_share_the_work() -> None:
     async with mock_cluster() as cluster, cluster.connect(read_batch_bytes=1000) as bk:
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
         assert all(count > 3 for count in asked(cluster).values())
         assert len(asked(cluster)) == 3
@@ -222,7 +222,7 @@ async def test_a_bookie_that_was_silent_is_asked_last_if_that_is_wanted(is_wante
         ledger_id = await written(bk)
         silent = cluster.bookies[0]
         silent.on_request = on_batch_reads(SILENCE)
-        async with await bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
+        async with bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
             for _ in range(3):  # one of three chunks begins with it
                 assert [entry.payload async for entry in reader.read(0, 30)] == PAYLOADS[:31]
                 assert [entry.payload async for entry in reader.read(1, 30)] == PAYLOADS[1:31]
@@ -240,7 +240,7 @@ async def test_a_busy_bookie_is_asked_later() -> None:
         reads = [bookies.fast(busy.bookie_id).read_run(ledger_id, 0, 1, 100) for _ in range(2)]
         await until(lambda: busy.count(BatchRead) == 2)
         busy.requests.clear()
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             for entry_id in range(6):
                 assert (await reader.read_entry(entry_id)).payload == PAYLOADS[entry_id]
         assert busy.count(BatchRead) == 0
@@ -256,7 +256,7 @@ async def test_without_speculation_a_silent_bookie_is_waited_for() -> None:
         ledger_id = await written(bk)
         for bookie in cluster.bookies:
             bookie.on_request = on_batch_reads(SILENCE)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             with pytest.raises(ReadFailedError, match="did not answer a read"):
                 await reader.read_batch(0)
         assert set(asked(cluster).values()) == {1}
@@ -274,7 +274,7 @@ async def test_each_further_silence_lasts_longer() -> None:
         ledger_id = await written(bk, (5, 5, 3))
         for bookie in cluster.bookies:
             bookie.on_request = on_batch_reads(SILENCE)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             reading = asyncio.create_task(reader.read_batch(0))
             await until(lambda: asked(cluster).total() == 2)
             await asyncio.sleep(0.3)  # six times the first silence: a third one would be asked
@@ -286,7 +286,7 @@ async def test_writes_do_not_suffer_from_single_reads_on_their_connection() -> N
     async with mock_cluster() as cluster, cluster.connect(batch_reads=False) as bk:
         ledger_id = await written(bk)
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             appended = [ledger.append_nowait(b"x") for _ in range(100)]
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             assert [await future for future in appended] == list(range(100))
@@ -306,7 +306,7 @@ async def test_a_tail_learns_of_fragments_and_of_the_close_by_the_watch_alone() 
     ):
         ledger = await bk.create_ledger()
         await ledger.append(b"0")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             got: list[bytes] = []
 
             async def tail() -> None:

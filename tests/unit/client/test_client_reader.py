@@ -30,9 +30,9 @@ from quorumbook.protocol.status import Status
 
 
 async def write(bk: BookKeeper, payloads: list[bytes], **shape: Any) -> LedgerMetadata:
-    async with await bk.create_ledger(**shape) as ledger:
+    async with bk.create_ledger(**shape) as ledger:
         for start in range(0, len(payloads), 1000):
-            await ledger.append_many(payloads[start : start + 1000])
+            await ledger.append_batch_nowait(payloads[start : start + 1000])
     return ledger.metadata
 
 
@@ -59,7 +59,7 @@ async def test_what_was_written_is_read_in_order(shape: tuple[int, int, int]) ->
             write_quorum_size=writes,
             ack_quorum_size=acks,
         )
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             assert reader.is_closed
             assert reader.last_add_confirmed == 499
             assert reader.length == sum(map(len, payloads))
@@ -74,7 +74,7 @@ async def test_what_was_written_is_read_in_order(shape: tuple[int, int, int]) ->
 async def test_an_empty_ledger_reads_as_nothing() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         metadata = await write(bk, [])
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             assert (reader.last_add_confirmed, reader.length) == (-1, 0)
             assert await read_all(reader) == []
             assert [b async for b in reader.tail_batches()] == []
@@ -83,7 +83,7 @@ async def test_an_empty_ledger_reads_as_nothing() -> None:
 async def test_batches_have_a_buffer_and_offsets() -> None:
     async with mock_cluster() as cluster, cluster.connect(read_batch_bytes=1000) as bk:
         metadata = await write(bk, PAYLOADS)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             batches = [batch async for batch in reader.read_batches()]
         assert len(batches) > 1
         assert [i for batch in batches for i in batch.entry_ids] == list(range(50))
@@ -99,7 +99,7 @@ async def test_batches_have_a_buffer_and_offsets() -> None:
 async def test_batches_join() -> None:
     async with mock_cluster() as cluster, cluster.connect(read_batch_bytes=500) as bk:
         metadata = await write(bk, PAYLOADS)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             batches = [batch async for batch in reader.read_batches()]
             entries = [entry async for entry in reader.read()]
         assert list(EntryBatch.joined(batches)) == entries
@@ -108,9 +108,9 @@ async def test_batches_join() -> None:
 async def test_nothing_beyond_the_last_add_confirmed_is_read() -> None:
     async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
         ledger = await bk.create_ledger()
-        await ledger.append_many([b"a", b"b"])
+        await ledger.append_batch_nowait([b"a", b"b"])
         await ledger.append(b"c")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             assert not reader.is_closed
             assert reader.last_add_confirmed == 1
             assert await read_all(reader) == [b"a", b"b"]
@@ -133,7 +133,7 @@ async def test_r32_a_damaged_entry_is_read_from_the_next_replica() -> None:
         metadata = await write(bk, PAYLOADS)
         cluster.bookies[0].corrupt = {7}
         cluster.bookies[1].corrupt = {7, 8, 30}
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             for _ in range(3):
                 assert await read_all(reader) == PAYLOADS
 
@@ -143,7 +143,7 @@ async def test_r32_damage_everywhere_is_a_digest_mismatch_and_never_no_such_entr
         metadata = await write(bk, PAYLOADS)
         for bookie in cluster.bookies:
             bookie.corrupt = {7}
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             got = []
             with pytest.raises(DigestMismatchError) as caught:
                 async for entry in reader.read():
@@ -158,7 +158,7 @@ async def test_s35_only_the_verified_beginning_of_an_answer_is_used() -> None:
         metadata = await write(bk, PAYLOADS[:2])
         for bookie in cluster.bookies[:2]:
             bookie.corrupt = {1}
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             for _ in range(3):
                 assert await read_all(reader) == PAYLOADS[:2]
 
@@ -171,14 +171,14 @@ async def test_a_bookie_that_refuses_is_passed_over(status: Status) -> None:
         metadata = await write(bk, PAYLOADS)
         for bookie in cluster.bookies[:2]:
             bookie.on_request = on_batch_reads(status)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             assert await read_all(reader) == PAYLOADS
 
 
 async def test_dead_bookies_are_passed_over_while_one_is_left() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         metadata = await write(bk, PAYLOADS)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             for bookie in cluster.bookies[:2]:
                 await bookie.stop()
             assert await read_all(reader) == PAYLOADS
@@ -195,7 +195,7 @@ async def test_an_unknown_entry_is_missing_only_if_every_replica_says_so() -> No
         metadata = await write(bk, PAYLOADS)
         for bookie in cluster.bookies:
             del bookie.ledgers[metadata.ledger_id].entries[9]
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             with pytest.raises(NoSuchEntryError):
                 await read_all(reader, 9, 9)
             cluster.bookies[1].on_request = on_batch_reads(Status.IO_ERROR)
@@ -211,7 +211,7 @@ async def test_a_silent_bookie_costs_the_speculative_delay_only() -> None:
         metadata = await write(bk, PAYLOADS)
         for bookie in cluster.bookies[:2]:
             bookie.on_request = on_batch_reads(SILENCE)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             async with asyncio.timeout(PATIENCE_S):
                 assert await read_all(reader) == PAYLOADS
 
@@ -224,7 +224,7 @@ async def test_silence_of_all_ends_with_the_time_out() -> None:
         metadata = await write(bk, PAYLOADS)
         for bookie in cluster.bookies:
             bookie.on_request = on_batch_reads(SILENCE)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             with pytest.raises(ReadFailedError, match="did not answer"):
                 await read_all(reader)
 
@@ -237,7 +237,7 @@ async def test_s35_an_answer_that_comes_late_does_no_harm() -> None:
         metadata = await write(bk, PAYLOADS)
         cluster.bookies[0].on_request = on_batch_reads(0.2)
         cluster.bookies[1].on_request = on_batch_reads(0.1)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             for _ in range(2):
                 assert await read_all(reader) == PAYLOADS
 
@@ -245,7 +245,7 @@ async def test_s35_an_answer_that_comes_late_does_no_harm() -> None:
 async def test_s33_replicas_that_moved_are_found() -> None:
     async with mock_cluster(6) as cluster, cluster.connect() as bk:
         metadata = await write(bk, PAYLOADS)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             assert await read_all(reader, 0, 3) == PAYLOADS[:4]
             old = cluster.members(reader)
             fresh = cluster.spare(reader)
@@ -263,7 +263,7 @@ async def test_s33_replicas_that_moved_are_found() -> None:
 async def test_s33_a_read_under_way_goes_on_with_the_new_replicas() -> None:
     async with mock_cluster(6) as cluster, cluster.connect(read_timeout_s=60.0) as bk:
         metadata = await write(bk, PAYLOADS)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             old, fresh = cluster.members(reader), cluster.spare(reader)
             for bookie in old:
                 bookie.on_request = on_batch_reads(SILENCE)
@@ -284,7 +284,7 @@ async def test_s88_a_reader_that_stops_half_way_leaves_nothing_behind() -> None:
         cluster.connect(read_batch_bytes=300, lac_delay_s=0) as bk,
     ):
         metadata = await write(bk, PAYLOADS)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             async with contextlib.aclosing(reader.read()) as entries:
                 async for entry in entries:
                     if entry.entry_id == 5:
@@ -301,7 +301,7 @@ async def test_reading_ahead_stays_within_its_bytes() -> None:
         cluster.connect(read_batch_bytes=1000, read_ahead_bytes=3000) as bk,
     ):
         metadata = await write(bk, [bytes(100)] * 500)
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             async with contextlib.aclosing(reader.read_batches()) as batches:
                 await anext(batches)
                 await anext(batches)
@@ -315,10 +315,10 @@ async def test_reading_ahead_stays_within_its_bytes() -> None:
 async def test_one_huge_entry_after_the_other_is_read() -> None:
     payloads = [bytes([i]) * 3_000_000 for i in range(4)]
     async with mock_cluster() as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             for payload in payloads:
                 await ledger.append(payload)
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert await read_all(reader) == payloads
 
 
@@ -328,7 +328,7 @@ async def test_one_huge_entry_after_the_other_is_read() -> None:
 async def test_the_last_add_confirmed_is_asked_of_so_many_that_nothing_is_missed() -> None:
     async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             assert await reader.read_last_add_confirmed() == -1
             await ledger.append(b"a")
             await ledger.append(b"b")
@@ -355,7 +355,7 @@ async def test_a_forged_last_add_confirmed_is_not_believed() -> None:
         await ledger.append(b"b")
         liar = cluster.bookies[0].ledgers[ledger.id]
         liar.lac_packet = liar.entries[1][:8] + (77).to_bytes(8, "big") + b"\0\0\0\0"
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             assert await reader.read_last_add_confirmed() == 0
         await ledger.close()
 
@@ -380,7 +380,7 @@ async def test_a_wrong_password_opens_nothing() -> None:
         for recover in (True, False):
             with pytest.raises(UnauthorizedError):
                 await bk.open_ledger(metadata.ledger_id, password=b"guess", recover=recover)
-        async with await bk.open_ledger(metadata.ledger_id, password=b"secret") as reader:
+        async with bk.open_ledger(metadata.ledger_id, password=b"secret") as reader:
             assert await read_all(reader) == [b"x"]
 
 
@@ -397,7 +397,7 @@ async def test_a_closed_reader_reads_nothing() -> None:
 async def test_a_read_of_a_deleted_ledger_names_the_ledger() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         metadata = await write(bk, [b"x"])
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             await bk.delete_ledger(metadata.ledger_id)
             for bookie in cluster.bookies:
                 bookie.ledgers.clear()
@@ -418,7 +418,7 @@ async def test_garbage_from_a_bookie_closes_its_connection_and_the_next_replica_
             return None
 
         broken.on_request = garbage
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             for _ in range(3):
                 assert await read_all(reader) == PAYLOADS
 
@@ -438,7 +438,7 @@ async def test_s86_a_frame_beyond_the_limit_closes_the_connection() -> None:
             return None
 
         bookie.on_request = oversized
-        async with await bk.open_ledger(metadata.ledger_id) as reader:
+        async with bk.open_ledger(metadata.ledger_id) as reader:
             with pytest.raises(QuorumbookError, match="broke the protocol"):
                 await read_all(reader)
             bookie.on_request = None

@@ -40,7 +40,7 @@ async def left_open(bk: BookKeeper, count: int, **shape: Any) -> LedgerWriter:
 
 
 async def read_all(bk: BookKeeper, ledger_id: int) -> list[bytes]:
-    async with await bk.open_ledger(ledger_id) as reader:
+    async with bk.open_ledger(ledger_id) as reader:
         return [entry.payload async for entry in reader.read()]
 
 
@@ -59,7 +59,7 @@ def is_write_back(request: Request) -> bool:
 async def test_recovery_keeps_every_confirmed_entry_and_closes_the_ledger() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await left_open(bk, 20)
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.is_closed
             assert reader.last_add_confirmed == 19
             assert reader.length == ledger.length
@@ -319,7 +319,7 @@ async def test_s02_recovery_starts_at_the_last_fragment_and_rewrites_no_older_on
         members = {b.bookie_id: b for b in cluster.bookies}
         for bookie_id in changed.ensemble:
             members[bookie_id].ledgers.pop(ledger.id, None)
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 9
             assert reader.metadata.fragments == (
                 Fragment(0, old),
@@ -452,7 +452,7 @@ async def test_s88_a_recovery_that_ends_leaves_no_request_no_second_try_and_no_c
             bookie.on_request = lambda request, status=status: (
                 status if is_write_back(request) else None
             )
-        opening = asyncio.create_task(bk.open_ledger(ledger.id))
+        opening = asyncio.ensure_future(bk.open_ledger(ledger.id))
         await until(lambda: drivers)
         (driver,) = drivers
         await until(lambda: driver._requests and driver._timers and driver._tasks)
@@ -473,7 +473,7 @@ async def test_s88_a_recovery_that_ends_leaves_no_request_no_second_try_and_no_c
 async def test_a_long_unconfirmed_tail_is_recovered_in_batches() -> None:
     async with mock_cluster() as cluster, cluster.connect(recovery_batch_entries=16) as bk:
         ledger = await bk.create_ledger(lac_delay_s=0)
-        await ledger.append_many([b"%d" % i for i in range(700)])
+        await ledger.append_batch_nowait([b"%d" % i for i in range(700)])
         assert await read_all(bk, ledger.id) == [b"%d" % i for i in range(700)]
         await ledger.abort()
 

@@ -38,7 +38,7 @@ async def test_s12_whatever_is_written_into_a_fenced_ledger_says_that_it_is_reco
                 ledger.id, entry_id, 0, length, payload
             )
         seen = {b.bookie_id: len(b.requests) for b in cluster.bookies}
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == count
         written = [
             request
@@ -65,11 +65,11 @@ async def test_s17_a_bookie_that_forgot_everything_lowers_a_read_lac_but_never_a
         del forgetful.ledgers[ledger.id]
         for bookie in others:
             bookie.on_request = lambda request: 0.05  # the one that forgot answers first
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             # A lower bound, which is all that it promises.
             assert -1 <= await reader.try_read_last_add_confirmed() <= 19
             assert -1 <= await reader.read_last_add_confirmed() <= 19
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 19
             assert [e.payload async for e in reader.read()] == [b"%d" % n for n in range(20)]
         await ledger.abort()
@@ -78,12 +78,12 @@ async def test_s17_a_bookie_that_forgot_everything_lowers_a_read_lac_but_never_a
 async def test_s23_recovering_a_closed_ledger_writes_nothing_and_keeps_its_end() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger(lac_delay_s=0)
-        await ledger.append_many([b"abc", b"def", b"ghi"])
+        await ledger.append_batch_nowait([b"abc", b"def", b"ghi"])
         # Closed too low by somebody; only a tool that is told so may reopen it.
         current, version = await bk._ledgers.read(ledger.id)
         await bk._ledgers.write(current.in_recovery().closed(1, 6), version)
         before = await bk._ledgers.read(ledger.id)
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 1
             assert [e.payload async for e in reader.read()] == [b"abc", b"def"]
         assert await bk._ledgers.read(ledger.id) == before
@@ -102,7 +102,7 @@ async def test_r17_r32_a_damaged_copy_that_answers_first_is_neither_believed_nor
             entries = bookie.ledgers[ledger.id].entries
             entries[2] = entries[2][:-1] + b"?"
         good.on_request = lambda request: 0.05
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 2
         for bookie in damaged:  # mended by the write back, with the good one's bytes
             entry = bookie.ledgers[ledger.id].entries[2]
@@ -117,13 +117,13 @@ async def test_s20_a_ledger_whose_metadata_has_no_password_is_recovered_with_the
 ) -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger(lac_delay_s=0, password=b"mine", digest_type=kind)
-        await ledger.append_many([b"abc", b"def"])
+        await ledger.append_batch_nowait([b"abc", b"def"])
         current, version = await bk._ledgers.read(ledger.id)
         bare = dataclasses.replace(current, password=None)
         await bk._ledgers.write(bare, version)
         with pytest.raises(QuorumbookError):
             await bk.open_ledger(ledger.id, password=b"wrong")
-        async with await bk.open_ledger(ledger.id, password=b"mine") as reader:
+        async with bk.open_ledger(ledger.id, password=b"mine") as reader:
             assert [e.payload async for e in reader.read()] == [b"abc", b"def"]
         assert (await bk.ledger_metadata(ledger.id)).is_closed
         await ledger.abort()
@@ -136,10 +136,10 @@ async def test_r16_a_fence_answer_that_was_altered_on_the_way_tells_no_last_add_
 
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger(lac_delay_s=0)
-        await ledger.append_many([b"%d" % i for i in range(3)])
+        await ledger.append_batch_nowait([b"%d" % i for i in range(3)])
         await until(lambda: all(len(b.entry_ids(ledger.id)) == 3 for b in cluster.bookies))
         cluster.members(ledger)[0].tamper = with_another_lac
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 2
             assert reader.length == ledger.length
         await ledger.abort()
@@ -150,7 +150,7 @@ async def test_s28_a_recovery_whose_close_lost_to_a_repair_closes_what_the_repai
 ) -> None:
     async with mock_cluster(5) as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger(lac_delay_s=0)
-        await ledger.append_many([b"zero", b"one"])
+        await ledger.append_batch_nowait([b"zero", b"one"])
         bad = cluster.members(ledger)[0]
         await bad.stop()
         await ledger.append(b"two")
@@ -168,7 +168,7 @@ async def test_s28_a_recovery_whose_close_lost_to_a_repair_closes_what_the_repai
 
         monkeypatch.setattr(bk._ledgers, "write", repair_before_the_close)
         async with asyncio.timeout(PATIENCE_S):
-            async with await bk.open_ledger(ledger.id) as reader:
+            async with bk.open_ledger(ledger.id) as reader:
                 assert reader.last_add_confirmed == 3
         assert written, "nobody was in the way"
         metadata = await bk.ledger_metadata(ledger.id)
@@ -199,7 +199,7 @@ async def test_s11_a_bookie_that_a_recovery_took_stands_in_one_place_only(
                 choices.append(args)
 
         monkeypatch.setattr(bk._context.bookies, "replace", choose)
-        opening = asyncio.create_task(bk.open_ledger(ledger.id))
+        opening = asyncio.ensure_future(bk.open_ledger(ledger.id))
         await until(lambda: spare.count(AddRun))
         await lost.stop()
         await until(lambda: len(choices) == 2)

@@ -17,8 +17,8 @@ PAYLOADS = [b"payload %d" % i for i in range(20)]
 
 
 async def written(bk: BookKeeper, **shape: Any) -> int:
-    async with await bk.create_ledger(**shape) as ledger:
-        await ledger.append_many(PAYLOADS)
+    async with bk.create_ledger(**shape) as ledger:
+        await ledger.append_batch_nowait(PAYLOADS)
     return ledger.id
 
 
@@ -27,7 +27,7 @@ async def test_any_entry_is_had_with_one_request(shape: tuple[int, int, int]) ->
     async with mock_cluster(shape[0]) as cluster, cluster.connect() as bk:
         names = ("ensemble_size", "write_quorum_size", "ack_quorum_size")
         ledger_id = await written(bk, **dict(zip(names, shape, strict=True)))
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             for entry_id in (19, 0, 7, 7, 12):
                 entry = await reader.read_entry(entry_id)
                 length = sum(map(len, PAYLOADS[: entry_id + 1]))
@@ -43,7 +43,7 @@ async def test_r32_what_one_bookie_does_not_give_another_does(behaviour: Any) ->
             bookie.on_request = lambda request: (
                 behaviour if isinstance(request, BatchRead) else None
             )
-        async with await bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
+        async with bk.open_ledger(ledger_id) as reader, asyncio.timeout(PATIENCE_S):
             for entry_id in range(3):
                 assert (await reader.read_entry(entry_id)).payload == PAYLOADS[entry_id]
 
@@ -53,7 +53,7 @@ async def test_r32_a_damaged_copy_is_never_given_out() -> None:
         ledger_id = await written(bk)
         for bookie in cluster.bookies[:2]:
             bookie.corrupt = {4, 5}
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             assert (await reader.read_entry(4)).payload == PAYLOADS[4]
             cluster.bookies[2].corrupt = {5}
             with pytest.raises(DigestMismatchError):
@@ -64,7 +64,7 @@ async def test_a_bookie_that_is_gone_costs_one_entry_nothing() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger_id = await written(bk)
         await cluster.bookies[0].stop()
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             for entry_id in range(6):
                 assert (await reader.read_entry(entry_id)).payload == PAYLOADS[entry_id]
 
@@ -72,7 +72,7 @@ async def test_a_bookie_that_is_gone_costs_one_entry_nothing() -> None:
 async def test_ids_that_may_not_be_read_are_refused() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger_id = await written(bk)
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             with pytest.raises(LocalProtocolError, match="beyond the last add confirmed"):
                 await reader.read_entry(20)
             with pytest.raises(LocalProtocolError, match="begin at 0"):
@@ -86,7 +86,7 @@ async def test_a_caller_that_is_cancelled_stays_cancelled() -> None:
         ledger_id = await written(bk)
         for bookie in cluster.bookies:
             bookie.on_request = lambda request: SILENCE if isinstance(request, BatchRead) else None
-        async with await bk.open_ledger(ledger_id) as reader:
+        async with bk.open_ledger(ledger_id) as reader:
             reading = asyncio.create_task(reader.read_entry(0))
             await until(lambda: sum(b.count(BatchRead) for b in cluster.bookies) == 1)
             reading.cancel()

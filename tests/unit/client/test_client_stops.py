@@ -139,7 +139,7 @@ async def test_s88_a_reader_that_is_closed_ends_reads_that_no_bookie_answers(
         ) as bk:
             ledger = await bk.create_ledger(write_quorum_size=2 if striped else 3)
             await ledger.append(b"x")
-            await ledger.publish()
+            await ledger.flush()
             reader = await bk.open_ledger(ledger.id, recover=False)
             silent = Read if striped and kind is BatchRead else kind
             script(cluster, lambda request: SILENCE if isinstance(request, kind | silent) else None)

@@ -125,11 +125,11 @@ def test_connect_has_the_same_parameters() -> None:
 def test_entries_written_are_read(world: World) -> None:
     with world.connect() as bk:
         with bk.create_ledger(custom_metadata={"a": b"b"}) as ledger:
-            assert ledger.append_many([]).result() == range(0)
+            assert ledger.append_batch_nowait([]).result() == range(0)
             assert ledger.append(b"zero") == 0
             futures = [ledger.append_nowait(b"%d" % i) for i in range(1, 100)]
-            many = ledger.append_many([b"x", bytearray(b"y")])
-            assert ledger.append_many([]).result() == range(102, 102)
+            many = ledger.append_batch_nowait([b"x", bytearray(b"y")])
+            assert ledger.append_batch_nowait([]).result() == range(102, 102)
             assert [future.result() for future in futures] == list(range(1, 100))
             assert many.result() == range(100, 102)
             assert many.done()
@@ -202,7 +202,7 @@ def test_a_full_window_refuses_and_drain_waits(world: World) -> None:
         with pytest.raises(BackpressureError):
             ledger.append_nowait(b"x")
         with pytest.raises(BackpressureError):
-            ledger.append_many([b"x"])
+            ledger.append_batch_nowait([b"x"])
         with pytest.raises(RequestTimeoutError):
             futures[0].result(0.01)
         world.until(lambda: all(b.count(AddRun) for b in world.cluster.bookies))
@@ -248,7 +248,7 @@ def test_futures_call_back_on_success_and_failure(world: World) -> None:
         assert seen == [0, True]
         for bookie in world.cluster.bookies:
             world.call(bookie.hold_adds)
-        many = ledger.append_many([b"x"])
+        many = ledger.append_batch_nowait([b"x"])
         done.clear()
         many.add_done_callback(lambda f: (seen.append(f.exception()), done.set()))
         ledger.abort()
@@ -272,9 +272,9 @@ def test_entries_confirmed_before_the_failure_of_their_batch_are_told_as_such(
         assert [futures[0].result(), futures[1].result()] == [7, 8]
         with pytest.raises(LedgerFencedError):
             futures[2].result()
-        assert quorumbook.sync.AppendManyFuture(batch, 0, 2).result() == range(7, 9)
+        assert quorumbook.sync.AppendBatchFuture(batch, 0, 2).result() == range(7, 9)
         with pytest.raises(LedgerFencedError):
-            quorumbook.sync.AppendManyFuture(batch, 1, 2).result()
+            quorumbook.sync.AppendBatchFuture(batch, 1, 2).result()
         ledger.close()
 
 
@@ -297,7 +297,7 @@ def test_a_tail_follows_a_writer_on_another_thread(world: World) -> None:
 def test_an_iteration_left_half_way_is_closed(world: World) -> None:
     with world.connect(read_batch_bytes=200) as bk:
         with bk.create_ledger() as ledger:
-            ledger.append_many([b"payload"] * 100)
+            ledger.append_batch_nowait([b"payload"] * 100)
         with bk.open_ledger(ledger.id) as reader:
             for entry in reader.read():
                 if entry.entry_id == 3:
@@ -385,9 +385,9 @@ def test_a_group_refused_gets_its_room_by_draining_and_one_too_large_is_told_so(
     with world.connect(max_pending_entries=10, lac_delay_s=0) as bk:
         with bk.create_ledger() as ledger:
             world.call(lambda: [bookie.hold_adds() for bookie in world.cluster.bookies])
-            ledger.append_many([b"x"] * 8)
+            ledger.append_batch_nowait([b"x"] * 8)
             with pytest.raises(BackpressureError):
-                ledger.append_many([b"y"] * 5)
+                ledger.append_batch_nowait([b"y"] * 5)
             draining = threading.Thread(target=ledger.drain)
             draining.start()
             world.until(lambda: len(world.cluster.bookies[0].entry_ids(ledger.id)) == 8)
@@ -395,9 +395,9 @@ def test_a_group_refused_gets_its_room_by_draining_and_one_too_large_is_told_so(
             world.call(lambda: [bookie.release_adds() for bookie in world.cluster.bookies])
             draining.join(PATIENCE_S)
             assert not draining.is_alive()
-            assert ledger.append_many([b"y"] * 5).result(PATIENCE_S) == range(8, 13)
+            assert ledger.append_batch_nowait([b"y"] * 5).result(PATIENCE_S) == range(8, 13)
             with pytest.raises(LocalProtocolError, match="max_pending_entries"):
-                ledger.append_many([b"z"] * 11)
+                ledger.append_batch_nowait([b"z"] * 11)
 
 
 _LEFT_OPEN = """

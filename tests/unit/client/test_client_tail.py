@@ -55,7 +55,7 @@ async def test_a_tail_follows_until_the_ledger_is_closed(shape: tuple[int, int, 
         ledger = await bk.create_ledger(
             ensemble_size=ensemble, write_quorum_size=writes, ack_quorum_size=acks
         )
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             got: list[bytes] = []
 
             async def tail() -> None:
@@ -66,7 +66,7 @@ async def test_a_tail_follows_until_the_ledger_is_closed(shape: tuple[int, int, 
             expected: list[bytes] = []
             for round_number in range(20):
                 batch = [b"%d-%d" % (round_number, i) for i in range(round_number)]
-                await ledger.append_many(batch)
+                await ledger.append_batch_nowait(batch)
                 expected += batch
                 # An idle writer publishes, so that even the last entry is seen.
                 await until(lambda wanted=expected: got == wanted)
@@ -81,7 +81,7 @@ async def test_a_tail_follows_until_the_ledger_is_closed(shape: tuple[int, int, 
 async def test_a_tail_goes_on_past_dead_bookies_and_ensemble_changes() -> None:
     async with mock_cluster(6) as cluster, cluster.connect(request_timeout_s=0.5) as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             got: list[int] = []
 
             async def tail() -> None:
@@ -104,7 +104,7 @@ async def test_a_tail_goes_on_past_dead_bookies_and_ensemble_changes() -> None:
 async def test_a_tail_of_one_entry_at_a_time_reads_no_entry_twice() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             entries = reader.tail()
             for i in range(5):
                 await ledger.append(b"%d" % i)
@@ -117,7 +117,7 @@ async def test_a_tail_of_one_entry_at_a_time_reads_no_entry_twice() -> None:
 async def test_a_tail_ends_with_an_error_when_its_ledger_is_deleted() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             tailing = asyncio.create_task(anext(reader.tail()))
             await until(lambda: any(b.count(Read) for b in cluster.bookies))
             await bk.delete_ledger(ledger.id)
@@ -146,7 +146,7 @@ async def test_closing_ends_a_tail(is_client: bool) -> None:
 async def test_s35_an_empty_answer_to_a_long_poll_is_asked_again() -> None:
     async with mock_cluster() as cluster, cluster.connect(long_poll_timeout_s=0.05) as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             tailing = asyncio.create_task(anext(reader.tail()))
             await until(lambda: sum(b.count(Read) for b in cluster.bookies) > 8)
             await ledger.append(b"x")
@@ -164,7 +164,7 @@ async def test_a_tail_does_not_pester_bookies_that_answer_at_once_without_news(
             await ledger.append(b"x")
             for bookie in cluster.bookies:
                 bookie.ledgers[ledger.id].is_fenced = True
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             tailing = asyncio.create_task(anext(reader.tail()))
             await asyncio.sleep(0.3)
             assert sum(b.count(Read) for b in cluster.bookies) < 40
@@ -176,7 +176,7 @@ async def test_entries_in_a_row_prove_each_other_without_another_request() -> No
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"0")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             asked = requests(cluster, ReadLAC)
             async with tailing(reader) as got:
                 await until(lambda: requests(cluster, Read) == 2)
@@ -196,9 +196,9 @@ async def test_entries_in_a_row_prove_each_other_without_another_request() -> No
 async def test_many_entries_at_a_time_are_read_as_far_as_they_are_proven() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader, tailing(reader) as got:
+        async with bk.open_ledger(ledger.id, recover=False) as reader, tailing(reader) as got:
             for number in range(5):
-                await ledger.append_many([b"%d-%d" % (number, i) for i in range(10)])
+                await ledger.append_batch_nowait([b"%d-%d" % (number, i) for i in range(10)])
                 await until(lambda n=number: len(got) == 10 * n)
         assert got == [b"%d-%d" % (number, i) for number in range(4) for i in range(10)]
         await ledger.abort()
@@ -214,7 +214,7 @@ async def test_r32_a_last_entry_proves_only_what_its_digest_covers(
         ledger = await bk.create_ledger()
         await ledger.append(b"0")
         await ledger.append(b"1")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
 
             def tamper(entry_id: int, entry: bytes) -> bytes:
                 # Its own last add confirmed is 0, and becomes 1.
@@ -240,7 +240,7 @@ async def test_an_entry_that_came_too_early_is_not_shown_before_it_is_proven() -
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"0")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             assert reader.last_add_confirmed == -1
             for bookie in cluster.bookies:
                 # Entry 0 comes along with this, and nothing says that it is confirmed.
@@ -261,7 +261,7 @@ async def test_what_an_idle_writer_published_is_learnt_of_a_bookie_without_entri
     async with mock_cluster() as cluster, cluster.connect(env=env, lac_delay_s=0.0) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"0")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader:
+        async with bk.open_ledger(ledger.id, recover=False) as reader:
             knowing, *others = cluster.members(ledger)
             for bookie in others:
                 bookie.on_request = lambda request: (
@@ -283,7 +283,7 @@ async def test_a_tail_reads_where_its_news_came_from_not_at_a_bookie_that_hangs(
     for_ever = dict.fromkeys(("speculative_read_s", "read_timeout_s", "request_timeout_s"), 3600)
     async with mock_cluster() as cluster, cluster.connect(**for_ever) as bk:
         ledger = await bk.create_ledger()
-        async with await bk.open_ledger(ledger.id, recover=False) as reader, tailing(reader) as got:
+        async with bk.open_ledger(ledger.id, recover=False) as reader, tailing(reader) as got:
             hanging = cluster.members(ledger)[position]
             hanging.on_request = lambda request: (
                 SILENCE if isinstance(request, Read | BatchRead | ReadLAC) else None
@@ -293,7 +293,7 @@ async def test_a_tail_reads_where_its_news_came_from_not_at_a_bookie_that_hangs(
                 # Not all of several at a time come along with a poll, and another number of them
                 # each time: whoever took the bookies in turn would ask the one that hangs.
                 batch = [b"%d-%d" % (number, i) for i in range(10 + number)]
-                await ledger.append_many(batch)
+                await ledger.append_batch_nowait(batch)
                 expected += batch
                 await until(lambda wanted=expected: got == wanted)
             assert requests(cluster, BatchRead) > 0
@@ -307,7 +307,7 @@ async def test_a_tail_asks_the_bookies_that_it_has_drawn(position: int) -> None:
     async with mock_cluster(4) as cluster, cluster.connect(env=env, **QUIET) as bk:
         ledger = await bk.create_ledger(ensemble_size=4, write_quorum_size=4, ack_quorum_size=4)
         await ledger.append(b"0")
-        async with await bk.open_ledger(ledger.id, recover=False) as reader, tailing(reader):
+        async with bk.open_ledger(ledger.id, recover=False) as reader, tailing(reader):
             await until(lambda: requests(cluster, Read) == 2)
             asked = [bookie.count(Read) for bookie in cluster.members(ledger)]
             drawn = position, (position + 1) % 4

@@ -24,10 +24,10 @@ from quorumbook.protocol.status import Status
 
 async def test_entries_get_consecutive_ids_in_the_order_of_the_calls() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             assert await ledger.append(b"zero") == 0
             futures = [ledger.append_nowait(b"%d" % i) for i in range(1, 100)]
-            many = ledger.append_many([b"a", b"b", b"c"])
+            many = ledger.append_batch_nowait([b"a", b"b", b"c"])
             last = ledger.append_nowait(b"last")
             assert ledger.last_add_pushed == 103
             assert await last == 103
@@ -52,18 +52,18 @@ async def test_what_is_appended_in_one_turn_leaves_as_one_run() -> None:
 
 async def test_nothing_appended_is_an_empty_range() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
-            assert await ledger.append_many([]) == range(0)
+        async with bk.create_ledger() as ledger:
+            assert await ledger.append_batch_nowait([]) == range(0)
             assert await ledger.append(b"") == 0
-            assert await ledger.append_many(iter([])) == range(1, 1)
+            assert await ledger.append_batch_nowait(iter([])) == range(1, 1)
 
 
 async def test_a_striped_ledger_sends_each_entry_to_its_write_set_only() -> None:
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger(
+        async with bk.create_ledger(
             ensemble_size=4, write_quorum_size=2, ack_quorum_size=2
         ) as ledger:
-            await ledger.append_many([b"x%d" % i for i in range(10)])
+            await ledger.append_batch_nowait([b"x%d" % i for i in range(10)])
             await ledger.append(b"ten")
         for index, bookie in enumerate(cluster.members(ledger)):
             expected = [e for e in range(11) if (index - e) % 4 < 2]
@@ -73,7 +73,7 @@ async def test_a_striped_ledger_sends_each_entry_to_its_write_set_only() -> None
 @pytest.mark.parametrize("kind", list(DigestType))
 async def test_entries_are_sealed_with_the_ledgers_own_digest(kind: DigestType) -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger(password=b"secret", digest_type=kind) as ledger:
+        async with bk.create_ledger(password=b"secret", digest_type=kind) as ledger:
             await ledger.append(b"payload")
         await until(lambda: cluster.bookies[0].entry_ids(ledger.id))
         entry = cluster.bookies[0].ledgers[ledger.id].entries[0]
@@ -120,8 +120,8 @@ async def test_r01_acks_of_a_replaced_bookie_are_dropped_and_its_entries_sent_to
 async def test_r02_entries_carry_the_last_add_confirmed_of_the_moment_they_are_sent() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
-        await ledger.append_many([b"a", b"b"])
-        await ledger.append_many([b"c", b"d"])
+        await ledger.append_batch_nowait([b"a", b"b"])
+        await ledger.append_batch_nowait([b"c", b"d"])
         await until(lambda: len(cluster.bookies[0].entry_ids(ledger.id)) == 4)
         entries = cluster.bookies[0].ledgers[ledger.id].entries
         assert [entry_header(entries[i])[2] for i in range(4)] == [-1, -1, 1, 1]
@@ -137,7 +137,7 @@ async def test_r06_s22_s65_a_payload_is_frozen_when_it_is_appended() -> None:
         bad.hold_adds()
         buffer = bytearray(b"before")
         future = ledger.append_nowait(buffer)
-        many = ledger.append_many([memoryview(buffer)])
+        many = ledger.append_batch_nowait([memoryview(buffer)])
         buffer[:] = b"AFTER!"
         await until(lambda: all(b.entry_ids(ledger.id) == [0, 1] for b in (bad, *others)))
         await bad.stop()
@@ -153,22 +153,22 @@ async def test_r06_s22_s65_a_payload_is_frozen_when_it_is_appended() -> None:
 @pytest.mark.parametrize("payload", ["text", 5, None, [1]])
 async def test_a_payload_that_is_no_bytes_is_a_type_error(payload: object) -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             with pytest.raises(TypeError):
                 ledger.append_nowait(payload)  # type: ignore[arg-type]
             with pytest.raises(TypeError):
-                ledger.append_many([b"fine", payload])  # type: ignore[list-item]
+                ledger.append_batch_nowait([b"fine", payload])  # type: ignore[list-item]
             assert await ledger.append(b"first") == 0
 
 
 async def test_an_entry_beyond_the_limit_is_refused_and_the_largest_one_is_not() -> None:
     largest = MAX_FRAME_SIZE_BYTES - FRAME_OVERHEAD_BYTES
     async with mock_cluster() as cluster, cluster.connect() as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             with pytest.raises(LocalProtocolError, match="larger"):
                 await ledger.append(bytes(largest + 1))
             with pytest.raises(LocalProtocolError, match="larger"):
-                ledger.append_many([b"x", bytes(largest + 1)])
+                ledger.append_batch_nowait([b"x", bytes(largest + 1)])
             assert await ledger.append(bytes(largest)) == 0
             assert ledger.pending_entries == 0
 
@@ -206,7 +206,7 @@ async def test_a_full_window_refuses_and_drain_waits_for_room() -> None:
         with pytest.raises(BackpressureError, match="max_pending_entries"):
             ledger.append_nowait(b"x")
         with pytest.raises(BackpressureError):
-            ledger.append_many([b"x"])
+            ledger.append_batch_nowait([b"x"])
         drained = asyncio.create_task(ledger.drain())
         waiting = [asyncio.create_task(ledger.append(b"%d" % i)) for i in range(10)]
         await until(lambda: cluster.bookies[0].entry_ids(ledger.id) == [0, 1, 2])
@@ -244,11 +244,11 @@ async def test_an_entry_larger_than_the_window_goes_when_the_window_is_empty() -
         mock_cluster() as cluster,
         cluster.connect(max_pending_bytes=1000, **QUIET) as bk,
     ):
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             assert await ledger.append(bytes(5000)) == 0
             assert await ledger.append(bytes(5000)) == 1
             with pytest.raises(LocalProtocolError):
-                ledger.append_many([bytes(5000)] * 2)
+                ledger.append_batch_nowait([bytes(5000)] * 2)
 
 
 async def test_s84_one_slow_bookie_holds_no_more_than_the_byte_budget() -> None:
@@ -304,7 +304,7 @@ async def test_s85_overload_makes_appends_wait_and_memory_stays() -> None:
     ):
         for bookie in cluster.bookies:
             bookie.on_request = shed
-        async with await bk.create_ledger(ack_quorum_size=3) as ledger:
+        async with bk.create_ledger(ack_quorum_size=3) as ledger:
             highest = 0
 
             async def append() -> None:
@@ -325,8 +325,8 @@ async def test_s85_overload_makes_appends_wait_and_memory_stays() -> None:
 
 async def test_s38_an_idle_writer_publishes_what_is_confirmed_once() -> None:
     async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0.01) as bk:
-        async with await bk.create_ledger() as ledger:
-            await ledger.append_many([b"x"] * 5)
+        async with bk.create_ledger() as ledger:
+            await ledger.append_batch_nowait([b"x"] * 5)
             await until(lambda: all(b.count(WriteLAC) == 1 for b in cluster.bookies))
             seal = digester(DigestType.CRC32C, b"")
             for bookie in cluster.bookies:
@@ -364,7 +364,7 @@ async def test_s38_a_refused_publication_is_tried_again_and_a_silent_bookie_hold
 
 async def test_with_a_delay_of_zero_nothing_is_published() -> None:
     async with mock_cluster() as cluster, cluster.connect(lac_delay_s=0) as bk:
-        async with await bk.create_ledger() as ledger:
+        async with bk.create_ledger() as ledger:
             await ledger.append(b"x")
             await asyncio.sleep(0.05)
         assert all(b.count(WriteLAC) == 0 for b in cluster.bookies)

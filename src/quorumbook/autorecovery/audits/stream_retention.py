@@ -57,7 +57,7 @@ class StreamRetention:
         """Look once at the streams of a namespace."""
         try:
             address = f"{self._client.metadata_uri}#{path}"
-            async with await Namespace.open(address, client=self._client) as namespace:
+            async with Namespace.open(address, client=self._client) as namespace:
                 await self._look(path, namespace)
                 await self._count_orphans(path, namespace)
         except NamespaceNotBoundError:

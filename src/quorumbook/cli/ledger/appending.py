@@ -29,7 +29,7 @@ class EntryAppender:
             await self._oldest()
         while True:
             try:
-                self._under_way.append(self._writer.append_many(piece))
+                self._under_way.append(self._writer.append_batch_nowait(piece))
             except BackpressureError:
                 if not self._under_way:
                     raise  # larger than the whole window: it will never fit

@@ -124,7 +124,7 @@ def read(
     async def run() -> None:
         async with (
             call.connect() as bk,
-            await bk.open_ledger(ledger_id, password=password, recover=recover) as reader,
+            bk.open_ledger(ledger_id, password=password, recover=recover) as reader,
         ):
             if last_entry:
                 printer = _Printer(call.output.form)
@@ -151,7 +151,7 @@ def tail(call: Call, ledger_id: int, first: int | None, count: int | None, passw
         left = count
         async with (
             call.connect() as bk,
-            await bk.open_ledger(ledger_id, password=password, recover=False) as reader,
+            bk.open_ledger(ledger_id, password=password, recover=False) as reader,
         ):
             start = reader.last_add_confirmed + 1 if first is None else first
             async for entry in reader.tail(first=start):

@@ -130,7 +130,7 @@ async def _get(
     size = 0
     async with (
         call.connect() as bk,
-        await bk.open_ledger(ledger_id, password=password, recover=recover) as reader,
+        bk.open_ledger(ledger_id, password=password, recover=recover) as reader,
     ):
         if not reader.is_closed:
             raise ReadFailedError(

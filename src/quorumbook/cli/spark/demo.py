@@ -186,7 +186,7 @@ async def _make_stream(call: Call, client: BookKeeper) -> None:
     from quorumbook.streams import Namespace, PartitionedStream
 
     address = f"{call.metadata_uri}#/streams"
-    async with await Namespace.open(address, client=client, bind=True) as namespace:
+    async with Namespace.open(address, client=client, bind=True) as namespace:
         await PartitionedStream.create(namespace, STREAM, partitions=PARTITIONS)
 
 

@@ -122,7 +122,7 @@ def of_namespace(
         from quorumbook.streams import Namespace
 
         address = f"{call.metadata_uri}#{path}"
-        async with await Namespace.open(address, client=client) as namespace:
+        async with Namespace.open(address, client=client) as namespace:
             return await make_plan(namespace)
 
     return planned

@@ -259,7 +259,7 @@ async def _print_batches(
     from quorumbook.streams import Notice
 
     left, gaps = count, 0
-    async with contextlib.aclosing(reader.batches()) as batches:
+    async with contextlib.aclosing(reader.read_batches()) as batches:
         async for batch in batches:
             if isinstance(batch, Notice):
                 gaps += 1

@@ -53,7 +53,7 @@ async def opened(call: Call, path: str, *, bind: bool = False) -> AsyncIterator[
 
     async with call.connect() as client:
         address = f"{call.metadata_uri}#{path}"
-        async with await Namespace.open(address, client=client, bind=bind) as namespace:
+        async with Namespace.open(address, client=client, bind=bind) as namespace:
             yield namespace
 
 

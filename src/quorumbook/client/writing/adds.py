@@ -8,9 +8,10 @@ frames, the positions, the window's accounts and the time-outs around it are kep
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 
 from quorumbook.client.context import Context
 from quorumbook.client.options import ClientOptions
@@ -116,7 +117,9 @@ class AddDriver:
         self.window = Window(options.max_pending_entries, options.max_pending_bytes)
         self._pending = PendingGroups()
         self._forcing: set[asyncio.Task[None]] = set()
-        self._flush_waiters: deque[tuple[EntryId, asyncio.Future[None]]] = deque()
+        #: A heap: callers may wait for any entry.
+        self._awaited: list[tuple[EntryId, int, asyncio.Future[None]]] = []
+        self._tickets = count()
         self._positions: list[EnsemblePosition] = []
         self._position_of: dict[BookieId, EnsemblePosition] = {}
         self._bind_positions()
@@ -194,7 +197,7 @@ class AddDriver:
         if entry_id <= self.state.last_add_succeeded:
             return
         future: asyncio.Future[None] = self._loop.create_future()
-        self._flush_waiters.append((entry_id, future))
+        heappush(self._awaited, (entry_id, next(self._tickets), future))
         await future
 
     @property
@@ -358,9 +361,9 @@ class AddDriver:
         pending = self._pending
         entries, size_bytes = pending.entries, pending.size_bytes
         pending.confirm(last_entry_id)
-        waiters = self._flush_waiters
-        while waiters and waiters[0][0] <= last_entry_id:
-            _, future = waiters.popleft()
+        awaited = self._awaited
+        while awaited and awaited[0][0] <= last_entry_id:
+            _, _, future = heappop(awaited)
             if not future.done():
                 future.set_result(None)
         self.window.give_back(
@@ -372,8 +375,8 @@ class AddDriver:
         _log.info("ledger %d: the writer stops: %s", self._id, error)
         self._pending.fail(error)
         self._lac.stop()
-        waiters, self._flush_waiters = self._flush_waiters, deque()
-        for _, future in waiters:
+        awaited, self._awaited = self._awaited, []
+        for _, _, future in awaited:
             if not future.done():
                 future.set_exception(again(error))
         self._on_failed(error)

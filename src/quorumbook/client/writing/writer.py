@@ -18,7 +18,7 @@ from quorumbook.client.waiting.again import again, outcome_of
 from quorumbook.client.waiting.closing import ClosingQuietly
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.client.writing.adds import AddDriver
-from quorumbook.client.writing.chosen_ids import Append, ChosenAppends
+from quorumbook.client.writing.explicit_ids import Append, ChosenAppends
 from quorumbook.client.writing.pending import Group
 from quorumbook.errors import (
     BackpressureError,
@@ -51,7 +51,7 @@ class LedgerWriter(ClosingQuietly):
         on_over: Callable[[LedgerWriter], None] | None = None,
         *,
         is_deferred_sync: bool = False,
-        writer_chosen_ids: bool = False,
+        explicit_entry_ids: bool = False,
     ) -> None:
         """Begin to write a ledger that was just created; see ``BookKeeper.create_ledger``."""
         self._context = context
@@ -74,7 +74,7 @@ class LedgerWriter(ClosingQuietly):
         self._chosen: ChosenAppends | None = None
         #: What appends without an id look at; over from the beginning where ids are chosen.
         self._front = self._window
-        if writer_chosen_ids:
+        if explicit_entry_ids:
             most = options.max_pending_entries
             self._chosen = ChosenAppends(self._id, self._window, most, self._append_row)
             self._front = Window(0, 0)
@@ -236,7 +236,7 @@ class LedgerWriter(ClosingQuietly):
         """
         if self._chosen is None:
             raise LocalProtocolError(
-                f"ledger {self._id} gives the ids itself: create it with writer_chosen_ids",
+                f"ledger {self._id} gives the ids itself: create it with explicit_entry_ids",
                 ledger_id=self._id,
             )
         self.check_open()
@@ -250,7 +250,25 @@ class LedgerWriter(ClosingQuietly):
             self._futures.append(future)
         self._schedule_flush()
 
-    def append_many(self, payloads: Iterable[bytes]) -> asyncio.Future[range]:
+    async def append_batch(self, payloads: Iterable[bytes]) -> range:
+        """Append entries with consecutive ids, wait until all are safe, and return their ids.
+
+        Waits for room in the window first, if need be.
+
+        Raises:
+            LocalProtocolError: they are more than the window ever holds.
+            LedgerError: as ``append`` says.
+        """
+        kept = [item if type(item) is bytes else frozen(item) for item in payloads]
+        while True:
+            try:
+                future = self.append_batch_nowait(kept)
+            except BackpressureError:
+                await self._window.wait()
+            else:
+                return await future
+
+    def append_batch_nowait(self, payloads: Iterable[bytes]) -> asyncio.Future[range]:
         """Append entries with consecutive ids and return one future of the range of ids.
 
         Raises:
@@ -298,25 +316,39 @@ class LedgerWriter(ClosingQuietly):
         await self._window.drained()
         self.check_open()
 
-    async def flush(self) -> None:
-        """Wait until everything appended so far is safe; raises the error that prevents it.
+    async def confirmed(self, entry_id: EntryId | None = None) -> None:
+        """Wait until an entry, and all before it, are safe.
 
-        What stands behind a missing id, where the caller chooses them, is not waited for.
+        Args:
+            entry_id: Which; everything appended so far if not given.  Entries that wait for a
+                missing explicit id are not waited for.
+
+        Raises:
+            LocalProtocolError: no entry has this id yet.
+            LedgerError: the writer failed; the entry's fate is unknown.
         """
         self._flush()
-        await self._adds.confirmed(self._state.last_add_pushed)
+        last = self._state.last_add_pushed
+        if entry_id is not None and entry_id > last:
+            raise LocalProtocolError(
+                f"ledger {self._id} has no entry {entry_id} yet; the last is {last}",
+                ledger_id=self._id,
+                entry_id=entry_id,
+            )
+        await self._adds.confirmed(last if entry_id is None else entry_id)
 
-    async def publish(self) -> None:
+    async def flush(self) -> None:
         """Wait until everything appended so far is safe, and tailing readers can see it.
 
-        Without it they see the last entries when ``lac_delay_s`` is over.
+        Without it they see the last entries when ``lac_delay_s`` is over; ``confirmed`` only
+        waits until entries are safe.
 
         Raises:
             WriteFailedError: too few bookies were told within ``operation_timeout_s``; what was
                 appended is safe.
             LedgerError: the writer failed.
         """
-        await self.flush()
+        await self.confirmed()
         await self._adds.publish()
         # An entry that was sent meanwhile carries the number; it tells nobody before it arrived.
         await self._adds.confirmed(self._state.last_add_pushed)

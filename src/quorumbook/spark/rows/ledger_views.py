@@ -67,7 +67,7 @@ class LedgerViews:
                         ledger_id=ledger_id,
                     )
                 connection = self._options.connection
-                async with await self._client.open_ledger(ledger_id, **opening(connection)):
+                async with self._client.open_ledger(ledger_id, **opening(connection)):
                     pass
             end, is_complete = await self.open_ledgers.end_entry(ledger_id)
         except NoSuchLedgerInMetadataError:

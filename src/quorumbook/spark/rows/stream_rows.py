@@ -144,7 +144,7 @@ async def _whole_records(
         # What begins here ends behind the piece.
         end = ReaderOptions(tail=False, end=chunks.start.next)
         async with StreamReader(context, chunks.start, end) as rest:
-            async for batch in rest.batches():
+            async for batch in rest.read_batches():
                 yield batch
 
 

@@ -57,7 +57,7 @@ async def first_record(context: StreamContext, position: Position) -> RecordBatc
     """Return the first record at a position or behind it, maybe with others of its entry."""
     options = ReaderOptions(tail=False, on_truncated="skip")
     async with StreamReader(context, position, options) as reader:
-        async for batch in reader.batches():
+        async for batch in reader.read_batches():
             return batch
     return None
 
@@ -131,7 +131,7 @@ async def last_record_of(context: StreamContext) -> Record | None:
             start = Position(segment.number, entry_id, 0)
             options = ReaderOptions(tail=False, on_truncated="skip")
             async with StreamReader(context, start, options) as reader:
-                found = [batch async for batch in reader.batches()]
+                found = [batch async for batch in reader.read_batches()]
             if found:
                 return list(found[-1])[-1]
     return None

@@ -51,9 +51,9 @@ class Unacknowledged:
         acks = cursor.acks
         self._expected = None if acks is None else acks.floor
 
-    async def batches(self) -> AsyncGenerator[RecordBatch, None]:
+    async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
         """Yield records as they come."""
-        async with contextlib.aclosing(self._reader.batches()) as batches:
+        async with contextlib.aclosing(self._reader.read_batches()) as batches:
             async for batch in batches:
                 expected, first = self._expected, batch.first_sequence_id
                 if expected is not None and first > expected:
@@ -154,9 +154,9 @@ class Progress:
 class CursorReader(Closing):
     """Reads by a cursor; made by ``Stream.reader(cursor=...)``.
 
-    Iterate over it for records, over ``batches()`` for many at a time, or call ``read``; one after
-    the other.  Leaving its ``async with`` block without an error says that everything that was
-    handed out is done.
+    Iterate over it for records, over ``read_batches()`` for many at a time, or call ``read``: one
+    after the other.  Leaving its ``async with`` block without an error says that everything that
+    was handed out is done.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class CursorReader(Closing):
         self._lock = lock
         self._progress = Progress(cursor, auto_commit_s)
         self._source = Unacknowledged(reader, cursor)
-        self._batches = self._source.batches()
+        self._batches = self._source.read_batches()
         self._pending: asyncio.Task[RecordBatch | None] | None = None
         self._batch: RecordBatch | None = None
         self._handed_out = 0
@@ -195,7 +195,7 @@ class CursorReader(Closing):
             raise StopAsyncIteration
         return found[0]
 
-    async def batches(self) -> AsyncGenerator[RecordBatch, None]:
+    async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
         """Yield records as they come, those of an entry together."""
         while True:
             self._is_done()
@@ -286,7 +286,8 @@ class CursorReader(Closing):
             try:
                 self._batch, self._handed_out = pending.result(), 0
             except BaseException:
-                self._batches = self._source.batches()  # who tries again begins where this ended
+                # The next try begins where this one ended.
+                self._batches = self._source.read_batches()
                 raise
         return self._batch and self._batch.part(self._handed_out, len(self._batch))
 

@@ -412,8 +412,8 @@ class Consumer(Closing):
         progress = Progress(cursor, options.auto_commit_s, self._ring)
         again = Redeliveries(stream.context, cursor, self._letters)
         self._shares[number] = share = _Share(cursor, reader, progress, again)
-        self._merged.add(number, share.source.batches())
-        self._merged.add(~number, again.batches())
+        self._merged.add(number, share.source.read_batches())
+        self._merged.add(~number, again.read_batches())
 
     async def _release(self, number: int) -> None:
         """Stop handing out a partition, and let another one have it."""

@@ -39,7 +39,7 @@ class PartitionedReader(Closing):
     def add(self, number: int, reader: StreamReader) -> None:
         """Read one partition more; ``PartitionedStream.reader`` does it."""
         self._readers[number] = reader
-        self._merged.add(number, reader.batches())
+        self._merged.add(number, reader.read_batches())
 
     async def close(self) -> None:
         """Let go of everything."""

@@ -101,7 +101,7 @@ class Redeliveries:
         self._out.difference_update(each.sequence_id for each in due)
         self._news.set()
 
-    async def batches(self) -> AsyncGenerator[RecordBatch, None]:
+    async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
         """Yield refused records, one at a time, when they are due."""
         complaint = Complaint(_log)
         clock = self._context.store.env.clock

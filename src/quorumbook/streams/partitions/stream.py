@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quorumbook.client.waiting.opening import Opening
 from quorumbook.errors import (
     ConfigError,
     LocalProtocolError,
@@ -46,7 +47,7 @@ from quorumbook.streams.partitions.writer import PartitionedWriter
 from quorumbook.streams.reading.options import check_plain
 from quorumbook.streams.reading.seek import Start, Time, end_position
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
-from quorumbook.streams.stream import Opening, Stream
+from quorumbook.streams.stream import Stream
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.writer import StreamWriter
 

@@ -121,7 +121,7 @@ class BaseReader(Closing, Generic[R]):
         self._batch, self._handed_out = batch, handed_out
         self._records = None if batch is None else cast("Iterator[R]", iter(batch))
 
-    async def batches(self) -> AsyncGenerator[RecordBatch, None]:
+    async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
         """Yield records as they come, those of an entry together."""
         while True:
             batch = await self._take(None)
@@ -210,7 +210,7 @@ class BaseReader(Closing, Generic[R]):
 class StreamReader(BaseReader[Record]):
     """Reads a stream; made by ``Stream.reader``.
 
-    Iterate over it for records, over ``batches()`` for many at a time, or call ``read`` for a
+    Iterate over it for records, over ``read_batches()`` for many at a time, or call ``read`` for a
     chunk; one after the other, not at the same time.
     """
 
@@ -223,5 +223,5 @@ class ReportingReader(BaseReader[StreamItem]):
     """Reads a stream and says more; made by ``Stream.reader`` with ``on_gap="report"``.
 
     Among the records are gaps, each in the place of what is missing, and control records, if they
-    were asked for (``include_control``).  In ``batches()`` each of these is a ``Notice``.
+    were asked for (``include_control``).  In ``read_batches()`` each of these is a ``Notice``.
     """

@@ -179,5 +179,5 @@ async def read_split(context: StreamContext, split: Split) -> AsyncGenerator[Rec
         # What begins here ends behind the split.
         options = ReaderOptions(tail=False, end=chunks.start.next)
         async with StreamReader(context, chunks.start, options) as reader:
-            async for batch in reader.batches():
+            async for batch in reader.read_batches():
                 yield batch

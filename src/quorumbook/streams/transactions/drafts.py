@@ -176,7 +176,7 @@ class LedgerDraft:
         for chunk in _chunks(payloads):
             while True:
                 try:
-                    future = self._ledger.append_many(chunk)
+                    future = self._ledger.append_batch_nowait(chunk)
                 except BackpressureError:
                     await self._ledger.drain()
                 else:

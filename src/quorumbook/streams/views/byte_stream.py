@@ -9,13 +9,14 @@ Java's ``AppendOnlyStreamWriter`` and ``AppendOnlyStreamReader`` read and write 
 from __future__ import annotations
 
 from quorumbook.client.waiting.closing import Closing, ClosingQuietly
+from quorumbook.client.waiting.opening import Opening
 from quorumbook.errors import LocalProtocolError
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError
 from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.seek import TxId, find_txid
 from quorumbook.streams.reading.segment_reader import open_segment
-from quorumbook.streams.stream import Opening, Stream
+from quorumbook.streams.stream import Stream
 from quorumbook.streams.writing.writer import StreamWriter
 
 #: What is written at once is cut into records of so many bytes.

@@ -128,7 +128,7 @@ class SnapshotStore:
         return True
 
     async def _read(self, ledger_id: LedgerId) -> bytes:
-        async with await self._context.client.open_ledger(
+        async with self._context.client.open_ledger(
             ledger_id, password=self._context.password
         ) as reader:
             return b"".join([entry.payload async for entry in reader.read()])

@@ -116,12 +116,12 @@ class SegmentWriter:
         """Wait until everything sent is safe, or the ledger has failed."""
         if self._ledger is not None:
             with contextlib.suppress(LedgerError, QuorumbookError):
-                await self._ledger.flush()
+                await self._ledger.confirmed()
 
     async def publish(self) -> None:
         """Have readers see what is confirmed."""
         if self._ledger is not None:
-            await self._ledger.publish()
+            await self._ledger.flush()
 
     async def publish_confirmed(self) -> None:
         """Have readers see what is confirmed by now, whatever else is pending."""

@@ -367,15 +367,20 @@ class StreamWriter(ClosingQuietly):
         self._began(first)
         return sequence_id
 
-    async def confirmed(self, sequence_id: int) -> None:
+    async def confirmed(self, sequence_id: int | None = None) -> None:
         """Wait until the record with a sequence id, and all before it, are safe.
+
+        Args:
+            sequence_id: Which; everything appended so far if not given.
 
         Raises:
             LocalProtocolError: none has it yet.
             StreamError: it is not safe, and why.
         """
         self._pump.check_owner()
-        if sequence_id >= self.next_sequence_id:
+        if sequence_id is None:
+            sequence_id = self.next_sequence_id - 1
+        elif sequence_id >= self.next_sequence_id:
             raise LocalProtocolError(
                 f"no record has sequence id {sequence_id} yet; the next one gets "
                 f"{self.next_sequence_id}"

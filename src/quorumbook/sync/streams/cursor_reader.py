@@ -37,9 +37,9 @@ class CursorReader(Closing):
             raise StopIteration
         return found[0]
 
-    def batches(self) -> Iterator[RecordBatch]:
+    def read_batches(self) -> Iterator[RecordBatch]:
         """Yield records as they come, those of an entry together."""
-        return self.iterate(self._aio.batches)
+        return self.iterate(self._aio.read_batches)
 
     def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[Record]:
         """Return the next records; see ``quorumbook.streams.CursorReader``."""

@@ -80,7 +80,7 @@ class BaseReader(Closing, Generic[R]):
                 raise StopIteration
             self._keep(batch)
 
-    def batches(self) -> Iterator[RecordBatch]:
+    def read_batches(self) -> Iterator[RecordBatch]:
         """Yield records as they come, those of an entry together."""
         batch = self._left()
         while batch is not None or (batch := self._fetch(self._next_batch)) is not None:
@@ -134,7 +134,7 @@ class BaseReader(Closing, Generic[R]):
         return found
 
     async def _next_batch(self) -> RecordBatch | None:
-        async with contextlib.aclosing(self._aio.batches()) as batches:
+        async with contextlib.aclosing(self._aio.read_batches()) as batches:
             return await anext(batches, None)
 
     def _left(self) -> RecordBatch | None:

@@ -127,15 +127,22 @@ class StreamWriter(ClosingQuietly):
             options["producer_seq"] = producer_seq
         return self._calls.join(payload if type(payload) is bytes else frozen(payload), options)
 
-    def confirmed(self, sequence_id: int) -> None:
+    def confirmed(self, sequence_id: int | None = None) -> None:
         """Wait until the record with a ticket of ``put``, and all before it, are safe.
+
+        Args:
+            sequence_id: The ticket; everything appended so far if not given.
 
         Raises:
             LocalProtocolError: none has it yet.
             StreamError: it is not safe, and why.
         """
         self.check_process()
-        self._calls.confirmed(sequence_id)
+        if sequence_id is not None:
+            self._calls.confirmed(sequence_id)
+            return
+        self._after_calls(self._aio.confirmed)
+        self._calls.check_failure()
 
     def append_batch(
         self,

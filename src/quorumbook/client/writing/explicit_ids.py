@@ -1,7 +1,7 @@
 """Appends whose ids the caller chose, on their way to the writer: which of them may go now.
 
-The order is kept by ``ledger.chosen_ids``; here are the futures, the window and who waits for
-room.  The entry that all others wait for gets room when nothing else could make any.
+The order is kept by ``ledger.machines.explicit_ids``; here are the futures, the window and who
+waits for room.  The entry that all others wait for gets room when nothing else could make any.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quorumbook.client.waiting.again import again, fail
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.ledger.machines.chosen_ids import ChosenIds
+from quorumbook.ledger.machines.explicit_ids import ExplicitIds
 
 Append: TypeAlias = tuple[bytes, asyncio.Future[EntryId]]
 
@@ -41,7 +41,7 @@ class ChosenAppends:
         self._window = window
         self._most_ahead = most_ahead
         self._send = send
-        self._ids: ChosenIds[Append] = ChosenIds()
+        self._ids: ExplicitIds[Append] = ExplicitIds()
         # Who is next is decided by ids, not by who came first.
         window.wakes_everybody = True
 

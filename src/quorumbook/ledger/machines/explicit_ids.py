@@ -1,6 +1,6 @@
 """Entries whose ids the writer chose: in any order in, in the order of ids out.
 
-    ChosenIds(first_entry_id=0)
+    ExplicitIds(first_entry_id=0)
       .check(entry_id)                 raises if the id was used, or is not one
       .put(entry_id, item) -> list     what can be sent now: the item and those that waited for it
       .take_back() -> list             what waits behind a hole, when nothing fills it any more
@@ -21,7 +21,7 @@ from quorumbook.ids import EntryId
 T = TypeVar("T")
 
 
-class ChosenIds(Generic[T]):
+class ExplicitIds(Generic[T]):
     """See the module's docstring."""
 
     def __init__(self, first_entry_id: EntryId = 0) -> None:

@@ -24,7 +24,7 @@ from quorumbook.testing import LocalCluster
 
 async def test_s34_entries_are_confirmed_in_the_order_of_their_ids_only() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         third = ledger.append_at_nowait(2, b"ccc")
         second = ledger.append_at_nowait(1, b"bb")
         await ledger.flush()  # what waits for entry 0 is not waited for
@@ -43,7 +43,7 @@ async def test_s34_entries_are_confirmed_in_the_order_of_their_ids_only() -> Non
 @pytest.mark.parametrize("used", [0, 1, 3, -1])
 async def test_s34_an_id_that_was_used_is_refused_and_the_writer_goes_on(used: int) -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         await asyncio.gather(ledger.append_at(1, b"1"), ledger.append_at(0, b"0"))
         waiting = ledger.append_at_nowait(3, b"3")
         with pytest.raises(DuplicateEntryIdError) as refused:
@@ -57,7 +57,7 @@ async def test_s34_an_id_that_was_used_is_refused_and_the_writer_goes_on(used: i
 
 async def test_s34_a_hole_at_the_end_is_where_the_ledger_closes() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         await ledger.append_at(0, b"kept")
         behind = [ledger.append_at_nowait(entry_id, b"x" * 100) for entry_id in (2, 3, 7)]
         await ledger.close()
@@ -72,10 +72,10 @@ async def test_s34_a_hole_at_the_end_is_where_the_ledger_closes() -> None:
 
 async def test_s34_a_recovery_never_brings_back_what_stood_behind_a_hole() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         await asyncio.gather(*(ledger.append_at(i, b"%d" % i) for i in (1, 0)))
         behind = ledger.append_at_nowait(3, b"behind")
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert [entry.payload async for entry in reader.read()] == [b"0", b"1"]
             assert reader.length == 2
         with pytest.raises(LedgerFencedError):
@@ -86,14 +86,14 @@ async def test_s34_a_recovery_never_brings_back_what_stood_behind_a_hole() -> No
 
 async def test_ids_and_no_ids_do_not_mix() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
-        chosen = await bk.create_ledger(writer_chosen_ids=True)
-        for append in (chosen.append_nowait, lambda x: chosen.append_many([x])):
+        chosen = await bk.create_ledger(explicit_entry_ids=True)
+        for append in (chosen.append_nowait, lambda x: chosen.append_batch_nowait([x])):
             with pytest.raises(LocalProtocolError, match="append_at"):
                 append(b"x")
         with pytest.raises(LocalProtocolError, match="append_at"):
             await chosen.append(b"x")
         plain = await bk.create_ledger()
-        with pytest.raises(LocalProtocolError, match="writer_chosen_ids") as refused:
+        with pytest.raises(LocalProtocolError, match="explicit_entry_ids") as refused:
             await plain.append_at(0, b"x")
         assert refused.value.code == -100
         await asyncio.gather(chosen.close(), plain.close())
@@ -106,7 +106,7 @@ async def test_the_missing_entry_gets_room_although_those_that_wait_for_it_fill_
         mock_cluster() as cluster,
         cluster.connect(max_pending_entries=4, max_pending_bytes=2000, **QUIET) as bk,
     ):
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         waiting = [ledger.append_at_nowait(i, b"x" * 100) for i in (1, 2, 3)]
         with pytest.raises(BackpressureError, match="ahead"):
             ledger.append_at_nowait(4, b"x")
@@ -123,7 +123,7 @@ async def test_the_missing_entry_gets_room_although_those_that_wait_for_it_fill_
 
 async def test_entries_in_the_order_of_their_ids_wait_for_room_like_any_others() -> None:
     async with mock_cluster() as cluster, cluster.connect(max_pending_entries=4, **QUIET) as bk:
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         for bookie in cluster.bookies:
             bookie.hold_adds()
         sent = [ledger.append_at_nowait(i, b"x") for i in range(4)]
@@ -138,7 +138,7 @@ async def test_entries_in_the_order_of_their_ids_wait_for_room_like_any_others()
 
 async def test_the_missing_entry_gets_the_room_that_others_before_it_cannot_use() -> None:
     async with mock_cluster() as cluster, cluster.connect(max_pending_entries=4, **QUIET) as bk:
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         for bookie in cluster.bookies:
             bookie.hold_adds()
         appends = [ledger.append_at_nowait(i, b"x") for i in (0, 1, 3, 5)]
@@ -165,14 +165,14 @@ async def test_thousands_in_any_order_survive_a_small_window_and_a_lost_bookie()
         LocalCluster(bookies=4) as cluster,
         cluster.connect(max_pending_entries=200) as bk,
     ):
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         tasks = [asyncio.create_task(ledger.append_at(i, b"%d" % i)) for i in ids]
         await until(lambda: ledger.last_add_confirmed > 500)
         await cluster.stop(ledger.metadata.ensemble[0])
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks)
         await ledger.close()
-        async with await bk.open_ledger(ledger.id) as reader:
+        async with bk.open_ledger(ledger.id) as reader:
             assert [entry.payload async for entry in reader.read()] == [
                 b"%d" % i for i in range(3000)
             ]
@@ -184,7 +184,7 @@ async def test_a_writer_that_fails_fails_what_waits_behind_a_hole() -> None:
         mock_cluster() as cluster,
         cluster.connect(require_replacement=True, **QUIET) as bk,
     ):
-        ledger = await bk.create_ledger(writer_chosen_ids=True)
+        ledger = await bk.create_ledger(explicit_entry_ids=True)
         behind = ledger.append_at_nowait(5, b"x")
         await cluster.members(ledger)[0].stop()
         with pytest.raises(NotEnoughBookiesError):
@@ -196,7 +196,7 @@ async def test_a_writer_that_fails_fails_what_waits_behind_a_hole() -> None:
 
 def test_the_blocking_twin_takes_ids_too() -> None:
     with LocalCluster(bookies=3) as cluster, quorumbook.sync.connect(cluster.metadata_uri) as bk:
-        with bk.create_ledger(ledger_id=2**40, writer_chosen_ids=True) as ledger:
+        with bk.create_ledger(ledger_id=2**40, explicit_entry_ids=True) as ledger:
             futures = [ledger.append_at_nowait(i, b"%d" % i) for i in (2, 1)]
             assert ledger.append_at(0, b"0") == 0
             assert [future.result() for future in futures] == [2, 1]

@@ -1,0 +1,85 @@
+"""docs/words.md: the same act has the same word on every layer, and both twins have it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+from documents import ROOT
+
+import quorumbook
+import quorumbook.streams
+import quorumbook.sync
+import quorumbook.sync.streams
+
+LAYERS = ("Ledger", "Stream", "Partitioned")
+#: What the expressions of the table begin with, and the class that it is of.
+OWNERS = {
+    "bk": "BookKeeper",
+    "ns": "Namespace",
+    "stream": "Stream",
+    "orders": "PartitionedStream",
+    "PartitionedStream": "PartitionedStream",
+}
+#: Acts that a layer's own word is better for; all others have one word.
+_OWN_WORDS = {
+    "create": "a ledger and a stream are made by what holds them",
+    "open to write": "a ledger is written by whoever creates it",
+    "open to read": "a ledger has no object of its own beside its reader",
+    "read one after the other": "a reader of a ledger is asked for a range",
+    "read many at a time": "partitions have no order that batches could keep",
+    "follow while it is written": "a reader of a stream has a place of its own",
+    "delete": "a ledger and a stream are deleted by what holds them",
+}
+
+
+def rows() -> dict[str, list[str]]:
+    """Return the acts of the table, and the expressions of the three layers."""
+    text = (ROOT / "docs" / "words.md").read_text(encoding="utf-8")
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("| ") and not line.startswith("| act ")
+    ]
+    return {act: [cell.strip("`") for cell in rest] for act, *rest in cells}
+
+
+def expressions() -> list[tuple[str, str, str, str, str]]:
+    """Return act, class, word and arguments of every expression, and the layer it is of."""
+    found = []
+    for act, cells in rows().items():
+        for layer, cell in zip(LAYERS, cells, strict=True):
+            if cell:
+                match = re.fullmatch(r"(\w+)\.(\w+)\((.*)\)", cell)
+                assert match is not None, cell
+                owner, word, arguments = match.groups()
+                kind = OWNERS.get(owner) or f"{layer}{owner.title()}"
+                found.append((act, kind, word, arguments, layer))
+    return found
+
+
+def _class_of(kind: str, *modules: Any) -> Any:
+    return next(getattr(module, kind) for module in modules if hasattr(module, kind))
+
+
+@pytest.mark.parametrize(("act", "kind", "word", "arguments", "layer"), expressions())
+def test_both_twins_have_every_word_of_the_table(
+    act: str, kind: str, word: str, arguments: str, layer: str
+) -> None:
+    del layer
+    ours = getattr(_class_of(kind, quorumbook, quorumbook.streams), word)
+    theirs = _class_of(kind, quorumbook.sync, quorumbook.sync.streams)
+    assert hasattr(theirs, word) or (word == "__aiter__" and hasattr(theirs, "__next__"))
+    given = {name.strip() for name in re.findall(r"(\w+)=", arguments)}
+    assert given <= inspect.signature(ours).parameters.keys()
+    if act.startswith("open"):
+        assert str(inspect.signature(ours).return_annotation).startswith("Opening[")
+
+
+def test_the_same_act_has_the_same_word() -> None:
+    differing = {}
+    for act, _, word, _, _ in expressions():
+        differing.setdefault(act, set()).add(word)
+    assert {act for act, words in differing.items() if len(words) > 1} == set(_OWN_WORDS)
