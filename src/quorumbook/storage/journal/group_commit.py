@@ -22,6 +22,7 @@ from functools import partial
 from quorumbook.env import Env, File, logger
 from quorumbook.errors import DiskFullError, LocalProtocolError, StorageError
 from quorumbook.storage.journal.format import (
+    ALIGNMENT,
     GROUP_SIZE_LIMIT_BYTES,
     HEADER_SIZE,
     NEWEST_NAME,
@@ -138,7 +139,7 @@ class _Writer:
         closing = closing_record(self._journal_id, offset, buffers, self._salt)
         pieces = [*buffers, closing]
         end = offset + sum(map(len, pieces))
-        if end > self._allocated:
+        if end >= self._allocated:
             self._allocate(file, end)
         if end > self._written:
             self._written = end
@@ -152,8 +153,10 @@ class _Writer:
         self._offset = end
 
     def _allocate(self, file: File, end: int) -> None:
-        steps = -(-end // PREALLOCATION_BYTES)
-        size = max(end, min(steps * PREALLOCATION_BYTES, self._file_size_bytes))
+        # A file that ends with its data looks as if something had been cut off (``replay``).
+        least = end + ALIGNMENT
+        steps = -(-least // PREALLOCATION_BYTES)
+        size = max(least, min(steps * PREALLOCATION_BYTES, self._file_size_bytes))
         try:
             file.allocate(size)
             self._allocated = size
