@@ -223,10 +223,12 @@ class Tree:
                 self.check(operation)
         return None
 
-    def end_session(self, session_id: int) -> None:
-        """Remove the ephemeral nodes of a session."""
-        for path in self._rows.paths_owned_by(session_id):
+    def end_session(self, session_id: int) -> list[str]:
+        """Remove the ephemeral nodes of a session; return their paths."""
+        paths = self._rows.paths_owned_by(session_id)
+        for path in paths:
             self.delete(Delete(path))
+        return paths
 
     def _demanded(self, operation: Set | Delete | Check) -> Row:
         path, version = operation.path, operation.version

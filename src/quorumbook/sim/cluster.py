@@ -8,6 +8,7 @@ crash is a violation: nothing here damages a file.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from quorumbook.bookie.server import Bookie
@@ -18,7 +19,9 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.sim.history import History
 from quorumbook.sim.kernel import SECOND, Kernel
-from quorumbook.sim.metadata.memory import SimStore, SimTree
+from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
+from quorumbook.sim.metadata.zookeeper import Server, ZooKeeper
+from quorumbook.sim.metadata.zookeeper_store import open_store
 from quorumbook.sim.network import Network
 from quorumbook.sim.plan import Plan
 from quorumbook.sim.process import Machine, Process
@@ -31,13 +34,24 @@ _START_LIMIT_NS = 60 * SECOND
 class SimClient(BookKeeper):
     """A client whose metadata store is simulated."""
 
-    def __init__(self, tree: SimTree, process: Process, options: ClientOptions) -> None:
+    def __init__(self, cluster: Cluster, process: Process, options: ClientOptions) -> None:
         super().__init__("memory://simulated", options=options, env=process.env)
-        self._tree = tree
+        self._cluster = cluster
         self._process = process
 
     async def _open_store(self) -> MetadataStore:
-        return SimStore(self._tree, self._process, self._options.session_timeout_s)
+        return await self._cluster.store(self._process, self._options.session_timeout_s)
+
+
+class _Bookie(Bookie):
+    """A bookie that tells when it begins in doubt."""
+
+    in_doubt: Callable[[str], None]
+
+    async def _distrust(self, is_unsure: bool, reason: str) -> None:
+        if is_unsure:
+            self.in_doubt(reason)
+        await super()._distrust(is_unsure, reason)
 
 
 class BookieMachine(Machine):
@@ -62,12 +76,13 @@ class BookieMachine(Machine):
     async def _run(self, process: Process) -> None:
         cluster = self._cluster
         try:
-            store = SimStore(cluster.tree, process, cluster.plan.session_timeout_s)
-            bookie = Bookie(process.env, cluster.plan.bookie_options(self.name, self.root), store)
+            store = await cluster.store(process, cluster.plan.session_timeout_s)
+            options = cluster.plan.bookie_options(self.name, self.root)
+            bookie = _Bookie(process.env, options, store)
+            bookie.in_doubt = self._in_doubt
             await bookie.start()
             self.bookie = bookie
             self.kernel.trace.note(self.name, "serves")
-            cluster.limbo_starts += bool(bookie.storage.statistics()["damaged"])
             await bookie.wait_stopped()
         except MetadataError as error:
             self.kernel.trace.note(self.name, "ends", error)
@@ -78,6 +93,10 @@ class BookieMachine(Machine):
                 cluster.errors.append(error)
         if not process.is_dead:
             self.kernel.after(0, self._ended, process)
+
+    def _in_doubt(self, reason: str) -> None:
+        """It takes what a crash left for damage: open ledgers stay open until others are back."""
+        self._cluster.history.violation(f"bookie {self.name} begins in doubt: {reason}")
 
     def _ended(self, process: Process) -> None:
         if self.process is process:
@@ -104,9 +123,13 @@ class Cluster:
         self.tree = SimTree()
         history.watch(self.tree)
         self.tree.on_change = history.changed
+        self.zookeeper: ZooKeeper | None = None
+        if plan.zookeepers:
+            self.zookeeper = ZooKeeper(kernel, self.network, self.tree)
+            for i in range(plan.zookeepers):
+                self.zookeeper.add(Machine(kernel, self.network, f"z{i}", self.error))
         #: Exceptions behind violations.
         self.errors: list[BaseException] = []
-        self.limbo_starts = 0
         self.bookies = [BookieMachine(self, f"b{i}") for i in range(plan.bookies)]
         self.clients: list[Machine] = []
 
@@ -118,7 +141,23 @@ class Cluster:
 
     def client(self, process: Process) -> SimClient:
         """Return a client that is not started yet."""
-        return SimClient(self.tree, process, self.plan.client_options())
+        return SimClient(self, process, self.plan.client_options())
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers of the ZooKeeper, if there is one."""
+        return [] if self.zookeeper is None else self.zookeeper.servers
+
+    @property
+    def metadata_names(self) -> list[str]:
+        """Where the metadata is, in the network's cuts."""
+        return [each.name for each in self.servers] or [METADATA]
+
+    async def store(self, process: Process, session_timeout_s: float) -> MetadataStore:
+        """Open the metadata store."""
+        if self.zookeeper is None:
+            return SimStore(self.tree, process, session_timeout_s)
+        return await open_store(self.zookeeper, self.history, process, session_timeout_s)
 
     def error(self, who: str, context: dict[str, Any]) -> None:
         """Something was raised that nobody caught."""
@@ -135,11 +174,13 @@ class Cluster:
 
         async def make(process: Process) -> None:
             nonlocal is_made
-            store = SimStore(self.tree, process, 10.0)
+            store = await self.store(process, 10.0)
             await init_cluster(store)
             await store.close()
             is_made = True
 
+        for server in self.servers:
+            server.boot_up()
         admin.start(make)
         self.kernel.run(lambda: is_made, _START_LIMIT_NS)
         admin.kill()
@@ -155,5 +196,6 @@ class Cluster:
 
     def bury(self) -> None:
         """Let go of everything."""
-        for machine in [*self.bookies, *self.clients]:
+        servers = [each.machine for each in self.servers]
+        for machine in [*self.bookies, *self.clients, *servers]:
             machine.bury()

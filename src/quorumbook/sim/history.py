@@ -37,6 +37,8 @@ class LedgerHistory:
     #: The highest entry that anybody was shown.
     shown: EntryId = -1
     metadata: LedgerMetadata | None = None
+    #: Somebody asked for its deletion, which may have happened.
+    is_doomed: bool = False
     events: list[str] = field(default_factory=list)
 
     @property
@@ -58,6 +60,11 @@ class History:
     def acknowledged(self) -> int:
         """How many entries were acknowledged."""
         return sum(len(each.acknowledged) for each in self.ledgers.values())
+
+    def is_gone(self, ledger_id: LedgerId) -> bool:
+        """Tell whether a ledger was deleted."""
+        ledger = self.ledgers[ledger_id]
+        return ledger.is_doomed and ledger.metadata is None
 
     def violation(self, text: str, ledger_id: LedgerId | None = None) -> None:
         """Note that something cannot be true."""
@@ -97,6 +104,18 @@ class History:
         self.tell(ledger_id, who, f"entry {entry_id} acknowledged")
         self._check_end(ledger)
 
+    def forced(self, ledger_id: LedgerId, who: str, last: EntryId) -> None:
+        """The writer was told that everything up to an entry is safe."""
+        ledger = self.ledgers[ledger_id]
+        ledger.acknowledged.update(range(last + 1))
+        self.tell(ledger_id, who, f"entries up to {last} forced")
+        self._check_end(ledger)
+
+    def doomed(self, ledger_id: LedgerId, who: str) -> None:
+        """Somebody is about to delete a ledger."""
+        self.ledgers[ledger_id].is_doomed = True
+        self.tell(ledger_id, who, "is to be deleted")
+
     def read(self, ledger_id: LedgerId, who: str, entry_id: EntryId, payload: bytes) -> None:
         """Somebody was shown an entry."""
         ledger = self.ledgers[ledger_id]
@@ -122,6 +141,8 @@ class History:
         ledger = self.ledgers[ledger_id]
         self.tell(ledger_id, who, f"sees its end at entry {last}")
         metadata = ledger.metadata
+        if metadata is None and ledger.is_doomed:
+            return
         if metadata is None or not metadata.is_closed:
             self.violation(f"{who} sees an end that is not in the metadata", ledger_id)
         elif (metadata.last_entry_id, metadata.length) != (last, length):
@@ -141,13 +162,24 @@ class History:
         """Nodes changed."""
         for path in sorted(paths):
             found = _LEDGER_NODE.fullmatch(path)
-            row = None if found is None else self._tree.tree.find(path)
-            if found is None or row is None or self._seen.get(path) == row.data:
+            if found is None:
+                continue
+            ledger_id = int((found[1] + found[2]).replace("/", ""))
+            row = self._tree.tree.find(path)
+            if row is None:
+                self._metadata_gone(ledger_id)
+            if row is None or self._seen.get(path) == row.data:
                 continue
             self._seen[path] = row.data
-            ledger_id = int((found[1] + found[2]).replace("/", ""))
             metadata = decode(ledger_id, row.data, row.ctime_ms)
             self._metadata_changed(ledger_id, metadata)
+
+    def _metadata_gone(self, ledger_id: LedgerId) -> None:
+        ledger = self.ledgers[ledger_id]
+        ledger.metadata = None
+        self.tell(ledger_id, "metadata", "deleted")
+        if not ledger.is_doomed:
+            self.violation("the ledger is gone, and nobody deleted it", ledger_id)
 
     def _metadata_changed(self, ledger_id: LedgerId, after: LedgerMetadata) -> None:
         ledger = self.ledgers.get(ledger_id)

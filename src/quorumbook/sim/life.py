@@ -107,6 +107,8 @@ class Life:
         programs |= {f"w{i}": actors.write for i in range(plan.writers)}
         programs |= {f"r{i}": actors.recover for i in range(plan.recoverers)}
         programs |= {f"t{i}": actors.tail for i in range(plan.tailers)}
+        if plan.has("deletes"):
+            programs["d0"] = actors.delete
         if plan.has_auto_recovery:
             programs["a0"] = actors.replicate
         self.cluster.clients.clear()
@@ -114,7 +116,7 @@ class Life:
             self._start_client(self.cluster.add_client(name))
 
     def _start_client(self, machine: Machine) -> None:
-        if machine.process is None:
+        if machine.process is None and (self.is_rough or machine.name[0] == "a"):
             program = self._programs[machine.name]
             machine.start(lambda process: program(self, process))
 
@@ -131,12 +133,13 @@ class Life:
         async def close_all(process: Process) -> None:
             async with actors.started(self, process) as client:
                 for ledger_id in sorted(history.ledgers):
-                    while ledger_id not in done:
+                    while ledger_id not in done and not history.is_gone(ledger_id):
                         try:
                             await actors.read_closed(self, process, client, ledger_id)
                             done.add(ledger_id)
                         except QuorumbookError:
                             await asyncio.sleep(_ATTEMPT_PAUSE_S)
+                    done.add(ledger_id)
 
         limit_ns = kernel.now_ns + _FINISH_NS
         if not kernel.run(lambda: self.cluster.is_whole, limit_ns):

@@ -16,13 +16,18 @@ import asyncio
 import contextvars
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
 
 _TURN_DELAY_NS = 40 * MICROSECOND
 _FIRST_PRUNING = 256
+
+
+Connector = Callable[
+    [str, int, Callable[[], asyncio.Protocol]], Awaitable[tuple[Any, asyncio.Protocol]]
+]
 
 
 class EscapeError(RuntimeError):
@@ -47,6 +52,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._prune_at = _FIRST_PRUNING
         self.is_paused = False
         self.is_dead = False
+        #: Opens a connection to a host and port.
+        self.connector: Connector | None = None
 
     # What asyncio and the code on it ask for
 
@@ -137,6 +144,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Leave it in the queue: it is looked at when it is due."""
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **tls: Any
+    ) -> tuple[Any, asyncio.Protocol]:
+        """Open a connection, in the clear."""
+        if self.connector is None or any(tls.values()):
+            raise EscapeError("a simulated process wants a connection of the machine")
+        return await self.connector(host, port, protocol_factory)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         """Refuse."""

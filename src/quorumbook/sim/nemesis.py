@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from quorumbook.sim.cluster import Cluster
 from quorumbook.sim.kernel import SECOND
-from quorumbook.sim.metadata.memory import METADATA
+from quorumbook.sim.metadata.zookeeper import LEADER, Server
 from quorumbook.sim.process import Machine
 
 _LONGEST_S = 12.0
@@ -38,7 +38,7 @@ class Nemesis:
         """Begin."""
         plan, network = self._cluster.plan, self._cluster.network
         network.tail, network.rechunk = plan.tail, plan.rechunk
-        self._cluster.tree.drops = plan.metadata_drops
+        self._drop(plan.metadata_drops)
         if plan.mishaps:
             self._wait()
 
@@ -48,12 +48,20 @@ class Nemesis:
         cluster = self._cluster
         self._kernel.trace.note("nemesis", "heals")
         cluster.network.heal_all()
-        cluster.network.tail = cluster.tree.drops = 0.0
+        cluster.network.tail = 0.0
+        self._drop(0.0)
+        for server in cluster.servers:
+            server.boot_up()
         for machine in cluster.bookies:
             machine.slow_syncs = 0.0
             if machine.process is not None:
                 machine.process.calls_left = 0
             machine.boot_up()
+
+    def _drop(self, probability: float) -> None:
+        self._cluster.tree.drops = probability
+        if self._cluster.zookeeper is not None:
+            self._cluster.zookeeper.drops = probability
 
     def _wait(self) -> None:
         mean_ns = int(self._cluster.plan.mishap_interval_s * SECOND)
@@ -132,12 +140,40 @@ class Nemesis:
     def _isolate(self) -> None:
         alone, duration_ns = self._tape.pick(self._names()), self._a_while_ns()
         with_metadata = self._tape.chance(0.5)
-        for name in [*self._names(), *([METADATA] if with_metadata else [])]:
+        metadata = self._cluster.metadata_names if with_metadata else []
+        for name in [*self._names(), *metadata]:
             self._cut(alone, name, duration_ns)
             self._cut(name, alone, duration_ns)
 
     def _cut_metadata(self) -> None:
-        self._cut(self._tape.pick(self._names()), METADATA, self._a_while_ns())
+        name, duration_ns = self._tape.pick(self._names()), self._a_while_ns()
+        metadata = self._cluster.metadata_names
+        if self._tape.chance(0.5):
+            metadata = [self._tape.pick(metadata)]
+        for each in metadata:
+            self._cut(name, each, duration_ns)
+            if self._tape.chance(0.5):
+                self._cut(each, name, duration_ns)
 
     def _reset_connection(self) -> None:
         self._cluster.network.reset_one()
+
+    def _zookeeper(self) -> Server | None:
+        servers = self._cluster.servers
+        return self._tape.pick(servers) if servers else None
+
+    def _kill_zookeeper(self) -> None:
+        server = self._zookeeper()
+        if server is not None:
+            server.machine.kill()
+            self._kernel.after(self._a_while_ns(), server.boot_up)
+
+    def _pause_zookeeper(self) -> None:
+        server = self._zookeeper()
+        if server is not None:
+            self._pause(server.machine)
+
+    def _part_zookeeper(self) -> None:
+        server = self._zookeeper()
+        if server is not None:
+            self._cut(server.name, LEADER, self._a_while_ns())

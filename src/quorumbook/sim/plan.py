@@ -14,6 +14,7 @@ from quorumbook.protocol.digest import DigestType
 from quorumbook.sim.kernel import Tape
 from quorumbook.storage.options import GcOptions, ScrubOptions, StorageOptions
 
+_DIGESTS = (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC, DigestType.DUMMY)
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2), (3, 2, 1))
 _KB = 1 << 10
 #: What can happen to machines and the network, each by a method of ``Nemesis``.
@@ -29,6 +30,24 @@ MISHAPS = (
     "isolate",
     "cut_metadata",
     "reset_connection",
+    "kill_zookeeper",
+    "pause_zookeeper",
+    "part_zookeeper",
+)
+#: What people do, and how clients and bookies are set.
+WAYS = (
+    "deletes",
+    "collects",
+    "compacts",
+    "scrubs",
+    "deferred_sync",
+    "chosen_ids",
+    "striping",
+    "delayed_changes",
+    "single_reads",
+    "sticky_reads",
+    "small_frames",
+    "early_turns",
 )
 
 
@@ -37,6 +56,8 @@ class Plan:
     """One seed's draw."""
 
     bookies: int
+    #: The servers of a ZooKeeper; 0 has a store without servers.
+    zookeepers: int
     writers: int
     recoverers: int
     tailers: int
@@ -48,6 +69,7 @@ class Plan:
     payload_size_max: int
     rough_s: float
     ledgers_max: int
+    ways: tuple[str, ...]
     mishaps: tuple[str, ...]
     #: Mean time between two of them.
     mishap_interval_s: float
@@ -63,8 +85,13 @@ class Plan:
     flush_interval_s: float
     journals: int
 
+    def has(self, way: str) -> bool:
+        """Tell whether the seed has one of ``WAYS``."""
+        return way in self.ways
+
     def bookie_options(self, name: str, root: str) -> BookieOptions:
         """Return the options of one bookie, whose files lie below a directory."""
+        is_small = self.has("small_frames")
         return BookieOptions(
             journal_directories=tuple(f"{root}/journal{i}" for i in range(self.journals)),
             ledger_directories=(f"{root}/ledgers",),
@@ -72,15 +99,35 @@ class Plan:
             bookie_id=name,
             storage=StorageOptions(
                 write_cache_size_bytes=64 * _KB,
-                read_cache_size_bytes=64 * _KB,
+                read_cache_size_bytes=0 if is_small else 64 * _KB,
                 journal_file_size_bytes=self.journal_file_size_bytes,
-                entry_log_size_bytes=64 * _KB,
+                entry_log_size_bytes=(4 if self.has("early_turns") else 64) * _KB,
                 flush_interval_s=self.flush_interval_s,
                 reserve_size_bytes=16 * _KB,
             ),
-            gc=GcOptions(interval_s=3600.0, reserve_size_bytes=16 * _KB),
-            scrub=ScrubOptions(interval_s=0, heal_interval_s=5.0),
+            gc=self._gc_options(),
+            scrub=ScrubOptions(
+                interval_s=2.0 if self.has("scrubs") else 0, rate_bytes=0, heal_interval_s=5.0
+            ),
+            max_batch_read_bytes=(4 if is_small else 1024) * _KB,
             min_high_priority_free_bytes=0,
+        )
+
+    def _gc_options(self) -> GcOptions:
+        """Passes every second or two where there are any, and confirmations as close."""
+        compaction_s = 1.5 if self.has("compacts") else 0.0
+        return GcOptions(
+            interval_s=1.0 if self.has("collects") or compaction_s else 3600.0,
+            confirm_interval_s=0.5,
+            max_ledgers_share=1.0,
+            max_unapproved_share=1.0,
+            minor_compaction_interval_s=compaction_s,
+            minor_compaction_threshold=0.5 if compaction_s else 0.0,
+            major_compaction_interval_s=2 * compaction_s,
+            major_compaction_threshold=0.9 if compaction_s else 0.0,
+            surplus_interval_s=2.0 if self.has("collects") else 0.0,
+            surplus_grace_s=2.0,
+            reserve_size_bytes=16 * _KB,
         )
 
     def client_options(self) -> ClientOptions:
@@ -96,27 +143,33 @@ class Plan:
             quarantine_s=5.0,
             session_timeout_s=self.session_timeout_s,
             recovery_batch_entries=4,
+            read_batch_bytes=4 * _KB if self.has("small_frames") else 1024 * _KB,
+            batch_reads=not self.has("single_reads"),
+            sticky_reads=self.has("sticky_reads"),
+            opportunistic_striping=self.has("striping"),
+            delay_ensemble_change=self.has("delayed_changes"),
         )
 
 
 def draw(tape: Tape) -> Plan:
     """Draw a plan."""
     quorums = tape.pick(_QUORUMS)
-    on = [tape.chance(0.5) for _ in MISHAPS]
     return Plan(
+        zookeepers=tape.pick((0, 1, 3, 3)),
         bookies=max(quorums[0] + tape.below(3), 3),
         writers=1 + tape.below(2),
         recoverers=tape.below(3),
         tailers=tape.below(2),
         has_auto_recovery=tape.chance(0.4),
         quorums=quorums,
-        digest_type=tape.pick((DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC)),
+        digest_type=tape.pick(_DIGESTS),
         entries_max=tape.pick((4, 20, 60)),
         burst_max=tape.pick((1, 4, 16)),
         payload_size_max=tape.pick((16, 300, 3000)),
         rough_s=tape.between(8, 20),
         ledgers_max=tape.pick((3, 6, 12)),
-        mishaps=tuple(each for each, is_on in zip(MISHAPS, on, strict=True) if is_on),
+        ways=_half_of(tape, WAYS),
+        mishaps=_half_of(tape, MISHAPS),
         mishap_interval_s=tape.pick((0.3, 1.0, 3.0)),
         tail=tape.pick((0.0, 0.005, 0.05)),
         rechunk=tape.pick((0.0, 0.1)),
@@ -129,3 +182,7 @@ def draw(tape: Tape) -> Plan:
         flush_interval_s=tape.pick((0.2, 2.0, 3600.0)),
         journals=tape.pick((1, 1, 2)),
     )
+
+
+def _half_of(tape: Tape, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each for each in names if tape.chance(0.5))

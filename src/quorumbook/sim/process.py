@@ -168,13 +168,15 @@ class Process:
         self.main: Any = None
         self.loop = ProcessLoop(kernel, self._error)  # type: ignore[abstract]
         self.threads = SimThreads(kernel, self.loop)
+        network = machine.network.of(self)
+        self.loop.connector = network.connect
         machine.disk.faults.on_call = self._on_disk_call
         machine.disk.faults.keeps_calls = False
         self.env = Env(
             clock=SimClock(kernel, machine, self.threads),
             random=kernel.tape.child(),
             disk=machine.disk,
-            network=machine.network.of(self),
+            network=network,
             threads=self.threads,
             programs=NoPrograms(),
             descriptor_limit=lambda: 1024,

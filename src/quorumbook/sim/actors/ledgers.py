@@ -18,7 +18,7 @@ from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import NoSuchEntryError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.sim.cluster import Cluster, SimClient
-from quorumbook.sim.history import History
+from quorumbook.sim.history import History, LedgerHistory
 from quorumbook.sim.kernel import Kernel, Tape
 from quorumbook.sim.plan import Plan
 from quorumbook.sim.process import Process
@@ -65,22 +65,27 @@ async def write(life: Life, process: Process) -> None:
 async def _write_one(life: Life, process: Process, client: SimClient) -> None:
     plan, tape, history = life.plan, life.tape, life.history
     ensemble, write_quorum, ack_quorum = plan.quorums
+    is_deferred = plan.has("deferred_sync") and tape.chance(0.5)
+    has_chosen_ids = plan.has("chosen_ids") and tape.chance(0.5)
     writer = await client.create_ledger(
         ensemble_size=ensemble,
         write_quorum_size=write_quorum,
         ack_quorum_size=ack_quorum,
         digest_type=plan.digest_type,
         password=b"secret",
+        deferred_sync=is_deferred,
+        writer_chosen_ids=has_chosen_ids,
     )
     ledger = history.created(writer.id, process.name, ack_quorum)
+    appends = _Appends(life, process.name, writer, ledger, is_deferred, has_chosen_ids)
     count = 1 + tape.below(plan.entries_max)
-    pending: set[asyncio.Future[EntryId]] = set()
     while len(ledger.sent) < count and life.is_rough:
-        for _ in range(min(1 + tape.below(plan.burst_max), count - len(ledger.sent))):
-            _append(life, process, writer, ledger.sent, pending)
+        appends.burst(min(1 + tape.below(plan.burst_max), count - len(ledger.sent)))
         await asyncio.sleep(tape.between(0, 0.3) if tape.chance(0.7) else 0)
-        while len(pending) > _WINDOW or (pending and writer.is_closed):
-            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        while len(appends.pending) > _WINDOW or (appends.pending and writer.is_closed):
+            await asyncio.wait(appends.pending, return_when=asyncio.FIRST_COMPLETED)
+        if is_deferred and tape.chance(0.3):
+            history.forced(writer.id, process.name, await writer.force())
     ending = tape.below(4)
     if ending < 2:
         await writer.close()
@@ -90,29 +95,57 @@ async def _write_one(life: Life, process: Process, client: SimClient) -> None:
         await writer.abort()
 
 
-def _append(
-    life: Life,
-    process: Process,
-    writer: LedgerWriter,
-    sent: list[bytes],
-    pending: set[asyncio.Future[EntryId]],
-) -> None:
-    entry_id, ledger_id = len(sent), writer.id
-    size = life.tape.below(life.plan.payload_size_max)
-    payload = f"{ledger_id}/{entry_id}/{process.name} ".encode().ljust(size, b"x")
-    future = writer.append_nowait(payload)
-    sent.append(payload)
-    pending.add(future)
+class _Appends:
+    """What one writer has under way."""
 
-    def done(future: asyncio.Future[EntryId]) -> None:
-        pending.discard(future)
-        if future.cancelled() or future.exception() is not None:
+    def __init__(
+        self,
+        life: Life,
+        who: str,
+        writer: LedgerWriter,
+        ledger: LedgerHistory,
+        is_deferred: bool,
+        has_chosen_ids: bool,
+    ) -> None:
+        self._life = life
+        self._who = who
+        self._writer = writer
+        self._ledger = ledger
+        self._is_deferred = is_deferred
+        self._has_chosen_ids = has_chosen_ids
+        self.pending: set[asyncio.Future[EntryId]] = set()
+
+    def burst(self, count: int) -> None:
+        """Append entries; where their ids are chosen, in any order."""
+        tape, sent = self._life.tape, self._ledger.sent
+        first = len(sent)
+        for entry_id in range(first, first + count):
+            size = tape.below(self._life.plan.payload_size_max)
+            sent.append(f"{self._writer.id}/{entry_id}/{self._who} ".encode().ljust(size, b"x"))
+        if not self._has_chosen_ids:
+            for entry_id in range(first, first + count):
+                self._watch(entry_id, self._writer.append_nowait(sent[entry_id]))
             return
-        if future.result() != entry_id:
-            life.history.violation(f"entry {entry_id} became {future.result()}", ledger_id)
-        life.history.acked(ledger_id, process.name, entry_id)
+        waiting = list(range(first, first + count))
+        while waiting:
+            entry_id = waiting.pop(tape.below(len(waiting)))
+            self._watch(entry_id, self._writer.append_at_nowait(entry_id, sent[entry_id]))
 
-    future.add_done_callback(done)
+    def _watch(self, entry_id: EntryId, future: asyncio.Future[EntryId]) -> None:
+        self.pending.add(future)
+
+        def done(future: asyncio.Future[EntryId]) -> None:
+            self.pending.discard(future)
+            if future.cancelled() or future.exception() is not None:
+                return
+            history, ledger_id = self._life.history, self._writer.id
+            if future.result() != entry_id:
+                history.violation(f"entry {entry_id} became {future.result()}", ledger_id)
+            # What is not synced is not promised.
+            if not self._is_deferred:
+                history.acked(ledger_id, self._who, entry_id)
+
+        future.add_done_callback(done)
 
 
 async def recover(life: Life, process: Process) -> None:
@@ -146,11 +179,26 @@ async def read_closed(
             async for entry in reader.read(0, last):
                 history.read(ledger_id, process.name, entry.entry_id, entry.payload)
     except NoSuchEntryError as error:
-        history.violation(f"{process.name} was denied an entry: {error}", ledger_id)
+        if not history.ledgers[ledger_id].is_doomed:
+            history.violation(f"{process.name} was denied an entry: {error}", ledger_id)
         raise
     finally:
         await reader.close()
     return reader
+
+
+async def delete(life: Life, process: Process) -> None:
+    """Delete ledgers at random, also such as are being written."""
+    async with started(life, process) as client:
+        while life.is_rough:
+            await asyncio.sleep(life.tape.between(0.5, 4))
+            ids = [i for i, ledger in life.history.ledgers.items() if not ledger.is_doomed]
+            if len(ids) < 2:
+                continue
+            ledger_id = life.tape.pick(ids)
+            life.history.doomed(ledger_id, process.name)
+            with contextlib.suppress(QuorumbookError):
+                await client.delete_ledger(ledger_id)
 
 
 async def tail(life: Life, process: Process) -> None:
