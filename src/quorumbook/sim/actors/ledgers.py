@@ -15,7 +15,12 @@ from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, Wor
 from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.writing.writer import LedgerWriter
-from quorumbook.errors import NoSuchEntryError, QuorumbookError
+from quorumbook.errors import (
+    ConfigError,
+    LocalProtocolError,
+    NoSuchEntryError,
+    QuorumbookError,
+)
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.sim.cluster import Cluster, SimClient
 from quorumbook.sim.history import History, LedgerHistory
@@ -57,6 +62,9 @@ async def write(life: Life, process: Process) -> None:
         while life.is_rough and len(life.history.ledgers) < life.plan.ledgers_max:
             try:
                 await _write_one(life, process, client)
+            except (ConfigError, LocalProtocolError) as error:
+                # The cluster has nothing to do with it.
+                life.history.violation(f"{process.name} is told that it is wrong: {error}")
             except QuorumbookError as error:
                 life.kernel.trace.note(process.name, "fails", type(error).__name__)
             await asyncio.sleep(life.tape.between(0, 0.5))
@@ -74,7 +82,7 @@ async def _write_one(life: Life, process: Process, client: SimClient) -> None:
         digest_type=plan.digest_type,
         password=b"secret",
         deferred_sync=is_deferred,
-        writer_chosen_ids=has_chosen_ids,
+        explicit_entry_ids=has_chosen_ids,
     )
     ledger = history.created(writer.id, process.name, ack_quorum)
     appends = _Appends(life, process.name, writer, ledger, is_deferred, has_chosen_ids)
