@@ -34,7 +34,7 @@ def show(call: Call, changed: bool, explain: bool, pattern: str) -> None:
     rows = [
         {
             "option": setting.option.key,
-            "value": _shown(call.settings, setting),
+            "value": shown_value(call.settings, setting),
             "source": setting.source,
             "peer_key": setting.option.peer_key,
             "help": setting.option.help,
@@ -49,7 +49,7 @@ def show(call: Call, changed: bool, explain: bool, pattern: str) -> None:
     )
 
 
-def _shown(settings: Settings, setting: Setting) -> Value:
+def shown_value(settings: Settings, setting: Setting) -> Value:
     """Return a value without what only its owner may know: people send what they see here."""
     from quorumbook.auth.plugins import is_built_in
     from quorumbook.env.shown import HIDDEN, shown

@@ -35,6 +35,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "spark": ("spark.commands:spark", "Run jobs over a whole cluster on Apache Spark."),
     "metadata": ("cluster.metadata:metadata", "Move a cluster's metadata, or keep it in a file."),
     "zookeeper": ("cluster.zookeeper:zookeeper", "Run a ZooKeeper for a cluster's metadata."),
+    "admin": ("cluster.admin:admin", "Serve the HTTP API."),
+    "token": ("cluster.tokens:token", "Make and revoke tokens for the HTTP API."),
     "config": ("config:config", "Show every option and where its value comes from."),
     "bench": ("bench:bench", "Measure a cluster."),
 }

@@ -8,6 +8,7 @@ something else there, is left out rather than bent.  The tidy test holds
 
 from __future__ import annotations
 
+from quorumbook.admin.options import AdminOptions
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, WorkerOptions
 from quorumbook.bookie.options import BookieOptions, HttpOptions
 from quorumbook.client.options import ClientOptions, NewLedgerOptions
@@ -22,6 +23,7 @@ _MB = 1024 * 1024
 CLASSES: tuple[type[Options], ...] = (
     BookieOptions, StorageOptions, GcOptions, ScrubOptions, RecoveryOptions, AuditorOptions,
     WorkerOptions, NewLedgerOptions, ClientOptions, PlacementOptions, TlsOptions, HttpOptions,
+    AdminOptions,
 )  # fmt: skip
 
 _OF_COMMANDS = (
@@ -69,7 +71,7 @@ _OF_COMMANDS = (
 
 _SECTIONS = (
     "metadata", "bookie", "storage", "gc", "scrub", "background", "recovery", "client",
-    "placement", "tls", "http",
+    "placement", "tls", "http", "admin",
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, WRITABLE, BookieFacts, ask_all
@@ -96,13 +96,17 @@ class ClusterFacts:
 
 
 async def all_ledgers(
-    store: MetadataStore, damaged: list[str] | None = None
-) -> AsyncIterator[LedgerMetadata]:
+    store: MetadataStore,
+    damaged: list[str] | None = None,
+    *,
+    after: LedgerId | None = None,
+) -> AsyncGenerator[LedgerMetadata, None]:
     """Yield the metadata of all ledgers, ascending by id.
 
     Args:
         store: The cluster's metadata.
         damaged: Takes a sentence for each that cannot be understood.
+        after: Only ledgers of greater ids.
 
     Raises:
         MetadataError: The store does not answer.
@@ -128,7 +132,8 @@ async def all_ledgers(
 
     async with contextlib.aclosing(manager.list()) as ids:
         async for ledger_id in ids:
-            batch.append(ledger_id)
+            if after is None or ledger_id > after:
+                batch.append(ledger_id)
             if len(batch) == _READ_AT_ONCE:
                 for metadata in await read():
                     yield metadata

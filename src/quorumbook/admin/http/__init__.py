@@ -1,0 +1,15 @@
+"""The HTTP API: every answer is JSON, every error one problem object.
+
+problems      errors as RFC 9457 has them
+fields        what endpoints take, checked and documented alike
+endpoint      one endpoint as it is declared
+jobs          work that takes longer than a request
+streams_held  writers and members of groups between requests
+service       what endpoints share
+cluster       the cluster, recovery, metadata, jobs, audit, tokens;  bookies;  ledgers
+streams       streams, cursors, policies;  records: append, read, follow, consume
+peer          the paths of Apache BookKeeper
+openapi       the document of all of them
+app           who is let in, limits, routes
+server        listening, with TLS
+"""

@@ -1,0 +1,356 @@
+"""From a request to an answer: who asks, what is asked, limits, and one problem for each error.
+
+A body is at most 8 MiB, all bodies together 64 MiB, and a body that does not come in 30 seconds
+is not waited for.  A client that takes no events in for so long is let go.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as WebRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Send
+
+from quorumbook.admin.access.gate import Denial, Gate, Request
+from quorumbook.admin.access.roles import Role, Who
+from quorumbook.admin.http.endpoint import Ask, Endpoint, Events, Text
+from quorumbook.admin.http.fields import read_all
+from quorumbook.admin.http.problems import MEDIA_TYPE, ApiError, problem_of
+from quorumbook.admin.http.service import Service
+from quorumbook.env import logger, patience
+
+_log = logger("admin.http")
+_BODY_BYTES = 8 << 20
+_BODIES_BYTES = 64 << 20
+_BODY_S = 30.0
+_SEND_S = 30.0
+_EVENT_STREAMS = 64
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_PASSWORD_HEADER = "quorumbook-ledger-password"  # noqa: S105 - a name
+CERTIFICATE = "quorumbook.certificate"
+
+
+class App:
+    """Answers for one service.
+
+    Args:
+        service: Whom it asks.
+        gate: Whom it lets in.
+        endpoints: What there is, in the order in which paths are tried.
+    """
+
+    def __init__(self, service: Service, gate: Gate, endpoints: Sequence[Endpoint]) -> None:
+        self.service = service
+        self.gate = gate
+        self.endpoints = endpoints
+        self._body_bytes = 0
+        self._event_streams = 0
+        self._answers: Counter[int] = Counter()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return a route for each endpoint, and those that need nobody let in."""
+        return [
+            Route("/heartbeat", self._heartbeat),
+            Route("/metrics", self._metrics),
+            *(
+                Route(each.path, self._answerer(each), methods=[each.method])
+                for each in self.endpoints
+            ),
+        ]
+
+    def starlette(self, further: Sequence[BaseRoute] = ()) -> Starlette:
+        """Return the application."""
+        return Starlette(
+            routes=[*self.routes(), *further],
+            exception_handlers={HTTPException: self._on_http_error, Exception: self._on_bug},
+        )
+
+    def collect(self) -> list[Metric]:
+        """Return the metrics."""
+        answers = CounterMetricFamily(
+            "admin_requests", "Requests that were answered, by status.", labels=["status"]
+        )
+        for status, count in sorted(self._answers.items()):
+            answers.add_metric([str(status)], count)
+        return [answers]
+
+    async def _heartbeat(self, _request: WebRequest) -> Response:
+        return Response("OK\n", media_type="text/plain")
+
+    async def _metrics(self, request: WebRequest) -> Response:
+        denial = self.gate.host_denial(gate_request(request))
+        if denial is not None:
+            return self._problem(ApiError(denial.status, denial.code, denial.detail))
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(generate_latest(self._registry), media_type=kind)
+
+    def _answerer(self, endpoint: Endpoint) -> Callable[[WebRequest], Any]:
+        async def answer(request: WebRequest) -> Response:
+            who: Who | None = None
+            outcome = "done"
+            try:
+                who = self.known(request)
+                self.demand(who, endpoint.role)
+                self._check_namespace(who, endpoint, request)
+                async with self.body(request) as body:
+                    ask = self._ask(endpoint, request, who, body)
+                    result = await endpoint.handle(ask)
+                response = self._response(result, endpoint.status)
+            except ClientDisconnect:
+                outcome = "broken-off"
+                response = Response(status_code=400)
+            except Exception as error:
+                response, outcome = self.failed(error, request)
+            if endpoint.is_change:
+                self.note(request, who, outcome)
+            self._answers[response.status_code] += 1
+            return response
+
+        return answer
+
+    def note(self, request: WebRequest, who: Who | None, outcome: str) -> None:
+        """Write a line about a change."""
+        source = request.client.host if request.client else "-"
+        query = f"?{request.url.query}" if request.url.query else ""
+        self.service.audit.add(who, source, f"{request.method} {request.url.path}{query}", outcome)
+
+    def known(self, request: WebRequest, *, csrf: str | None = None) -> Who:
+        """Return who asks.
+
+        Raises:
+            ApiError: It is not let in.
+        """
+        who = self.gate.judge(gate_request(request, csrf))
+        if isinstance(who, Denial):
+            headers = {"WWW-Authenticate": "Bearer"} if who.status == 401 else {}
+            raise ApiError(who.status, who.code, who.detail, headers)
+        return who
+
+    def demand(self, who: Who, role: Role) -> None:
+        """Refuse whoever has a lower role.
+
+        Raises:
+            ApiError: It has.
+        """
+        if not who.may(role):
+            raise ApiError(
+                403, "role", f"this takes the role {role.word}, and {who.name} is {who.role.word}"
+            )
+
+    def _check_namespace(self, who: Who, endpoint: Endpoint, request: WebRequest) -> None:
+        if not who.namespaces:
+            return
+        field = endpoint.query.get("namespace")
+        if field is None or not who.may_see(
+            request.query_params.get("namespace") or str(field.default)
+        ):
+            allowed = ", ".join(who.namespaces)
+            raise ApiError(403, "namespace", f"{who.name} is confined to streams in {allowed}")
+
+    @contextlib.asynccontextmanager
+    async def body(self, request: WebRequest) -> AsyncIterator[bytes]:
+        """Read a request's body; its bytes count until the block ends.
+
+        Raises:
+            ApiError: It is too large, or does not come.
+        """
+        announced = request.headers.get("content-length", "")
+        if announced.isdigit() and len(announced) < 20:
+            expected = int(announced)
+        else:
+            expected = _BODY_BYTES if "transfer-encoding" in request.headers else 0
+        if expected > _BODY_BYTES:
+            raise ApiError(413, "body-too-large", f"a body is at most {_BODY_BYTES:,} bytes")
+        if self._body_bytes + expected > _BODIES_BYTES:
+            raise ApiError(503, "busy", "too many bodies are being read; try again")
+        self._body_bytes += expected
+        try:
+            yield await self._read_body(request) if expected else b""
+        finally:
+            self._body_bytes -= expected
+
+    async def _read_body(self, request: WebRequest) -> bytes:
+        pieces, size = [], 0
+        try:
+            async with patience.timeout(_BODY_S):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > _BODY_BYTES:
+                        raise ApiError(
+                            413, "body-too-large", f"a body is at most {_BODY_BYTES:,} bytes"
+                        )
+                    pieces.append(piece)
+        except TimeoutError:
+            raise ApiError(
+                408, "body-timeout", f"the body did not come in {_BODY_S:.0f} s"
+            ) from None
+        return b"".join(pieces)
+
+    def _ask(self, endpoint: Endpoint, request: WebRequest, who: Who, data: bytes) -> Ask:
+        given = dict(request.query_params.items())
+        if len(given) != len(request.query_params.multi_items()):
+            raise ApiError(400, "bad-parameter", "a parameter is given twice")
+        accept = request.headers.get("accept", "")
+        if endpoint.is_lenient:
+            path = {**request.path_params, "method": request.method, "path": request.url.path}
+            return Ask(self.service, who, path, given, _object(data) if data else {}, accept)
+        if "last_event_id" in endpoint.query and "last-event-id" in request.headers:
+            given.setdefault("last_event_id", request.headers["last-event-id"])
+        if "password" in endpoint.query:
+            if "password" in given:
+                raise ApiError(
+                    400, "unknown-parameter",
+                    "a password does not belong in an address; use the header "
+                    "Quorumbook-Ledger-Password",
+                )  # fmt: skip
+            if _PASSWORD_HEADER in request.headers:
+                given["password"] = request.headers[_PASSWORD_HEADER]
+        path = read_all(endpoint.names, request.path_params, is_text=True, where="name")
+        query = read_all(endpoint.query, given, is_text=True, where="parameter")
+        body = read_all(
+            endpoint.body, _body_of(endpoint, request, query, data), is_text=False, where="field"
+        )
+        return Ask(self.service, who, path, query, body, accept)
+
+    def _response(self, result: object, status: int) -> Response:
+        if isinstance(result, Text):
+            return Response(result.content, media_type=result.kind, headers=_HEADERS)
+        if isinstance(result, Events):
+            if self._event_streams >= _EVENT_STREAMS:
+                raise ApiError(
+                    503, "too-many-followers", "too many requests follow streams already"
+                )
+            return _EventResponse(self._events(result.events), headers=_HEADERS)
+        return JSONResponse(result, status_code=status, headers=_HEADERS)
+
+    async def _events(self, events: AsyncIterator[Mapping[str, object]]) -> AsyncIterator[bytes]:
+        self._event_streams += 1
+        try:
+            async for event in events:
+                yield _event_bytes(event)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem is None:
+                _log.exception("a stream of events failed")
+                problem = _bug()
+            yield _event_bytes({"event": "problem", "data": problem.row()})
+        finally:
+            self._event_streams -= 1
+            with contextlib.suppress(Exception):
+                await events.aclose()  # type: ignore[attr-defined]
+
+    def failed(self, error: Exception, request: WebRequest) -> tuple[Response, str]:
+        """Return what is answered for an error, and its code."""
+        problem = problem_of(error)
+        if problem is None:
+            _log.exception("%s %s failed", request.method, request.url.path)
+            problem = _bug()
+        return self._problem(problem), problem.code
+
+    def _problem(self, problem: ApiError) -> Response:
+        return JSONResponse(
+            problem.row(),
+            status_code=problem.status,
+            media_type=MEDIA_TYPE,
+            headers={**_HEADERS, **problem.headers},
+        )
+
+    async def _on_http_error(self, _request: WebRequest, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        code, detail = {
+            404: ("no-such-path", "there is nothing at this path; see /api/v2/openapi.json"),
+            405: ("wrong-method", "this path takes other verbs; see /api/v2/openapi.json"),
+        }.get(status, ("bad-request", "the request cannot be understood"))
+        self._answers[status] += 1
+        headers = getattr(error, "headers", None) or {}
+        return self._problem(ApiError(status, code, detail, headers))
+
+    async def _on_bug(self, request: WebRequest, error: Exception) -> Response:
+        return self.failed(error, request)[0]
+
+
+class _EventResponse(StreamingResponse):
+    """Events, for as long as somebody takes them in."""
+
+    def __init__(self, content: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_soon(message: Any) -> None:
+            async with patience.timeout(_SEND_S):
+                await send(message)
+
+        with contextlib.suppress(TimeoutError):
+            await super().stream_response(send_soon)
+
+
+def gate_request(request: WebRequest, csrf: str | None = None) -> Request:
+    """Return what decides of a request."""
+    server = request.scope.get("server") or ("127.0.0.1", 0)
+    return Request(
+        method=request.method,
+        headers=[(name.lower(), value) for name, value in request.headers.items()],
+        reached=server[0],
+        scheme=request.url.scheme,
+        cookies=request.cookies,
+        certificate=(request.scope.get("extensions") or {}).get(CERTIFICATE),
+        csrf=csrf,
+    )
+
+
+def _object(data: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise ApiError(400, "bad-json", "the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise ApiError(400, "bad-json", "the body is not a JSON object")
+    return found
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)
+
+
+def _body_of(
+    endpoint: Endpoint, request: WebRequest, query: Mapping[str, Any], data: bytes
+) -> dict[str, object]:
+    """Return a body's fields; what is no JSON is one record, where records are taken."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = kind == "application/json" or kind.endswith("+json")
+    if "records" in endpoint.body and not is_json:
+        record: dict[str, object] = {"base64": base64.b64encode(data).decode()}
+        if query["key"] is not None:
+            record["key"] = query["key"]
+        return {"records": [record]}
+    return _object(data) if data else {}
+
+
+def _event_bytes(event: Mapping[str, object]) -> bytes:
+    if not event:
+        return b": nothing yet\n\n"
+    lines = [f"{name}: {event[name]}" for name in ("id", "event") if name in event]
+    lines.append(f"data: {json.dumps(event['data'])}")
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+def _bug() -> ApiError:
+    return ApiError(500, "internal", "an error of ours; the server's log has its trace")

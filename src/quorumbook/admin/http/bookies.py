@@ -1,0 +1,265 @@
+"""Bookies: what they say of themselves, read-only and back, collection, and taking them out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+from quorumbook.admin.access.roles import Role
+from quorumbook.admin.facts.bookie_http import ask as ask_bookie
+from quorumbook.admin.facts.bookies import DOWN, READ_ONLY_PATH, WRITABLE, BookieFacts, http_of
+from quorumbook.admin.http.endpoint import Ask, Endpoint
+from quorumbook.admin.http.fields import Field
+from quorumbook.admin.http.jobs import Job
+from quorumbook.admin.http.problems import ApiError
+from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, shares
+from quorumbook.errors import ConnectFailedError, NoSuchNodeError, QuorumbookError
+from quorumbook.metadata.bookies.cookies import CookieStore
+
+_NAMES = {"bookie": Field("string", "The bookie's id.", max_length=300)}
+_TIMEOUT_S = 10.0
+#: What of a bookie's own answers its page shows: name, path.
+_PARTS = (
+    ("read_only", READ_ONLY_PATH),
+    ("gc", "/api/v1/bookie/gc"),
+    ("gc_details", "/api/v1/bookie/gc_details"),
+    ("scrub", "/api/v1/bookie/scrub"),
+)
+
+
+async def bookies(ask: Ask) -> dict[str, object]:
+    """Return all bookies."""
+    facts = await ask.service.facts()
+    return {
+        "bookies": [
+            {**bookie.row(), "directories": [dict(row) for row in bookie.directories]}
+            for bookie in facts.bookies
+        ]
+    }
+
+
+async def known_bookie(ask: Ask, bookie_id: str) -> BookieFacts:
+    """Return a bookie.
+
+    Raises:
+        ApiError: Nothing is known of it.
+    """
+    for bookie in (await ask.service.facts()).bookies:
+        if bookie.bookie_id == bookie_id:
+            return bookie
+    for bookie in (await ask.service.facts(fresh=True)).bookies:
+        if bookie.bookie_id == bookie_id:
+            return bookie
+    raise ApiError(
+        404,
+        "no-such-bookie",
+        f"nothing is known of a bookie {bookie_id[:200]}: it is not registered, has no cookie, and "
+        "no ledger names it",
+    )
+
+
+async def bookie(ask: Ask) -> dict[str, object]:
+    """Return all that a bookie says of itself."""
+    facts = await known_bookie(ask, ask.path["bookie"])
+    row: dict[str, object] = {
+        **facts.row(),
+        "has_cookie": facts.has_cookie,
+        "directories": [dict(each) for each in facts.directories],
+    }
+    if facts.http:
+        answers = await asyncio.gather(
+            *(_part(ask, facts.http, path) for _, path in _PARTS), return_exceptions=True
+        )
+        for (name, _), answer in zip(_PARTS, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                row[name] = answer
+    return row
+
+
+async def _part(ask: Ask, address: str, path: str) -> Any:
+    return await asyncio.to_thread(ask_bookie, "GET", address, path, timeout_s=_TIMEOUT_S)
+
+
+async def change_bookie(ask: Ask, bookie_id: str, path: str, body: dict[str, object]) -> Any:
+    """Have a bookie change something, and return its answer."""
+    address = await http_of((await ask.service.client()).store, bookie_id)
+    ask.service.forget_facts()
+    return await asyncio.to_thread(
+        ask_bookie,
+        "PUT",
+        address,
+        path,
+        headers=ask.service.bookie_headers(),
+        body=json.dumps(body).encode(),
+        timeout_s=_TIMEOUT_S,
+    )
+
+
+async def _set_read_only(ask: Ask) -> object:
+    wanted, reason = ask.body["read_only"], ask.body["reason"]
+    await known_bookie(ask, ask.path["bookie"])
+    return await set_read_only(ask, ask.path["bookie"], is_read_only=wanted, reason=reason)
+
+
+async def set_read_only(ask: Ask, bookie_id: str, *, is_read_only: bool, reason: str) -> Any:
+    """Have a bookie take no plain adds, or take them again."""
+    choice = "true" if is_read_only else "false"
+    path = f"{READ_ONLY_PATH}?read_only={choice}&reason={quote(reason)}"
+    return await change_bookie(ask, bookie_id, path, {"readOnly": is_read_only})
+
+
+async def _collect(ask: Ask) -> object:
+    await known_bookie(ask, ask.path["bookie"])
+    answer = await change_bookie(ask, ask.path["bookie"], "/api/v1/bookie/gc", {})
+    return {"bookie_id": ask.path["bookie"], "answer": answer}
+
+
+async def _drain(ask: Ask) -> object:
+    bookie_id = ask.path["bookie"]
+    facts = await known_bookie(ask, bookie_id)
+    if facts.state == DOWN:
+        raise ApiError(
+            409, "bookie-down", f"{bookie_id} is down: it cannot be drained; recover it instead"
+        )
+    await _check_room(ask, bookie_id)
+    return _start(ask, "drain", bookie_id, lambda job: _move(ask, job, bookie_id, facts))
+
+
+async def _check_room(ask: Ask, bookie_id: str) -> None:
+    """Refuse before anything is changed where replicas cannot go anywhere.
+
+    Raises:
+        ApiError: A ledger's ensemble is as large as the bookies that would be left.
+    """
+    client = await ask.service.client()
+    writable, _ = await client.bookies()
+    left = writable - {bookie_id}
+    async for metadata in client.list_ledgers():
+        for fragment in metadata.fragments:
+            if bookie_id in fragment.ensemble and not left - set(fragment.ensemble):
+                raise ApiError(
+                    409,
+                    "no-room",
+                    f"ledger {metadata.ledger_id} has replicas on all {len(fragment.ensemble)} of "
+                    f"its bookies, and none of the {len(left)} writable ones that would be left "
+                    "could take this one's place; start another bookie first. Nothing was changed",
+                )
+
+
+async def _recover(ask: Ask) -> object:
+    bookie_id = ask.path["bookie"]
+    facts = await known_bookie(ask, bookie_id)
+    if facts.state != DOWN:
+        raise ApiError(
+            409, "bookie-up", f"{bookie_id} is registered, not lost; drain moves what it holds"
+        )
+    forget = ask.body["delete_cookie"]
+    return _start(
+        ask, "recover", bookie_id, lambda job: _move(ask, job, bookie_id, facts, forget=forget)
+    )
+
+
+async def _decommission(ask: Ask) -> object:
+    bookie_id = ask.path["bookie"]
+    facts = await known_bookie(ask, bookie_id)
+    is_down = facts.state == DOWN
+    if not is_down:
+        await _check_room(ask, bookie_id)
+    return _start(
+        ask, "decommission", bookie_id,
+        lambda job: _move(ask, job, bookie_id, facts, forget=is_down),
+    )  # fmt: skip
+
+
+def _start(
+    ask: Ask, kind: str, target: str, work: Callable[[Job], Awaitable[dict[str, object]]]
+) -> dict[str, object]:
+    return ask.service.jobs.start(kind, target, ask.who.name, work).row()
+
+
+async def _move(
+    ask: Ask, job: Job, bookie_id: str, facts: BookieFacts, *, forget: bool = False
+) -> dict[str, object]:
+    """Move everything that a bookie holds; one that serves is read-only meanwhile and after."""
+    service = ask.service
+    client = await service.client()
+    async with contextlib.AsyncExitStack() as undo:
+        if facts.state != DOWN:
+            await set_read_only(
+                ask, bookie_id, is_read_only=True, reason=f"{job.kind}: job {job.id}"
+            )
+            if facts.state == WRITABLE:
+                undo.push_async_callback(_writable_again, ask, bookie_id)
+        chosen = [share async for share in shares(client, [bookie_id])]
+        job.total = len(chosen)
+
+        def count(_share: object) -> None:
+            job.done += 1
+
+        mover = Mover(client, [bookie_id], MoveOptions(name=service.name), on_done=count)
+        moved = await mover.run(chosen)
+        left = [share.ledger_id async for share in shares(client, [bookie_id])]
+        if moved.blocked.keys() <= moved.for_later:
+            undo.pop_all()
+    service.forget_facts()
+    forgotten = False
+    if forget and not left and facts.has_cookie:
+        writable, read_only = await client.bookies()
+        if bookie_id not in writable | read_only:
+            with contextlib.suppress(NoSuchNodeError):
+                await CookieStore(client.store).delete(bookie_id)
+                forgotten = True
+    return _result(moved, left, forgotten)
+
+
+def _result(moved: Moved, left: list[int], forgotten: bool) -> dict[str, object]:
+    return {
+        "ledgers": moved.ledgers,
+        "copied_entries": moved.copied_entries,
+        "copied_bytes": moved.copied_bytes,
+        "left": len(left),
+        "blocked": {str(ledger_id): why for ledger_id, why in list(moved.blocked.items())[:100]},
+        "cookie_deleted": forgotten,
+    }
+
+
+async def _writable_again(ask: Ask, bookie_id: str) -> None:
+    with contextlib.suppress(QuorumbookError, ConnectFailedError):
+        await set_read_only(ask, bookie_id, is_read_only=False, reason="")
+
+
+_BASE = "/api/v2/bookies/{bookie}"
+ENDPOINTS = (
+    Endpoint("GET", "/api/v2/bookies", Role.VIEWER,
+             "All bookies: writable, read-only, and down.", bookies,
+             command="quorumbook bookie ls"),
+    Endpoint("GET", _BASE, Role.VIEWER, "One bookie, and what it says of itself.", bookie,
+             names=_NAMES, command="quorumbook bookie ls --disks"),
+    Endpoint(
+        "PUT", f"{_BASE}/read-only", Role.OPERATOR,
+        "Have a bookie take no new ledgers, or take them again.", _set_read_only,
+        body={
+            "read_only": Field("boolean", "Whether it is to be read-only.", is_required=True),
+            "reason": Field("string", "Why; it is kept and shown.", default="no reason given",
+                            max_length=500),
+        },
+        names=_NAMES, command="quorumbook bookie readonly on {bookie}",
+    ),
+    Endpoint("POST", f"{_BASE}/gc", Role.OPERATOR, "Collect garbage now.", _collect,
+             names=_NAMES, command="quorumbook bookie gc {bookie}"),
+    Endpoint("POST", f"{_BASE}/drain", Role.OPERATOR,
+             "Make a bookie read-only and move everything it holds; a job.", _drain,
+             names=_NAMES, status=202, command="quorumbook bookie drain {bookie}"),
+    Endpoint("POST", f"{_BASE}/recover", Role.OPERATOR,
+             "Re-replicate what a bookie that is down held; a job.", _recover,
+             body={"delete_cookie": Field("boolean", "Forget the bookie after that.",
+                                          default=False)},
+             names=_NAMES, status=202, command="quorumbook bookie recover {bookie}"),
+    Endpoint("POST", f"{_BASE}/decommission", Role.ADMIN,
+             "Take a bookie out of the cluster for good; a job.", _decommission, names=_NAMES,
+             status=202, command="quorumbook bookie decommission {bookie}"),
+)  # fmt: skip

@@ -1,0 +1,126 @@
+"""What all endpoints share: one client of the cluster, its facts, streams held open, jobs.
+
+A client is opened with the first request that needs it, and again when the cluster was away, so
+that a server without a cluster serves, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quorumbook.admin.access.audit import AuditLog
+from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.admin.facts.cluster import ClusterFacts, LedgerFacts, cluster_facts, survey
+from quorumbook.admin.http.jobs import Jobs
+from quorumbook.admin.http.streams_held import HeldStreams
+from quorumbook.bookie.http.access import read_tokens
+from quorumbook.client.client import BookKeeper
+from quorumbook.env.shown import shown
+
+#: All ledgers are read again for the facts after so long.
+_SURVEY_S = 30.0
+_FACTS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What a service is made with."""
+
+    metadata_uri: str
+    #: Makes a client that is not started.
+    connect: Callable[[], BookKeeper]
+    token_file: str = ""
+    #: The tokens that bookies take over HTTP; the first is sent.
+    bookie_token_file: str = ""
+    io_rate_bytes: int = 0
+    #: What ``/api/v1/config/server_config`` answers: options that are set, without secrets.
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+class Service:
+    """One cluster, for as long as the server runs."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self.options = options
+        self.jobs = Jobs()
+        self.audit = AuditLog()
+        self.tokens = TokenFile(options.token_file) if options.token_file else None
+        self.streams = HeldStreams(self.client, options.metadata_uri)
+        self._client: BookKeeper | None = None
+        self._lock = asyncio.Lock()
+        self._facts_lock = asyncio.Lock()
+        self._ledgers: LedgerFacts | None = None
+        self._ledgers_at = 0.0
+        self._facts: ClusterFacts | None = None
+        self._facts_at = 0.0
+
+    @property
+    def shown_uri(self) -> str:
+        """Where the metadata is, without name and password."""
+        return shown(self.options.metadata_uri)
+
+    async def client(self) -> BookKeeper:
+        """Return the client, started.
+
+        Raises:
+            MetadataUnavailableError: The store does not answer.
+            ClusterNotInitializedError: There is no cluster.
+        """
+        async with self._lock:
+            if self._client is None:
+                client = self.options.connect()
+                try:
+                    await client.start()
+                except BaseException:
+                    await client.close()
+                    raise
+                if self.options.io_rate_bytes:
+                    client.context.env.background.rate_bytes = self.options.io_rate_bytes
+                self._client = client
+            return self._client
+
+    async def facts(self, *, fresh: bool = False) -> ClusterFacts:
+        """Return what is known of the cluster, at most a second old; of its ledgers, half a minute.
+
+        Args:
+            fresh: Read all ledgers now.
+        """
+        client = await self.client()
+        async with self._facts_lock:
+            now = asyncio.get_running_loop().time()
+            if fresh or self._ledgers is None or now - self._ledgers_at > _SURVEY_S:
+                self._ledgers = await survey(client.store)
+                self._ledgers_at = asyncio.get_running_loop().time()
+                self._facts = None
+            if self._facts is None or now - self._facts_at > _FACTS_S:
+                self._facts = await cluster_facts(client.store, ledgers=self._ledgers)
+                self._facts_at = asyncio.get_running_loop().time()
+            return self._facts
+
+    def forget_facts(self) -> None:
+        """Have the next answer be read anew: something was changed."""
+        self._facts = self._ledgers = None
+
+    def bookie_headers(self) -> dict[str, str]:
+        """Return what a change at a bookie carries."""
+        file = self.options.bookie_token_file
+        return {"Authorization": f"Bearer {read_tokens(file)[0]}"} if file else {}
+
+    @property
+    def name(self) -> str:
+        """Whom the locks on ledgers name."""
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        await self.jobs.close()
+        await self.streams.close()
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                await client.close()

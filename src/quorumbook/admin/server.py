@@ -1,0 +1,223 @@
+"""Listening: the API and the console on one port, with TLS and certificates of clients.
+
+uvicorn speaks HTTP.  What it leaves open is set here: a connection that sends no request in ten
+seconds is closed, and so is one that takes nothing of its answer in for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from quorumbook.admin.access.gate import Gate
+from quorumbook.admin.access.roles import Role, certificate_roles
+from quorumbook.admin.http import bookies, cluster, ledgers, peer, records, streams
+from quorumbook.admin.http.app import CERTIFICATE, App
+from quorumbook.admin.http.endpoint import Ask, Endpoint
+from quorumbook.admin.http.openapi import openapi_document
+from quorumbook.admin.http.service import Service
+from quorumbook.admin.options import AdminOptions
+from quorumbook.bookie.http.access import is_loopback_only
+from quorumbook.env import logger, patience
+from quorumbook.errors import ConfigError
+
+_log = logger("admin.server")
+_FIRST_REQUEST_S = 10.0
+_TAKE_IN_MS = 60_000
+_HEAD_BYTES = 32 * 1024
+
+
+def all_endpoints() -> list[Endpoint]:
+    """Return every endpoint, the document of them included."""
+    declared = [
+        *cluster.ENDPOINTS,
+        *bookies.ENDPOINTS,
+        *ledgers.ENDPOINTS,
+        # Before the streams': their paths take any name.
+        *records.ENDPOINTS,
+        *streams.ENDPOINTS,
+    ]
+
+    async def document(_ask: Ask) -> object:
+        return openapi_document(declared, version("quorumbook"))
+
+    about = Endpoint(
+        "GET", "/api/v2/openapi.json", Role.VIEWER, "The document of these endpoints.", document
+    )
+    return [about, *declared, *peer.ENDPOINTS]
+
+
+class _Protocol(H11Protocol):
+    """A connection that does not wait for ever, and says whose certificate it has."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection."""
+        super().connection_made(transport)
+        peer_socket = transport.get_extra_info("socket")
+        with contextlib.suppress(AttributeError, OSError):
+            peer_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TAKE_IN_MS)
+        name = _common_name(transport.get_extra_info("ssl_object"))
+        if name is not None:
+            self.app = _with_certificate(self.app, name)
+        self._first = patience.Timer(_FIRST_REQUEST_S, self._too_late)
+
+    def _too_late(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of the connection."""
+        self._first.cancel()
+        super().connection_lost(exc)
+
+
+def _common_name(connection: Any) -> str | None:
+    certificate = connection.getpeercert() if connection is not None else None
+    for parts in (certificate or {}).get("subject", ()):
+        for name, value in parts:
+            if name == "commonName":
+                return str(value)
+    return None
+
+
+def _with_certificate(app: Any, name: str) -> Any:
+    async def with_certificate(scope: Any, receive: Any, send: Any) -> None:
+        extensions = {**(scope.get("extensions") or {}), CERTIFICATE: name}
+        await app({**scope, "extensions": extensions}, receive, send)
+
+    return with_certificate
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to whoever runs it, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        self.listens.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class AdminServer:
+    """API and console of one cluster.
+
+    Args:
+        options: Where it listens, and whom it lets in.
+        service: Whom it asks.
+    """
+
+    def __init__(self, options: AdminOptions, service: Service) -> None:
+        self._options = options
+        self._service = service
+        self._server: _Uvicorn | None = None
+        self._task: asyncio.Task[None] | None = None
+        #: Where it is, once it listens.
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: It cannot listen there, or nobody would be asked who they are.
+        """
+        options = self._options
+        if bool(options.certificate_file) != bool(options.key_file):
+            raise ConfigError("admin.certificate_file and admin.key_file go together")
+        if options.ca_file and not options.certificate_file:
+            raise ConfigError("admin.ca_file needs admin.certificate_file: TLS carries it")
+        roles = certificate_roles(options.certificate_roles)
+        if self._service.tokens is not None:
+            self._service.tokens.check()
+        listening = self._listen()
+        host, port = listening.getsockname()[:2]
+        on_loopback = is_loopback_only([host])
+        if not on_loopback and self._service.tokens is None and not roles:
+            listening.close()
+            raise ConfigError(
+                f"admin.host {options.host} can be reached from other machines, so it takes "
+                "admin.token_file (make tokens by `quorumbook token add`), or admin.ca_file with "
+                "admin.certificate_roles"
+            )
+        if not on_loopback and not options.certificate_file:
+            _log.warning("tokens cross the network in clear: set admin.certificate_file")
+        names = [*options.names, options.host]
+        gate = Gate(self._service.tokens, names=names, on_loopback=on_loopback, certificates=roles)
+        app = App(self._service, gate, all_endpoints())
+        await self._serve(app.starlette(), listening)
+        scheme = "https" if options.certificate_file else "http"
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{scheme}://{shown}:{port}"
+
+    async def _serve(self, app: Any, listening: socket.socket) -> None:
+        options = self._options
+        tls: dict[str, Any] = {}
+        if options.certificate_file:
+            tls = {"ssl_certfile": options.certificate_file, "ssl_keyfile": options.key_file}
+        if options.ca_file:
+            tls |= {"ssl_ca_certs": options.ca_file, "ssl_cert_reqs": ssl.CERT_OPTIONAL}
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=options.max_connections,
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=3,
+            h11_max_incomplete_event_size=_HEAD_BYTES,
+            **tls,
+        )
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            listening.close()
+            raise ConfigError(
+                f"admin.certificate_file, admin.key_file or admin.ca_file: {error}"
+            ) from error
+        self._server = _Uvicorn(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listening]))
+        await self._server.listens.wait()
+
+    def _listen(self) -> socket.socket:
+        options = self._options
+        try:
+            family, kind, number, _, address = socket.getaddrinfo(
+                options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listening = socket.socket(family, kind, number)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(1024)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {options.host}:{options.port}: {error.strerror or error}; "
+                "choose another port with admin.port (0: a free one)"
+            ) from error
+        listening.setblocking(False)
+        return listening
+
+    async def stop(self) -> None:
+        """Stop listening, end what is under way, and let go of the cluster."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+        await self._service.close()

@@ -1,0 +1,80 @@
+"""``quorumbook token``: bearer tokens for the HTTP API and the console."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumbook.admin.access.tokens import TokenFile
+
+_DAY_S = 86_400
+_file_option = click.option(
+    "--file", "path", metavar="FILE", help="Where tokens are kept [default: admin.token_file]."
+)
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens for the HTTP API and the console."""
+
+
+@token.command("add", cls=ClusterCommand, has_metadata=False)
+@click.argument("name")
+@click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), required=True,
+              help="What it may do.")  # fmt: skip
+@click.option("--days", type=click.FloatRange(0.001, 36500), default=90, show_default=True,
+              help="How long it is good for.")  # fmt: skip
+@click.option("--namespace", "namespaces", multiple=True, metavar="PATH",
+              help="Confine it to streams there; may be given several times.")  # fmt: skip
+@_file_option
+@click.pass_obj
+def add(
+    call: Call, name: str, role: str, days: float, namespaces: tuple[str, ...], path: str | None
+) -> None:
+    """Make a token and print it; nobody can see it again."""
+    from quorumbook.admin.access.roles import Role
+
+    secret, made = _file(call, path).add(
+        name, Role.of(role), lifetime_s=days * _DAY_S, namespaces=namespaces
+    )
+    call.output.record({**made.row(), "token": secret})
+
+
+@token.command("ls", cls=ClusterCommand, has_metadata=False)
+@_file_option
+@click.pass_obj
+def ls(call: Call, path: str | None) -> None:
+    """List the tokens; their secrets are not kept."""
+    now_ms = time.time() * 1000
+    rows = [
+        {**each.row(), "expired": each.expires_ms is not None and each.expires_ms <= now_ms}
+        for each in _file(call, path).tokens()
+    ]
+    columns = ["name", "role", "created_ms", "expires_ms", "expired", "namespaces"]
+    call.output.rows(rows, columns, empty="no token; `quorumbook token add` makes one")
+
+
+@token.command("revoke", cls=ClusterCommand, has_metadata=False)
+@click.argument("name")
+@_file_option
+@click.pass_obj
+def revoke(call: Call, name: str, path: str | None) -> None:
+    """Revoke a token; servers heed it with the next request."""
+    if not _file(call, path).revoke(name):
+        raise click.UsageError(f"there is no token {name}; `quorumbook token ls` lists them")
+    call.output.record({"name": name, "revoked": True})
+
+
+def _file(call: Call, path: str | None) -> TokenFile:
+    from quorumbook.admin.access.tokens import TokenFile
+
+    path = path or call.settings.text("admin.token_file")
+    if not path:
+        raise ConfigError("no file of tokens is named: set admin.token_file, or say --file FILE")
+    return TokenFile(path)

@@ -1,0 +1,266 @@
+"""Whatever is sent, to whichever endpoint, is answered by one problem object and no trace."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from admin.conftest import problem
+from quorumbook.admin.access.roles import Role
+from quorumbook.admin.http.endpoint import Endpoint
+from quorumbook.admin.http.fields import Field
+from quorumbook.admin.server import all_endpoints
+
+ENDPOINTS = all_endpoints()
+OURS = [each for each in ENDPOINTS if not each.is_lenient]
+
+
+def _name(endpoint: Endpoint) -> str:
+    return f"{endpoint.method} {endpoint.path}"
+
+
+def good(field: Field) -> Any:
+    """Return a value that a field takes."""
+    if field.choices:
+        return field.choices[0]
+    if field.kind in ("integer", "number"):
+        return max(1, int(field.minimum or 0))
+    return {"boolean": True, "string": "earliest", "array": [], "object": {}}[field.kind]
+
+
+def bad(field: Field) -> list[Any]:
+    """Return values that it does not take."""
+    values: list[Any] = [{"a": 1}, [[]], "\0", "x" * (field.max_length + 1)]
+    if field.kind in ("integer", "number"):
+        values = ["", "x", "1e999", "9" * 5000, "NaN", True, {}]
+        values += [field.minimum - 1] if field.minimum is not None else []
+        values += [field.maximum * 2 + 1] if field.maximum is not None else []
+    elif field.kind == "boolean":
+        values = ["maybe", 7, {}]
+    elif field.kind in ("array", "object"):
+        values = ["x", 1, True]
+    elif field.choices:
+        values.append("none-of-them")
+    return values
+
+
+def path_of(endpoint: Endpoint, **names: object) -> str:
+    def fill(found: re.Match[str]) -> str:
+        field = endpoint.names.get(found[1])
+        return str(names.get(found[1], good(field) if field else "x"))
+
+    return re.sub(r"\{(\w+)(?::\w+)?\}", fill, endpoint.path)
+
+
+def required(fields: Any) -> dict[str, Any]:
+    return {name: good(field) for name, field in fields.items() if field.is_required}
+
+
+async def test_bad_parameters_of_every_endpoint_are_one_problem(api):
+    for endpoint in OURS:
+        for name, field in endpoint.query.items():
+            if name == "password":
+                continue
+            for value in bad(field):
+                if isinstance(value, dict | list) or value in ("", True):
+                    continue
+                answer = await api.http.request(
+                    endpoint.method, path_of(endpoint), params={name: value},
+                    json=required(endpoint.body) if endpoint.body else None,
+                )  # fmt: skip
+                assert name in problem(answer, 400, "bad-parameter"), (endpoint.path, value)
+        for params in ({"no-such": "1"}, {"<script>": "1"}):
+            answer = await api.http.request(endpoint.method, path_of(endpoint), params=params)
+            problem(answer, 400, "unknown-parameter")
+
+
+async def test_bad_bodies_of_every_endpoint_are_one_problem(api):
+    for endpoint in OURS:
+        if not endpoint.body:
+            continue
+        send = {"method": endpoint.method, "url": path_of(endpoint)}
+        headers = {"content-type": "application/json"}
+        for text in ("{", "[]", "7", '"x"', "\xff", "{" * 20_000, '{"a":NaN}', "[" * 100_000):
+            answer = await api.http.request(**send, content=text.encode("latin-1"), headers=headers)
+            problem(answer, 400, "bad-json")
+        problem(await api.http.request(**send, json={"no-such": 1}), 400, "unknown-parameter")
+        for name, field in endpoint.body.items():
+            for value in bad(field):
+                answer = await api.http.request(
+                    **send, json=required(endpoint.body) | {name: value}
+                )
+                assert name in problem(answer, 400, "bad-parameter"), (endpoint.path, name, value)
+            if field.is_required:
+                left = {n: v for n, v in required(endpoint.body).items() if n != name}
+                assert name in problem(
+                    await api.http.request(**send, json=left), 400, "bad-parameter"
+                )
+
+
+async def test_bad_names_in_paths_are_one_problem(api):
+    for endpoint in OURS:
+        for name, field in endpoint.names.items():
+            wrong = ["x", "-1", "9" * 30, "1.5"] if field.kind == "integer" else ["%00", "a" * 5000]
+            for value in wrong:
+                answer = await api.http.request(
+                    endpoint.method, path_of(endpoint, **{name: value}),
+                    json=required(endpoint.body) if endpoint.body else None,
+                )  # fmt: skip
+                problem(answer, 400, "bad-parameter")
+
+
+async def test_what_is_not_there_is_said_by_every_endpoint(api):
+    for endpoint in OURS:
+        if not endpoint.names:
+            continue
+        names = {
+            name: 999_999 if field.kind == "integer" else "nobody"
+            for name, field in endpoint.names.items()
+        }
+        body = required(endpoint.body)
+        if "ids" in body:
+            body["ids"] = ["0:1"]
+        if "records" in body:
+            body["records"] = [{"text": "x"}]
+        if "before" in body:
+            body["before"] = "seq:1"
+        answer = await api.http.request(
+            endpoint.method, path_of(endpoint, **names), json=body if endpoint.body else None
+        )
+        assert answer.status_code in (404, 409), (endpoint.method, endpoint.path, answer.text)
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("endpoint", [e for e in ENDPOINTS if e.is_lenient], ids=_name)
+async def test_the_peers_paths_take_anything_without_a_trace(api, endpoint):
+    for params in ({}, {"ledger_id": "x"}, {"ledger_id": "-1"}, {"page": "9" * 99}, {"type": "x"},
+                   {"ledger_id": "7", "bookie": "nobody"}, {"enabled": "maybe"}):  # fmt: skip
+        for content in (b"", b"{", b"[]", b'{"bookie_src": 7}', b'{"delay_seconds": "x"}'):
+            if endpoint.method == "GET" and content:
+                continue
+            answer = await api.http.request(
+                endpoint.method, endpoint.path, params=params, content=content
+            )
+            assert answer.status_code < 500 or answer.status_code == 503, answer.text
+            if answer.status_code >= 400:
+                assert answer.json().keys() == {"type", "title", "status", "detail", "code"}
+
+
+async def test_strange_paths_and_verbs_are_problems(api):
+    for path in ("/", "/api", "/api/v2", "/api/v3/x", "/%2e%2e/etc/passwd", "/api/v2/../../x",
+                 "//", "/api/v2/ledgers/x/y/z", "/a%7f"):  # fmt: skip
+        answer = await api.http.get(path, follow_redirects=True)
+        assert answer.status_code in (400, 404), path
+        assert answer.json()["code"]
+    for method in ("PATCH", "DELETE", "OPTIONS", "PROPFIND"):
+        problem(await api.http.request(method, "/api/v2/cluster"), 405, "wrong-method")
+
+
+async def test_every_endpoint_asks_who_and_refuses_lower_roles(guarded):
+    api, secrets = guarded
+    for endpoint in ENDPOINTS:
+        send = {"method": endpoint.method, "url": path_of(endpoint)}
+        problem(await api.http.request(**send), 401, "not-authenticated")
+        answer = await api.http.request(**send, headers={"Authorization": "Bearer wrong"})
+        problem(answer, 401, "not-authenticated")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        for role in Role:
+            if role < endpoint.role:
+                async with api.with_token(secrets[role.word]) as http:
+                    assert endpoint.role.word in problem(await http.request(**send), 403, "role")
+
+
+async def test_refused_changes_are_in_the_audit_log(guarded):
+    api, secrets = guarded
+    await api.http.delete("/api/v2/ledgers/7")
+    async with api.with_token(secrets["viewer"]) as viewer:
+        await viewer.delete("/api/v2/ledgers/7")
+    async with api.with_token(secrets["admin"]) as admin:
+        await admin.delete("/api/v2/ledgers/7")
+        changes = (await admin.get("/api/v2/audit")).json()["changes"]
+    assert [(c["who"], c["outcome"]) for c in changes] == [
+        ("admin", "no-such-ledger"), ("viewer", "role"), ("-", "not-authenticated"),
+    ]  # fmt: skip
+    assert {c["what"] for c in changes} == {"DELETE /api/v2/ledgers/7"}
+
+
+async def test_secrets_are_in_no_answer(guarded):
+    api, secrets = guarded
+    client = await api.service.client()
+    options = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
+    async with await client.create_ledger(password=b"canary-password", **options) as writer:
+        await writer.append(b"x")
+    ledger = writer.id
+    path = f"/ledgers/00/0000/L{ledger:04d}"
+    async with api.with_token(secrets["admin"]) as http:
+        answers = [
+            await http.request(each.method, path_of(each, id=ledger))
+            for each in ENDPOINTS
+            if each.method == "GET" and not each.path.endswith("/tail")
+        ]
+        answers += [
+            await http.get("/api/v2/metadata", params={"path": path}),
+            await http.get("/api/v1/ledger/metadata", params={"ledger_id": ledger}),
+            await http.get("/api/v1/ledger/list", params={"print_metadata": "true"}),
+            await http.get(
+                f"/api/v2/ledgers/{ledger}/entries",
+                headers={"Quorumbook-Ledger-Password": "canary-wrong"},
+            ),
+            await http.get(
+                f"/api/v2/ledgers/{ledger}/entries",
+                headers={"Quorumbook-Ledger-Password": "canary-password"},
+            ),
+        ]
+        assert answers[-1].json()["entries"][0]["text"] == "x"
+        refused = await http.get(
+            f"/api/v2/ledgers/{ledger}/entries", params={"password": "canary-password"}
+        )
+        assert "canary" not in problem(refused, 400, "unknown-parameter")
+    for answer in answers:
+        assert "canary" not in answer.text, answer.url
+        assert all(secret not in answer.text for secret in secrets.values())
+    node = answers[-5].json()
+    assert (node["kind"], node["value"]["has_password"]) == ("ledger", True)
+
+
+async def test_bodies_are_bounded_before_they_are_read(api):
+    async def endless():
+        while True:
+            yield b"x" * 65536
+
+    path = "/api/v2/streams/s/records"
+    for content in (b"x" * (8 << 20) + b"x", endless()):
+        answer = await api.http.post(path, content=content)
+        assert "8,388,608" in problem(answer, 413, "body-too-large")
+    assert api.app._body_bytes == 0
+
+
+async def test_records_that_are_none_are_named(api):
+    await api.http.post("/api/v2/streams", json={"name": "s"})
+    for record in (7, {}, {"text": 1}, {"text": "a", "json": 1}, {"base64": "%"}, {"base64": 7},
+                   {"text": "a", "key": 7}, {"text": "a", "headers": {"x": 1}},
+                   {"text": "a", "event_time_ms": "now"}, {"text": "a", "event_time_ms": 2**63},
+                   {"text": "\ud800"}, {"text": "a", "what": 1}):  # fmt: skip
+        answer = await api.http.post(
+            "/api/v2/streams/s/records", content=json.dumps({"records": [{"text": "a"}, record]}),
+            headers={"content-type": "application/json"},
+        )  # fmt: skip
+        assert "records[1]" in problem(answer, 400, "bad-parameter"), record
+    assert (await api.http.get("/api/v2/streams/s/records")).json()["records"] == []
+
+
+async def test_pages_of_other_servers_change_nothing(api):
+    answer = await api.http.post(
+        "/api/v2/streams", json={"name": "s"}, headers={"Origin": "http://evil.example"}
+    )
+    problem(answer, 403, "foreign-origin")
+    answer = await api.http.get("/api/v2/cluster", headers={"Host": "evil.example"})
+    problem(answer, 421, "wrong-host")
+    # A page of ours has a session, and its second secret.
+    answer = await api.http.post(
+        "/api/v2/streams", json={"name": "s"}, headers={"Origin": "http://127.0.0.1:8085"}
+    )
+    problem(answer, 403, "csrf")

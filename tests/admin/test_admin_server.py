@@ -1,0 +1,148 @@
+"""The server itself: where it listens, TLS, certificates of clients, clients that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+
+import httpx
+import pytest
+
+import quorumbook
+from doubles.certificates import Authority
+from quorumbook.admin import server as server_module
+from quorumbook.admin.http.service import Service, ServiceOptions
+from quorumbook.admin.options import AdminOptions
+from quorumbook.admin.server import AdminServer
+from quorumbook.errors import ConfigError
+from quorumbook.testing import LocalCluster
+from surfaces.conftest import CommandLine
+
+
+def make(uri: str = "sqlite:///none.db", token_file: str = "", **options: object) -> AdminServer:
+    service = Service(
+        ServiceOptions(uri, connect=lambda: quorumbook.connect(uri), token_file=token_file)
+    )
+    given = {"port": 0, "token_file": token_file, **options}
+    return AdminServer(AdminOptions(**given), service)
+
+
+async def test_off_loopback_it_starts_only_with_authentication(tmp_path):
+    with pytest.raises(ConfigError, match=r"admin\.token_file"):
+        await make(host="0.0.0.0").start()
+    server = make(host="0.0.0.0", token_file=str(tmp_path / "tokens.json"))
+    await server.start()
+    async with httpx.AsyncClient() as http:
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert (await http.get(f"{url}/heartbeat")).text == "OK\n"
+        assert (await http.get(f"{url}/api/v2/cluster")).status_code == 401
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"certificate_file": "x.pem"}, {"ca_file": "ca.pem"},
+     {"certificate_file": "no.pem", "key_file": "no.key"}, {"certificate_roles": ("x",)},
+     {"certificate_roles": ("x=king",)}, {"host": "no.such.host.invalid"}],
+)  # fmt: skip
+async def test_what_cannot_work_is_said_at_the_start(options):
+    with pytest.raises(ConfigError):
+        await make(**options).start()
+
+
+async def test_a_server_without_a_cluster_serves_and_says_so(tmp_path):
+    server = make(f"sqlite:///{tmp_path}/none.db")
+    await server.start()
+    async with httpx.AsyncClient() as http:
+        answer = await http.get(f"{server.url}/api/v2/cluster")
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "cluster-not-initialized"
+        assert (
+            'admin_requests_total{status="503"} 1.0'
+            in (await http.get(f"{server.url}/metrics")).text
+        )
+    await server.stop()
+
+
+async def test_a_certificate_takes_the_place_of_a_token(tmp_path):
+    ca = Authority(tmp_path)
+    own = ca.issue("server", ips=["127.0.0.1"], dns=["localhost"])
+    other = ca.issue("viewer-bot", common_name="viewer-bot", ips=["127.0.0.1"])
+    stranger = ca.issue("stranger", common_name="stranger", ips=["127.0.0.1"])
+    async with LocalCluster(bookies=1) as cluster:
+        server = make(
+            cluster.metadata_uri, certificate_file=own.certificate_file, key_file=own.key_file,
+            ca_file=ca.ca_file, certificate_roles=("viewer-bot=viewer",),
+        )  # fmt: skip
+        await server.start()
+        assert server.url.startswith("https://")
+        statuses = []
+        for client in (other, stranger, None):
+            context = ssl.create_default_context(cafile=ca.ca_file)
+            if client is not None:
+                context.load_cert_chain(client.certificate_file, client.key_file)
+            async with httpx.AsyncClient(verify=context) as http:
+                statuses.append((await http.get(f"{server.url}/api/v2/cluster")).status_code)
+                if client is other:
+                    refused = await http.delete(f"{server.url}/api/v2/ledgers/1")
+                    assert refused.json()["code"] == "role"
+        assert statuses == [200, 401, 401]
+        await server.stop()
+
+
+async def test_a_connection_that_asks_nothing_is_closed(monkeypatch):
+    monkeypatch.setattr(server_module, "_FIRST_REQUEST_S", 0.2)
+    server = make()
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+    for sent in (b"", b"GET / HTTP/1.1\r\nHost:"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            assert b"200" not in await reader.read()
+        writer.close()
+    await server.stop()
+
+
+async def test_the_head_of_a_request_is_bounded():
+    server = make()
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: " + b"y" * 100_000)
+    assert b" 400 " in await reader.readline()
+    writer.close()
+    await server.stop()
+
+
+def test_the_command_serves_with_a_token_that_the_command_made(tmp_path):
+    with LocalCluster(bookies=3) as cluster:
+        quorumbook = CommandLine(cluster.metadata_uri, str(tmp_path))
+        file = ("--file", "tokens.json")
+        made = json.loads(
+            quorumbook("token", "add", "me", "--role", "operator", *file, "-o", "json").text
+        )
+        listed = quorumbook("token", "ls", *file).text
+        assert "me" in listed
+        assert made["token"] not in listed
+        run = ("admin", "run", "--port", 0, "--set", f"admin.token_file={tmp_path}/tokens.json")
+        with quorumbook.running(*run, "-o", "jsonl") as process:
+            url = json.loads(process.stdout.readline())["url"]
+            bearer = {"Authorization": f"Bearer {made['token']}"}
+            streams = f"{url}/api/v2/streams"
+            assert httpx.get(streams).status_code == 401
+            assert httpx.post(streams, json={"name": "s"}, headers=bearer).status_code == 201
+            httpx.post(f"{streams}/s/records", content=b"hello", headers=bearer)
+            with httpx.stream(
+                "GET", f"{streams}/s/tail?from=earliest", headers=bearer, timeout=30
+            ) as tail:
+                lines = tail.iter_lines()
+                assert next(lines) == "id: 0"
+                assert json.loads(next(lines).removeprefix("data: "))["text"] == "hello"
+            quorumbook("token", "revoke", "me", *file)
+            assert httpx.get(streams, headers=bearer).status_code == 401
+            process.terminate()
+            assert process.wait(30) == 0
+            assert made["token"].encode() not in process.stderr.read()
+        quorumbook("token", "revoke", "me", *file, code=2)
