@@ -126,7 +126,7 @@ class Broker(Kafka):
 
 async def _put(address: str, name: str, size: int, records: int, *, futures: bool) -> float:
     payload = os.urandom(size)
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         await ns.create_stream(name, policy=POLICY, exist_ok=True)
         options = {"max_pending_records": WINDOW, "retention_interval_s": 0}
         async with ns.stream(name).writer(**options) as writer:
@@ -165,7 +165,7 @@ def _put_blocking(address: str, name: str, size: int, records: int, *, futures: 
 
 
 async def _read(address: str, name: str, records: int) -> float:
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         found, start = 0, time.perf_counter()
         async with ns.stream(name).reader(tail=False) as reader:
             async for _ in reader:
@@ -189,7 +189,7 @@ def _read_blocking(address: str, name: str, records: int) -> float:
 
 async def _fill(address: str, name: str, size: int, records: int) -> None:
     payload, each = os.urandom(size), 500
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         stream = await PartitionedStream.create(ns, name, partitions=PARTITIONS, policy=POLICY)
         for partition in stream.partitions:
             async with partition.writer(retention_interval_s=0) as writer:
@@ -199,10 +199,9 @@ async def _fill(address: str, name: str, size: int, records: int) -> None:
 
 async def _consume(address: str, name: str, records: int, *, one_by_one: bool) -> float:
     """Return the seconds from the first record, as joining takes its time."""
-    group = "one" if one_by_one else "many"
-    async with await Namespace.open(address, bind=True) as ns:
+    async with Namespace.open(address, bind=True) as ns:
         stream = await PartitionedStream.open(ns, name)
-        async with stream.consumer(group, start="earliest") as consumer:
+        async with stream.consumer(f"g{uuid.uuid4()}", start="earliest") as consumer:
             first = found = len(await consumer.read(1, wait_s=30))
             start = time.perf_counter()
             if one_by_one:

@@ -77,3 +77,26 @@ async def test_what_was_read_comes_before_what_a_source_ended_with() -> None:
                 found.append(each[1].first_sequence_id)
     assert found == [1]
     await merged.close()
+
+
+async def test_a_source_is_read_ahead_by_so_many_bytes_and_not_more() -> None:
+    merged = MergedBatches()
+    begun: list[int] = []
+
+    async def counted(*numbers: int) -> AsyncGenerator[RecordBatch, None]:
+        for number in numbers:
+            begun.append(number)
+            yield batch(number)
+
+    merged.add(0, counted(1, 2, 3, 4, 5), ahead_bytes=2)
+    merged.add(1, counted(6, 7), ahead_bytes=0)
+    await asyncio.sleep(0.01)
+    assert begun == [1, 2, 6]
+    assert merged.take() is not None
+    await asyncio.sleep(0.01)
+    assert begun == [1, 2, 6, 3]
+    assert merged.take() is not None
+    await asyncio.sleep(0.01)
+    assert begun == [1, 2, 6, 3, 7]
+    assert len(await taken(merged)) == 5
+    await merged.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 
 from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.closing import Closing
@@ -26,7 +26,7 @@ from quorumbook.streams.errors import (
 )
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.lock import StreamLock
-from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext
@@ -74,11 +74,23 @@ class Progress:
     """Moves a cursor behind what is done, now and then."""
 
     def __init__(
-        self, cursor: Cursor, interval_s: float, on_failed: Callable[[], None] = lambda: None
+        self,
+        cursor: Cursor,
+        interval_s: float,
+        on_failed: Callable[[], None],
+        catch_up: Callable[[], None],
     ) -> None:
-        """Take a cursor, how often to move it (0: never), and whom to tell that it cannot be."""
+        """Begin.
+
+        Args:
+            cursor: What is moved.
+            interval_s: How often; 0: never.
+            on_failed: Told that it cannot be.
+            catch_up: Called before it is: says what is done by now and was not said yet.
+        """
         self._cursor = cursor
         self._on_failed = on_failed
+        self._catch_up = catch_up
         self._interval_s = interval_s
         self._done: tuple[Position, int] | None = None
         #: Records that were handed out again, and are done.
@@ -114,6 +126,7 @@ class Progress:
 
     async def commit(self) -> None:
         """Move the cursor behind what is done; raises as ``Cursor.commit``."""
+        self._catch_up()
         done, self._done = self._done, None
         single, self._single = self._single, []
         try:
@@ -170,12 +183,16 @@ class CursorReader(Closing):
         self._reader = reader
         self._cursor = cursor
         self._lock = lock
-        self._progress = Progress(cursor, auto_commit_s)
+        self._progress = Progress(cursor, auto_commit_s, self._stop_one_by_one, self._catch_up)
         self._source = Unacknowledged(reader, cursor)
         self._batches = self._source.read_batches()
         self._pending: asyncio.Task[RecordBatch | None] | None = None
         self._batch: RecordBatch | None = None
         self._handed_out = 0
+        #: The rest of it while it is handed out one by one, and how many of ``_handed_out`` were
+        #: counted (``_catch_up``).
+        self._one_by_one: Iterator[Record] = iter(())
+        self._counted = 0
         self._last: tuple[Position, int] | None = None
         self._is_lost = False
         if lock is not None:
@@ -190,9 +207,14 @@ class CursorReader(Closing):
         return self
 
     async def __anext__(self) -> Record:
+        for record in self._one_by_one:
+            self._handed_out += 1
+            return record
         found = await self.read(1, wait_s=None)
         if not found:
             raise StopAsyncIteration
+        if self._batch is not None:
+            self._one_by_one = iter(self._batch.part(self._handed_out, len(self._batch)))
         return found[0]
 
     async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
@@ -221,7 +243,8 @@ class CursorReader(Closing):
             batch = await self._left(0 if found else wait_s)
             if batch is None:
                 break
-            found += self._hand_out(batch, min(len(batch), max_records - len(found)))
+            part = self._hand_out(batch, min(len(batch), max_records - len(found)))
+            found += made_at_once(part)
         return found
 
     async def commit(self) -> None:
@@ -239,6 +262,7 @@ class CursorReader(Closing):
         """
         if is_done:
             self._is_done()
+        self._stop_one_by_one()
         try:
             if self._pending is not None:
                 await end([self._pending])
@@ -258,7 +282,22 @@ class CursorReader(Closing):
 
     # Inside --------------------------------------------------------------------------------
 
+    def _stop_one_by_one(self) -> None:
+        self._catch_up()
+        self._one_by_one = iter(())
+
+    def _catch_up(self) -> None:
+        """Count what was handed out one by one: the last is in hand, those before it are done."""
+        handed_out, batch = self._handed_out, self._batch
+        if batch is None or handed_out == self._counted:
+            return
+        self._counted = handed_out
+        before, last = handed_out - 2, handed_out - 1
+        self._progress.on_done(batch.place(before), batch.sequence_id(before))
+        self._last = batch.place(last), batch.sequence_id(last)
+
     def _is_done(self) -> None:
+        self._catch_up()
         self._progress.check()
         if self._is_lost:
             raise LockLostError(
@@ -268,7 +307,9 @@ class CursorReader(Closing):
             self._progress.on_done(*self._last)
 
     def _hand_out(self, batch: RecordBatch, count: int) -> RecordBatch:
+        self._one_by_one = iter(())
         self._handed_out += count
+        self._counted = self._handed_out
         part = batch.part(0, count)
         self._last = part.last_position, part.last_sequence_id
         return part
@@ -284,7 +325,7 @@ class CursorReader(Closing):
                 return None
             pending, self._pending = self._pending, None
             try:
-                self._batch, self._handed_out = pending.result(), 0
+                self._batch, self._handed_out, self._counted = pending.result(), 0, 0
             except BaseException:
                 # The next try begins where this one ended.
                 self._batches = self._source.read_batches()
@@ -293,6 +334,7 @@ class CursorReader(Closing):
 
     def _on_lock_lost(self) -> None:
         self._is_lost = True
+        self._stop_one_by_one()
 
 
 async def resume_position(context: StreamContext, cursor: Cursor) -> Position:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, repeat
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger, patience
@@ -29,7 +31,7 @@ from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.partitions.options import ConsumerOptions
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
-from quorumbook.streams.reading.batches import RecordBatch
+from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.stream import Stream
 
@@ -46,6 +48,14 @@ class Delivery(PartitionRecord):
 
     #: This time included; only what ``nack`` was called on is counted.
     delivery_count: int = 1
+
+
+_delivery: Callable[[tuple[int, Record]], Delivery] = partial(tuple.__new__, Delivery)
+
+
+def _deliveries(number: int, batch: RecordBatch) -> Iterator[Delivery]:
+    # There are many of them: made without a call of Python's for each.
+    return map(_delivery, zip(repeat(number), batch))
 
 
 class _Share:
@@ -104,6 +114,10 @@ class Consumer(Closing):
         self._merged = MergedBatches()
         self._current: tuple[int, RecordBatch] | None = None
         self._handed_out = 0
+        #: The rest of it while it is handed out one by one, and how many of ``_handed_out`` were
+        #: counted (``_catch_up``).
+        self._one_by_one: Iterator[Delivery] = iter(())
+        self._counted = 0
         #: What the application has in hand, by source: the last record of a partition, and all
         #: that were handed out again, under the partition's complement.
         self._in_hand: dict[int, list[Delivery]] = {}
@@ -139,6 +153,7 @@ class Consumer(Closing):
         if self._task is None:
             return
         task, self._task = self._task, None
+        self._catch_up()
         if is_done:
             self._mark_done()
         self._in_hand.clear()
@@ -194,7 +209,14 @@ class Consumer(Closing):
         return self
 
     async def __anext__(self) -> Delivery:
-        return (await self.read(1, wait_s=None))[0]
+        for delivery in self._one_by_one:
+            self._handed_out += 1
+            return delivery
+        delivery = (await self.read(1, wait_s=None))[0]
+        if self._current is not None and self._current[0] >= 0:
+            number, batch = self._current
+            self._one_by_one = _deliveries(number, batch.part(self._handed_out, len(batch)))
+        return delivery
 
     async def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[Delivery]:
         """Return the next records: one at least, unless none comes in time.
@@ -207,19 +229,20 @@ class Consumer(Closing):
             StreamError: a partition cannot be read.
         """
         self._mark_done()
-        found: list[Delivery] = []
-        while len(found) < max_records:
+        found: list[Iterable[Delivery]] = []
+        missing = max_records
+        while missing:
             if self._error is not None:
                 raise self._error
-            found += self._from_current(max_records - len(found))
-            if len(found) == max_records:
+            missing -= self._from_current(missing, found)
+            if not missing:
                 break
             current = self._merged.take()
             if current is not None:
-                self._current, self._handed_out = current, 0
+                self._current, self._handed_out, self._counted = current, 0, 0
             elif found or not await self._wait(wait_s):
                 break
-        return found
+        return made_at_once(chain.from_iterable(found))
 
     async def commit(self, record: PartitionRecord, *, state: bytes | None = None) -> None:
         """Store that a record and all before it in its partition are done; see ``Cursor.commit``.
@@ -292,6 +315,7 @@ class Consumer(Closing):
 
     def _mark_done(self) -> None:
         """Count what is in the application's hands as done: it came back."""
+        self._catch_up()
         for source, found in self._in_hand.items():
             share = self._shares.get(max(source, ~source))
             if share is not None and source < 0:
@@ -302,24 +326,44 @@ class Consumer(Closing):
         self._in_hand.clear()
         self._came_back.set()
 
-    def _from_current(self, max_records: int) -> list[Delivery]:
+    def _catch_up(self) -> None:
+        """Count what was handed out one by one: the last is in hand, those before it are done."""
+        handed_out = self._handed_out
+        if self._current is None or handed_out == self._counted:
+            return
+        self._counted = handed_out
+        number, batch = self._current
+        share = self._shares.get(number)
+        if share is not None:
+            before = handed_out - 2
+            share.progress.on_done(batch.place(before), batch.sequence_id(before))
+            self._in_hand[number] = [Delivery(number, batch.record(handed_out - 1))]
+        if handed_out == len(batch):
+            self._current = None
+
+    def _from_current(self, max_records: int, found: list[Iterable[Delivery]]) -> int:
+        """Hand out records of the present batch; return how many were left."""
         if self._current is None:
-            return []
+            return 0
         source, batch = self._current
         number = max(source, ~source)
+        self._one_by_one = iter(())
         part = batch.part(self._handed_out, self._handed_out + max_records)
         self._handed_out += len(part)
+        self._counted = self._handed_out
         if self._handed_out == len(batch):
             self._current = None
-        found = [Delivery(number, record) for record in part]
-        if source < 0:
-            for each in found:
-                again = self._shares[number].again
-                each.delivery_count = again.delivery_count(each.record.sequence_id)
-            self._in_hand.setdefault(source, []).extend(found)
-        else:
-            self._in_hand[source] = found[-1:]
-        return found
+        if source >= 0:
+            found.append(_deliveries(number, part))
+            self._in_hand[source] = [Delivery(number, part.record(len(part) - 1))]
+            return len(part)
+        refused = list(_deliveries(number, part))
+        again = self._shares[number].again
+        for each in refused:
+            each.delivery_count = again.delivery_count(each.record.sequence_id)
+        self._in_hand.setdefault(source, []).extend(refused)
+        found.append(refused)
+        return len(part)
 
     async def _wait(self, wait_s: float | None) -> bool:
         try:
@@ -409,11 +453,11 @@ class Consumer(Closing):
         if number not in self._claims:
             return
         reader = StreamReader(stream.context, first, self._reader_options)
-        progress = Progress(cursor, options.auto_commit_s, self._ring)
+        progress = Progress(cursor, options.auto_commit_s, self._ring, self._catch_up)
         again = Redeliveries(stream.context, cursor, self._letters)
         self._shares[number] = share = _Share(cursor, reader, progress, again)
         self._merged.add(number, share.source.read_batches())
-        self._merged.add(~number, again.read_batches())
+        self._merged.add(~number, again.read_batches(), ahead_bytes=0)
 
     async def _release(self, number: int) -> None:
         """Stop handing out a partition, and let another one have it."""
@@ -436,7 +480,8 @@ class Consumer(Closing):
     def _forget(self, number: int) -> list[asyncio.Task[None]]:
         """Hand out nothing more of a partition."""
         if self._current is not None and self._current[0] in (number, ~number):
-            self._current = None
+            self._catch_up()
+            self._current, self._one_by_one = None, iter(())
         return self._merged.forget(number) + self._merged.forget(~number)
 
     async def _drop(self, number: int, *, commits: bool = False) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.partitions.partitioning import StreamCut
-from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
 from quorumbook.streams.reading.reader import StreamReader
 
 
@@ -19,6 +21,10 @@ class PartitionRecord(NamedTuple):
 
     partition: int
     record: Record
+
+
+# There are many of them: made without a call of Python's for each.
+_record: Callable[[tuple[int, Record]], PartitionRecord] = partial(tuple.__new__, PartitionRecord)
 
 
 class PartitionedReader(Closing):
@@ -34,7 +40,7 @@ class PartitionedReader(Closing):
         #: What is being handed out.
         self._current: tuple[int, RecordBatch] | None = None
         self._handed_out = 0
-        self._records: Iterator[Record] = iter(())
+        self._records: Iterator[PartitionRecord] = iter(())
 
     def add(self, number: int, reader: StreamReader) -> None:
         """Read one partition more; ``PartitionedStream.reader`` does it."""
@@ -63,6 +69,9 @@ class PartitionedReader(Closing):
         return self
 
     async def __anext__(self) -> PartitionRecord:
+        for record in self._records:
+            self._handed_out += 1
+            return record
         found = await self.read(1, wait_s=None)
         if not found:
             raise StopAsyncIteration
@@ -77,21 +86,24 @@ class PartitionedReader(Closing):
             max_records: Return no more.
             wait_s: How long to wait for the first; None: for ever.
         """
-        found: list[PartitionRecord] = []
-        while len(found) < max_records:
-            for record in self._records:
-                assert self._current is not None
-                self._handed_out += 1
-                found.append(PartitionRecord(self._current[0], record))
-                if len(found) == max_records:
-                    return found
-            current = self._merged.take()
-            if current is None:
-                if found or not await self._wait(wait_s):
-                    return found
+        found: list[Iterator[PartitionRecord]] = []
+        missing = max_records
+        while missing:
+            left = 0 if self._current is None else len(self._current[1]) - self._handed_out
+            if left:
+                count = min(left, missing)
+                found.append(islice(self._records, count))
+                self._handed_out += count
+                missing -= count
                 continue
-            self._current, self._handed_out, self._records = current, 0, iter(current[1])
-        return found
+            current = self._merged.take()
+            if current is not None:
+                number, batch = current
+                self._current, self._handed_out = current, 0
+                self._records = map(_record, zip(repeat(number), batch))
+            elif found or not await self._wait(wait_s):
+                break
+        return made_at_once(chain.from_iterable(found))
 
     async def _wait(self, wait_s: float | None) -> bool:
         """Wait for news; False: there will be none, or not in time."""

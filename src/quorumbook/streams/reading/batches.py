@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, repeat
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.control import Chunk
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import UNKNOWN_SEQUENCE_ID
+
+T = TypeVar("T")
 
 _NOTHING = Attributes()
 _NO_ATTRIBUTES: Mapping[int, Attributes] = MappingProxyType({})
@@ -51,6 +54,21 @@ class Record(NamedTuple):
 # There are many of them: made without a call of Python's for each.
 _position: Callable[[tuple[int, int, int]], Position] = partial(tuple.__new__, Position)
 _record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
+
+
+def made_at_once(rows: Iterable[T]) -> list[T]:
+    """Return a list of rows that are made by no code of Python's.
+
+    The garbage collector does not look through them again and again while they become more; that
+    would take longer than to make them.
+    """
+    if not gc.isenabled():
+        return list(rows)
+    gc.disable()
+    try:
+        return list(rows)
+    finally:
+        gc.enable()
 
 
 class RecordBatch:
@@ -153,6 +171,10 @@ class RecordBatch:
             repeat(self.appended_at_ms), repeat(self.ledger_id), attributes,
         )  # fmt: skip
         return map(_record, rows)
+
+    def record(self, index: int) -> Record:
+        """Return the record that has so many of them before it."""
+        return next(iter(self.part(index, index + 1)))
 
     def part(self, start: int, stop: int) -> RecordBatch:
         """Return some of the records, by their place in the batch."""

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from itertools import accumulate, chain
 from typing import Generic, TypeAlias, TypeVar, cast
 
 from quorumbook.client.waiting.closing import Closing
@@ -14,7 +16,7 @@ from quorumbook.env.tasks import end
 from quorumbook.errors import LedgerClosedError
 from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
 from quorumbook.streams.reading.notices import ControlRecord
 from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.seek import Start, start_position
@@ -140,20 +142,23 @@ class BaseReader(Closing, Generic[R]):
             wait_s: How long to wait for the first; None: for ever.  What is visible behind it is
                 returned too.
         """
-        found: list[R] = []
-        size = 0
-        while len(found) < max_records and size < max_bytes:
+        found: list[RecordBatch] = []
+        count = size = 0
+        while count < max_records and size < max_bytes:
             batch = await (self._take(wait_s) if not found else self._take_ready())
             if batch is None:
                 break
-            records = cast("Iterator[R]", iter(batch))
-            for number, (record, payload) in enumerate(zip(records, batch.payloads, strict=True)):
-                if found and (len(found) == max_records or size + len(payload) > max_bytes):
-                    self._hold(batch.part(number, len(batch)), 0)
-                    return found
-                found.append(record)
-                size += len(payload)
-        return found
+            ends = list(accumulate(map(len, batch.payloads[: max_records - count]), initial=size))
+            fitting = bisect_right(ends, max_bytes) - 1
+            taken = fitting if found else max(fitting, 1)
+            if taken < len(batch):
+                self._hold(batch.part(taken, len(batch)) if taken else batch, 0)
+            if not taken:
+                break
+            found.append(batch.part(0, taken))
+            count, size = count + taken, ends[taken]
+        records = cast("Iterable[R]", chain.from_iterable(found))
+        return made_at_once(records)
 
     async def seek(self, start: Start) -> None:
         """Go on from another place: a Position, SequenceId, TxId, datetime, or an end."""
