@@ -98,14 +98,14 @@ def test_standalone_keeps_its_data_and_its_bookies_over_a_restart(tmp_path):
 def test_a_bookie_that_dies_is_started_again(tmp_path):
     with _standalone(tmp_path, "--ephemeral") as (process, facts):
         children = _children(process.pid)
-        assert len(children) == 4
-        for kind in (b"bookie", b"recovery"):
+        assert len(children) == 5
+        for kind in (b"bookie", b"recovery", b"admin"):
             killed = next(child for child in _children(process.pid) if kind in _words(child))
             os.kill(killed, signal.SIGKILL)
 
             def is_there_again(killed=killed):
                 now = _children(process.pid)
-                return len(now) == 4 and killed not in now
+                return len(now) == 5 and killed not in now
 
             _wait(is_there_again, f"{kind} was not started again")
         uri = facts["metadata"]

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.roles import Role, certificate_roles
+from quorumbook.admin.console.web import Console
 from quorumbook.admin.http import bookies, cluster, ledgers, peer, records, streams
 from quorumbook.admin.http.app import CERTIFICATE, App
 from quorumbook.admin.http.endpoint import Ask, Endpoint
@@ -127,6 +128,7 @@ class AdminServer:
         self._service = service
         self._server: _Uvicorn | None = None
         self._task: asyncio.Task[None] | None = None
+        self._console: Console | None = None
         #: Where it is, once it listens.
         self.url = ""
 
@@ -159,7 +161,8 @@ class AdminServer:
         names = [*options.names, options.host]
         gate = Gate(self._service.tokens, names=names, on_loopback=on_loopback, certificates=roles)
         app = App(self._service, gate, all_endpoints())
-        await self._serve(app.starlette(), listening)
+        self._console = Console(app)
+        await self._serve(app.starlette(self._console.routes()), listening)
         scheme = "https" if options.certificate_file else "http"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{port}"
@@ -220,4 +223,6 @@ class AdminServer:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
+        if self._console is not None:
+            await self._console.close()
         await self._service.close()

@@ -146,7 +146,8 @@ def token_file(ask: Ask) -> TokenFile:
 
 
 async def _tokens(ask: Ask) -> object:
-    return {"tokens": [token.row() for token in token_file(ask).tokens()]}
+    file = ask.service.tokens
+    return {"tokens": [] if file is None else [token.row() for token in file.tokens()]}
 
 
 async def _add_token(ask: Ask) -> object:

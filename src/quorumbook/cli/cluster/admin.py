@@ -1,4 +1,4 @@
-"""``quorumbook admin run``: the HTTP API of a cluster."""
+"""``quorumbook admin run`` and ``quorumbook console``: the HTTP API, and pages for a browser."""
 
 from __future__ import annotations
 
@@ -30,9 +30,18 @@ def admin() -> None:
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.pass_obj
 def run(call: Call, host: str | None, port: int | None, stop_with_parent: bool) -> None:
-    """Serve the HTTP API until Ctrl-C or SIGTERM."""
+    """Serve the HTTP API and the console until Ctrl-C or SIGTERM."""
     configure_logging(is_verbose=call.is_verbose)
     call.run(_serve(call, _placed(call, host, port), is_child=stop_with_parent))
+
+
+@click.command(cls=ClusterCommand)
+@_host_option
+@_port_option
+@click.pass_obj
+def console(call: Call, host: str | None, port: int | None) -> None:
+    """Serve the console of a cluster for a browser, until Ctrl-C."""
+    call.run(_serve(call, _placed(call, host, port), is_child=False))
 
 
 def _placed(call: Call, host: str | None, port: int | None) -> Settings:

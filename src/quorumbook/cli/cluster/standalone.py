@@ -20,7 +20,12 @@ from collections.abc import Iterator, Sequence
 import click
 
 from quorumbook.cli.cluster.commands import init_cluster
-from quorumbook.cli.cluster.supervisor import BookieProcess, RecoveryProcess, Supervisor
+from quorumbook.cli.cluster.supervisor import (
+    BookieProcess,
+    ConsoleProcess,
+    RecoveryProcess,
+    Supervisor,
+)
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import TABLE
 from quorumbook.cli.ports import free_ports, refuse_used
@@ -89,25 +94,43 @@ async def _run(call: Call, directory: str, ports: list[int]) -> None:
     # The port that is configured for HTTP, if one is, is a bookie's.
     words = [*call.forwarded(), "--set", "http.port=0"]
     recovery = RecoveryProcess("recovery", environment, os.path.join(directory, "recovery"), words)
-    supervisor = Supervisor([*bookies, recovery], call.note)
+    console = ConsoleProcess(
+        "console", environment, os.path.join(directory, "console"), call.forwarded(),
+        port=_console_port(call.settings.integer("admin.port")),
+    )  # fmt: skip
+    supervisor = Supervisor([*bookies, recovery, console], call.note)
     try:
         await supervisor.start()
-        _greet(call, uri, directory, bookies)
+        _greet(call, uri, directory, bookies, console.url)
         await stop.wait()
         call.note("stopping ...")
     finally:
         await supervisor.stop()
 
 
-def _greet(call: Call, uri: str, directory: str, bookies: Sequence[BookieProcess]) -> None:
+def _console_port(wanted: int) -> int:
+    """Return the port for the console; a free one where another program has it."""
+    try:
+        refuse_used(wanted)
+    except ConfigError:
+        return 0
+    return wanted
+
+
+def _greet(
+    call: Call, uri: str, directory: str, bookies: Sequence[BookieProcess], console: str
+) -> None:
     ids = [bookie.bookie_id for bookie in bookies]
     if call.output.form != TABLE:
-        call.output.record({"metadata": uri, "directory": directory, "bookies": ids})
+        call.output.record(
+            {"metadata": uri, "directory": directory, "bookies": ids, "console": console}
+        )
         return
     call.note(
         f"{len(ids)} bookies are ready: {', '.join(ids)}\n"
         f"data and logs: {directory}\n"
-        f"metadata: {uri}\n\n"
+        f"metadata: {uri}\n"
+        f"console: {console}\n\n"
         "Ctrl-C stops them.  To try, in another terminal:\n\n"
         f"  export QUORUMBOOK_METADATA={uri}\n"
         "  echo hello | quorumbook ledger write\n"

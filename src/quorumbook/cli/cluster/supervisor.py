@@ -172,6 +172,26 @@ class RecoveryProcess(ChildProcess):
     _log_name = "recovery.log"
 
 
+@dataclass(slots=True)
+class ConsoleProcess(ChildProcess):
+    """The HTTP API and the console."""
+
+    #: 0: a free one, which it keeps when it is started again.
+    port: int = 0
+    _command = ("admin", "run")
+    _log_name = "console.log"
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.report["url"]
+
+    def own_words(self) -> list[str]:
+        """Return where it listens."""
+        known = self.report.get("url", "").rpartition(":")[2]
+        return ["--port", known or str(self.port)]
+
+
 class Supervisor:
     """Keeps several child processes alive until it is stopped."""
 

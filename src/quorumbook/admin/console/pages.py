@@ -1,0 +1,238 @@
+"""Which page shows what: its address, its data (which are the API's), its template."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorumbook.admin.access.roles import Role
+from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes
+from quorumbook.admin.facts.verdict import DISK_WARNING
+from quorumbook.admin.http import bookies, cluster, ledgers, records, streams
+from quorumbook.admin.http.endpoint import Ask
+from quorumbook.admin.http.fields import ID_MAX, Field
+
+Data = dict[str, Any]
+_HEX_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page."""
+
+    path: str
+    title: str
+    template: str
+    load: Callable[[Ask], Awaitable[Data]]
+    #: The command that shows the same; names of the path and the query in braces.
+    command: str
+    #: Where a program gets the same.
+    twin: str
+    #: Which entry of the navigation it belongs to.
+    area: str
+    role: Role = Role.VIEWER
+    names: Mapping[str, Field] = field(default_factory=dict)
+    query: Mapping[str, Field] = field(default_factory=dict)
+    #: Keys of the actions that it offers.
+    actions: tuple[str, ...] = ()
+    #: It is loaded again every so many seconds; 0: not.
+    refresh_s: int = 0
+
+
+async def _overview(ask: Ask) -> Data:
+    found = await cluster.cluster(ask)
+    return {"cluster": found, "recovery": await cluster.recovery(ask)}
+
+
+async def _bookies(ask: Ask) -> Data:
+    found: list[Any] = (await bookies.bookies(ask))["bookies"]  # type: ignore[assignment]
+    racks: dict[str, list[Any]] = {}
+    for row in sorted(found, key=lambda row: str(row.get("rack", "~"))):
+        row["used"] = max(
+            (each["used"] for each in row["directories"] if each.get("used") is not None),
+            default=None,
+        )
+        racks.setdefault(str(row.get("rack") or "no rack"), []).append(row)
+    return {"racks": racks, "disk_warning": DISK_WARNING}
+
+
+async def _bookie(ask: Ask) -> Data:
+    return {"bookie": await bookies.bookie(ask), "disk_warning": DISK_WARNING}
+
+
+async def _ledgers(ask: Ask) -> Data:
+    return await ledgers.ledgers(ask)
+
+
+async def _ledger(ask: Ask) -> Data:
+    found = await ledgers.ledger(ask)
+    return {"ledger": found, "picture": ledger_boxes(found)}
+
+
+async def _entries(ask: Ask) -> Data:
+    query = {**ask.query, "last": None, "password": None}
+    found: Data = await ledgers.entries(Ask(ask.service, ask.who, ask.path, query, {}))
+    rows = [{**row, **_decoded(row, ask.query["view"])} for row in found["entries"]]
+    return {**found, "entries": rows}
+
+
+def _decoded(row: Mapping[str, Any], view: str) -> Data:
+    """Return an entry as a person reads it: JSON where it is, else text, else hex."""
+    text = row.get("text")
+    data = text.encode() if text is not None else base64.b64decode(row["base64"])
+    if view in ("auto", "json") and text is not None:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict | list):
+            shown = json.dumps(found, indent=2, ensure_ascii=False)
+            return {"shown": shown, "as": "JSON"}
+    if view != "hex" and text is not None and "\0" not in text:
+        return {"shown": text, "as": "text"}
+    return {"shown": hex_lines(data[:_HEX_BYTES]), "as": "hex"}
+
+
+def hex_lines(data: bytes) -> str:
+    """Return bytes as offsets, hexadecimal digits and characters."""
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{at:06x}  {row.hex(' '):47}  {shown}")
+    return "\n".join(lines)
+
+
+async def _streams(ask: Ask) -> Data:
+    return {**await streams.streams(ask), "namespace": ask.query["namespace"]}
+
+
+async def _stream(ask: Ask) -> Data:
+    found = await streams.stream(ask)
+    parts: Any = found["partitions"]
+    return {
+        "stream": found,
+        "pictures": {part["name"]: segment_boxes(part["segments"]) for part in parts},
+        "cursors": (await streams.cursors(ask))["cursors"],
+        "groups": (await streams.groups(ask))["groups"],
+    }
+
+
+async def _tail(ask: Ask) -> Data:
+    one = await ask.service.streams.one(
+        ask.query["namespace"], ask.path["name"], ask.query["partition"]
+    )
+    await one.info()
+    async with one.reader("earliest" if ask.query["from"] == "earliest" else "latest",
+                          tail=False) as reader:  # fmt: skip
+        found = await reader.read(100, wait_s=None) if ask.query["from"] == "earliest" else []
+    return {
+        "name": ask.path["name"],
+        "namespace": ask.query["namespace"],
+        "partition": ask.query["partition"],
+        "records": [records.record_row(record) for record in reversed(found)],
+    }
+
+
+async def _recovery(ask: Ask) -> Data:
+    query = {"limit": 200}
+    queue = await cluster.underreplicated(Ask(ask.service, ask.who, {}, query, {}))
+    return {"recovery": await cluster.recovery(ask), **queue}
+
+
+async def _metadata(ask: Ask) -> Data:
+    found = await cluster.node(ask)
+    path = str(found["path"])
+    steps = [("/", "/")]
+    for part in path.strip("/").split("/") if path != "/" else ():
+        steps.append((part, f"{steps[-1][1].rstrip('/')}/{part}"))
+    value = found["value"]
+    shown = json.dumps(value, indent=2) if isinstance(value, dict) else value
+    return {"node": found, "steps": steps, "shown": shown}
+
+
+async def _jobs(ask: Ask) -> Data:
+    return {"jobs": [job.row() for job in ask.service.jobs.list()]}
+
+
+async def _audit(ask: Ask) -> Data:
+    return {"changes": [change.row() for change in ask.service.audit.recent(200)]}
+
+
+async def _tokens(ask: Ask) -> Data:
+    if ask.service.tokens is None:
+        return {"tokens": None}
+    return {"tokens": [token.row() for token in ask.service.tokens.tokens()]}
+
+
+_BOOKIE_NAMES = {"bookie": Field("string", "", max_length=300)}
+_LEDGER_NAMES = {"id": Field("integer", "", minimum=0, maximum=ID_MAX)}
+_STREAM_NAMES = {"name": records.NAME}
+_NAMESPACE = {"namespace": records.NAMESPACE}
+_VIEWS = ("auto", "json", "text", "hex")
+
+PAGES: tuple[Page, ...] = (
+    Page("/ui", "Overview", "overview.html", _overview, "quorumbook status", "/api/v2/cluster",
+         "overview", query={"fresh": Field("boolean", "", default=False)}, refresh_s=5),
+    Page("/ui/bookies", "Bookies", "bookies.html", _bookies, "quorumbook bookie ls",
+         "/api/v2/bookies", "bookies", refresh_s=5),
+    Page("/ui/bookies/{bookie}", "Bookie {bookie}", "bookie.html", _bookie,
+         "quorumbook bookie ls --disks", "/api/v2/bookies/{bookie}", "bookies",
+         names=_BOOKIE_NAMES,
+         actions=("read-only-on", "read-only-off", "collect", "bookie-drain", "bookie-recover",
+                  "bookie-decommission")),
+    Page("/ui/ledgers", "Ledgers", "ledgers.html", _ledgers, "quorumbook ledger ls",
+         "/api/v2/ledgers", "ledgers", query=ledgers.LIST_QUERY),
+    Page("/ui/ledgers/{id}", "Ledger {id}", "ledger.html", _ledger,
+         "quorumbook ledger show {id}", "/api/v2/ledgers/{id}", "ledgers", names=_LEDGER_NAMES,
+         actions=("ledger-recover", "ledger-delete")),
+    Page("/ui/ledgers/{id}/entries", "Entries of ledger {id}", "entries.html", _entries,
+         "quorumbook ledger read {id} --first {first}", "/api/v2/ledgers/{id}/entries", "ledgers",
+         names=_LEDGER_NAMES,
+         query={"first": ledgers.ENTRIES_QUERY["first"],
+                "limit": Field("integer", "", default=50, minimum=1, maximum=500),
+                "view": Field("string", "", default="auto", choices=_VIEWS)}),
+    Page("/ui/streams", "Streams", "streams.html", _streams,
+         "quorumbook stream ls --namespace {namespace}", "/api/v2/streams", "streams",
+         query={**_NAMESPACE, "prefix": Field("string", "", max_length=500),
+                "after": Field("string", "", max_length=500),
+                "limit": Field("integer", "", default=100, minimum=1, maximum=1000)},
+         actions=("stream-create",)),
+    Page("/ui/tail/{name:path}", "Live tail of {name}", "tail.html", _tail,
+         "quorumbook stream tail {name} --namespace {namespace}",
+         "/api/v2/streams/{name}/records", "streams", names=_STREAM_NAMES,
+         query={**_NAMESPACE, "partition": records.PARTITION,
+                "from": Field("string", "", default="latest", choices=("earliest", "latest"))}),
+    Page("/ui/streams/{name:path}", "Stream {name}", "stream.html", _stream,
+         "quorumbook stream show {name} --namespace {namespace}", "/api/v2/streams/{name}",
+         "streams", names=_STREAM_NAMES, query=_NAMESPACE,
+         actions=("stream-policy", "cursor-reset", "stream-truncate", "stream-delete")),
+    Page("/ui/recovery", "Auto-recovery", "recovery.html", _recovery,
+         "quorumbook recovery underreplicated", "/api/v2/recovery", "recovery",
+         actions=("recovery-on", "recovery-off", "audit-now"), refresh_s=5),
+    Page("/ui/jobs", "Jobs", "jobs.html", _jobs, "curl .../api/v2/jobs", "/api/v2/jobs", "jobs",
+         actions=("job-cancel",), refresh_s=2),
+    Page("/ui/metadata", "Metadata", "metadata.html", _metadata,
+         "quorumbook metadata dump", "/api/v2/metadata", "metadata",
+         query={"path": Field("string", "", default="/ledgers", max_length=2000)}),
+    Page("/ui/audit", "Audit log", "audit.html", _audit, "curl .../api/v2/audit", "/api/v2/audit",
+         "audit", role=Role.OPERATOR),
+    Page("/ui/tokens", "Tokens", "tokens.html", _tokens, "quorumbook token ls", "/api/v2/tokens",
+         "tokens", role=Role.ADMIN, actions=("token-revoke",)),
+)  # fmt: skip
+
+#: Name, address, what it says, and its key after ``g``.
+NAVIGATION = (
+    ("overview", "/ui", "Overview", "o"),
+    ("bookies", "/ui/bookies", "Bookies", "b"),
+    ("ledgers", "/ui/ledgers", "Ledgers", "l"),
+    ("streams", "/ui/streams", "Streams", "s"),
+    ("recovery", "/ui/recovery", "Auto-recovery", "r"),
+    ("jobs", "/ui/jobs", "Jobs", "j"),
+    ("metadata", "/ui/metadata", "Metadata", "m"),
+    ("audit", "/ui/audit", "Audit", "a"),
+    ("tokens", "/ui/tokens", "Tokens", "t"),
+)

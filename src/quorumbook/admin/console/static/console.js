@@ -1,0 +1,112 @@
+// What pages do beside htmx: theme, keys, charts, the live tail.  All of it can be missed.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const theme = localStorage.getItem("theme");
+  if (theme) root.dataset.theme = theme;
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const toggle = document.getElementById("theme");
+    if (toggle) {
+      toggle.hidden = false;
+      toggle.addEventListener("click", () => {
+        const dark = root.dataset.theme
+          ? root.dataset.theme === "dark"
+          : matchMedia("(prefers-color-scheme: dark)").matches;
+        root.dataset.theme = dark ? "light" : "dark";
+        localStorage.setItem("theme", root.dataset.theme);
+      });
+    }
+    startTail();
+    startChart();
+  });
+
+  // "/" goes to the search, "g" and a letter to a page, "?" to the list of keys.
+  let waitsForLetter = false;
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (/^(input|select|textarea)$/i.test(event.target.tagName)) return;
+    if (waitsForLetter) {
+      waitsForLetter = false;
+      const link = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`);
+      if (link) link.click();
+    } else if (event.key === "g") {
+      waitsForLetter = true;
+    } else if (event.key === "/") {
+      const field = document.querySelector("main input[type=search], main input[type=text]");
+      if (field) { event.preventDefault(); field.focus(); }
+    } else if (event.key === "?") {
+      const keys = document.getElementById("keys");
+      if (keys) keys.open = !keys.open;
+    }
+  });
+
+  function startTail() {
+    const place = document.getElementById("tail");
+    if (!place) return;
+    const list = place.querySelector("tbody");
+    const pause = document.getElementById("pause");
+    const filter = document.getElementById("filter");
+    const told = document.getElementById("told");
+    const kept = 500;
+    let paused = false, seen = 0, source = null;
+    pause.hidden = false;
+    const show = (record) => {
+      const row = list.insertRow(0);
+      const text = record.text !== undefined ? record.text : `base64:${record.base64}`;
+      for (const value of [record.sequence_id, record.position, record.key ?? "", text]) {
+        const cell = row.insertCell();
+        cell.textContent = value;
+      }
+      row.lastChild.className = "wide";
+      while (list.rows.length > kept) list.deleteRow(-1);
+    };
+    const follow = () => {
+      source = new EventSource(place.dataset.url);
+      source.onopen = () => { told.textContent = "following"; };
+      source.onerror = () => { told.textContent = "the connection broke; it is tried again"; };
+      source.onmessage = (event) => {
+        const record = JSON.parse(event.data);
+        seen += 1;
+        const wanted = filter.value;
+        if (!paused && (!wanted || JSON.stringify(record).includes(wanted))) show(record);
+        told.textContent = `${seen} records${paused ? ", paused" : ""}`;
+      };
+    };
+    pause.addEventListener("click", () => {
+      paused = !paused;
+      pause.textContent = paused ? "Go on" : "Pause";
+      pause.setAttribute("aria-pressed", String(paused));
+    });
+    follow();
+    addEventListener("pagehide", () => source && source.close());
+  }
+
+  function startChart() {
+    const place = document.getElementById("rates");
+    if (!place || typeof uPlot === "undefined") return;
+    const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+    const axis = () => ({ stroke: color("--soft"), grid: { stroke: color("--line") } });
+    const series = (label, name) => ({ label, stroke: color(name), width: 2 });
+    let plot = null;
+    const draw = (samples) => {
+      const data = [samples.at_s, samples.adds_per_s, samples.reads_per_s];
+      if (plot) { plot.setData(data); return; }
+      plot = new uPlot({
+        width: place.clientWidth, height: 200,
+        series: [{}, series("adds/s", "--ok"), series("reads/s", "--mark")],
+        axes: [axis(), axis()],
+        scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+      }, data, place);
+    };
+    const ask = async () => {
+      try {
+        const answer = await fetch("/ui/samples", { headers: { Accept: "application/json" } });
+        if (answer.ok) draw(await answer.json());
+      } catch { /* the server is away; the page says so itself */ }
+    };
+    ask();
+    setInterval(ask, 2000);
+    addEventListener("resize", () => plot && plot.setSize({ width: place.clientWidth, height: 200 }));
+  }
+})();

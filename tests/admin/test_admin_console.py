@@ -1,0 +1,335 @@
+"""The console in a real browser: every page, every action, wrong roles, pages without scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+import quorumbook
+from quorumbook.admin.access.roles import Role
+from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.admin.console.pages import PAGES
+from quorumbook.admin.http.service import Service, ServiceOptions
+from quorumbook.admin.options import AdminOptions
+from quorumbook.admin.server import AdminServer
+from quorumbook.testing import LocalCluster
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER) and not os.environ.get("CI"),
+    reason="no chromium with its driver (Debian: chromium chromium-driver)",
+)
+#: Scripts of pages are ours: whatever they log is a defect.
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+@dataclass
+class Running:
+    """A console on a cluster, on a loop of its own."""
+
+    cluster: LocalCluster
+    url: str
+    loop: asyncio.AbstractEventLoop
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def do(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, follow_redirects=False)
+
+
+@contextlib.contextmanager
+def console_on(cluster: LocalCluster, token_file: str = "") -> Iterator[Running]:
+    uri = cluster.metadata_uri
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    service = Service(
+        ServiceOptions(uri, connect=lambda: quorumbook.connect(uri), token_file=token_file)
+    )
+    server = AdminServer(AdminOptions(port=0, token_file=token_file), service)
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
+    try:
+        yield Running(cluster, server.url, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def console():
+    """A console on three bookies, with ledgers and streams."""
+    with LocalCluster(bookies=3) as cluster, console_on(cluster) as running, running.http() as http:
+        with cluster.connect() as client:
+            options = {"ensemble_size": 2, "write_quorum_size": 2, "ack_quorum_size": 2}
+            with client.create_ledger(
+                custom_metadata={"team": b"<b>blue</b>"}, **options
+            ) as ledger:
+                ledger.append(b'{"flight": 1}')
+                ledger.append(b"\x00\xff binary")
+                ledger.append(b"<script>alert(1)</script>")
+        streams = "/api/v2/streams"
+        http.post(streams, json={"name": "orders/eu"})
+        http.post(streams, json={"name": "jobs", "partitions": 2})
+        batch = {"records": [{"text": f"<i>{n}</i>", "key": str(n)} for n in range(20)]}
+        http.post(f"{streams}/orders/eu/records", json=batch)
+        http.put(f"{streams}/orders/eu/cursors/billing", json={"position": "seq:3"})
+        http.post(f"{streams}/jobs/groups/g/records", json={"member": "m", "wait_s": 0})
+        yield running
+
+
+@contextlib.contextmanager
+def browser(size: str = "desktop", theme: str = "light", scripts: bool = True):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service as Driver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    width, height = SIZES[size]
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                 f"--window-size={width},{height}"):  # fmt: skip
+        options.add_argument(word)
+    if size == "phone":
+        metrics = {"width": width, "height": height, "pixelRatio": 1.0}
+        options.add_experimental_option("mobileEmulation", {"deviceMetrics": metrics})
+    if not scripts:
+        options.add_experimental_option(
+            "prefs", {"profile.managed_default_content_settings.javascript": 2}
+        )
+    driver = webdriver.Chrome(options=options, service=Driver(DRIVER))
+    driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": theme}]},
+    )
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def wait_for(driver, condition):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(driver, 60).until(condition)
+
+
+def addresses(running: Running) -> list[str]:
+    """Return an address of every page."""
+    names = {"bookie": running.cluster.bookie_ids[0], "id": 0, "name:path": "orders/eu"}
+    found = []
+    for page in PAGES:
+        path = page.path
+        for name, value in names.items():
+            path = path.replace(f"{{{name}}}", str(value))
+        found.append(path)
+    return found
+
+
+# Without a browser --------------------------------------------------------------------------
+
+
+def test_every_page_answers_html_and_json_and_runs_no_strange_script(console):
+    with console.http() as http:
+        for path in addresses(console):
+            page = http.get(path)
+            assert page.status_code == 200, (path, page.text)
+            assert "script-src 'self'" in page.headers["content-security-policy"]
+            assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+            for written in ("<script>alert", "<b>blue", "<i>1"):
+                assert written not in page.text, path
+            assert "The command for this" in page.text
+            assert 'lang="en"' in page.text
+            data = http.get(path, headers={"Accept": "application/json"})
+            assert data.headers["content-type"] == "application/json", path
+            data.json()
+            twin = page.text.partition('<a href="/api')[2].partition('"')[0]
+            assert http.get(f"/api{twin}".replace("&amp;", "&")).status_code == 200, (path, twin)
+
+
+def test_bad_addresses_of_pages_are_one_sentence(console):
+    with console.http() as http:
+        for path, status in (("/ui/nope", 404), ("/ui/ledgers/x", 400), ("/ui/ledgers/99999", 404),
+                             ("/ui/bookies/nobody", 404), ("/ui/streams/nobody", 404),
+                             ("/ui/metadata?path=..", 400), ("/ui/metadata?path=/nope", 404),
+                             ("/ui/ledgers?state=x", 400), ("/ui/ledgers?no=1", 400),
+                             ("/ui/static/%2e%2e/web.py", 404),
+                             ("/ui/static/web.py", 404)):  # fmt: skip
+            page = http.get(path)
+            assert page.status_code == status, path
+            assert "Traceback" not in page.text
+        problem = http.get("/ui/ledgers/x", headers={"Accept": "application/json"})
+        assert problem.json()["code"] == "bad-parameter"
+
+
+def test_a_form_without_the_secret_of_its_session_changes_nothing(console):
+    own = {"Origin": console.url}
+    with console.http() as http:
+        for headers in (own, {"Origin": "http://evil.example"}, {}):
+            for csrf in ("", "wrong"):
+                answer = http.post(
+                    "/ui/do/recovery-off", data={"csrf": csrf, "enabled": "false"}, headers=headers
+                )
+                if headers or http.cookies:
+                    assert answer.status_code == 403, (headers, csrf)
+            http.get("/ui")  # from here on there is a session, and its cookie
+        assert http.get("/api/v2/recovery").json()["enabled"] is True
+        cookie = http.get("/ui", headers={"Cookie": ""}).headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+
+
+def _secret(page: str) -> str:
+    return page.partition('name="csrf" value="')[2].partition('"')[0]
+
+
+def test_an_action_takes_its_confirmation(console):
+    with console.http() as http:
+        form = {"csrf": _secret(http.get("/ui/ledgers/0").text), "id": "0"}
+        for confirm in ("", "1", "00"):
+            answer = http.post("/ui/do/ledger-delete", data={**form, "confirm": confirm})
+            assert answer.status_code == 400
+            assert "to confirm, type 0 exactly" in answer.text
+        assert http.get("/api/v2/ledgers/0").status_code == 200
+        assert http.post("/ui/do/nothing", data=form).status_code == 404
+        changes = http.get("/api/v2/audit").json()["changes"]
+        assert changes[0]["outcome"] == "not-confirmed"
+
+
+def test_roles_decide_what_a_page_offers_and_does(tmp_path):
+    path = str(tmp_path / "tokens.json")
+    made = {r.word: TokenFile(path).add(r.word, r, lifetime_s=None)[0] for r in Role}
+    with LocalCluster(bookies=1) as cluster, console_on(cluster, path) as running:
+        bookie = cluster.bookie_ids[0]
+        with running.http() as http:
+            asked = http.get(f"/ui/bookies/{bookie}")
+            assert asked.status_code == 303
+            assert asked.headers[
+                "location"
+            ] == f"/ui/login?next=%2Fui%2Fbookies%2F{bookie}".replace(":", "%3A")
+            refused = http.post("/ui/login", data={"token": "wrong"})
+            assert refused.status_code == 401
+            away = http.post("/ui/login?next=//evil.example", data={"token": made["viewer"]})
+            assert away.headers["location"] == "/ui"
+            assert made["viewer"] not in str(away.headers)
+            page = http.get(f"/ui/bookies/{bookie}").text
+            assert "Drain" not in page
+            form = {"csrf": _secret(page), "bookie": bookie, "confirm": bookie}
+            assert http.post("/ui/do/bookie-drain", data=form).status_code == 403
+            assert http.get("/ui/tokens").status_code == 403
+            assert http.post("/ui/logout", data={"csrf": form["csrf"]}).status_code == 303
+            assert http.get("/ui").status_code == 303
+        with running.http() as http:
+            http.post("/ui/login", data={"token": made["operator"]})
+            page = http.get(f"/ui/bookies/{bookie}").text
+            assert "Drain" in page
+            assert "Decommission" not in page
+            TokenFile(path).revoke("operator")
+            assert http.get("/ui").status_code == 303
+
+
+# In a browser -------------------------------------------------------------------------------
+
+
+@needs_browser
+@pytest.mark.parametrize(("size", "theme"), [("desktop", "light"), ("phone", "dark")])
+def test_every_page_fits_its_window_and_logs_no_error(console, size, theme):
+    with browser(size, theme) as driver:
+        for path in addresses(console):
+            driver.get(console.url + path)
+            wide, window = driver.execute_script(
+                "return [document.documentElement.scrollWidth, innerWidth]"
+            )
+            assert wide <= window, path
+            assert driver.get_log("browser") == [], path
+            unnamed = driver.execute_script(
+                "return [...document.querySelectorAll('input:not([type=hidden]),select')]"
+                ".filter(e => !e.labels.length && !e.ariaLabel).length"
+                " + [...document.querySelectorAll('button,a')]"
+                ".filter(e => !e.textContent.trim() && !e.ariaLabel).length"
+            )
+            assert unnamed == 0, path
+            background = driver.execute_script(
+                "return getComputedStyle(document.body).backgroundColor"
+            )
+            assert (background == "rgb(18, 22, 27)") is (theme == "dark"), path
+
+
+@needs_browser
+def test_a_record_arrives_in_the_live_tail_and_keys_lead_on(console):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    with browser() as driver, console.http() as http:
+        driver.get(f"{console.url}/ui/tail/orders/eu")
+        wait_for(driver, lambda d: d.find_element(By.ID, "told").text == "following")
+        http.post("/api/v2/streams/orders/eu/records", content=b"hello console")
+        wait_for(driver, lambda d: "hello console" in d.find_element(By.ID, "tail").text)
+        driver.find_element(By.ID, "pause").click()
+        http.post("/api/v2/streams/orders/eu/records", content=b"while paused")
+        wait_for(driver, lambda d: "paused" in d.find_element(By.ID, "told").text)
+        assert "while paused" not in driver.find_element(By.ID, "tail").text
+        body = driver.find_element(By.TAG_NAME, "body")
+        body.send_keys("g")
+        body.send_keys("l")
+        wait_for(driver, lambda d: d.title.startswith("Ledgers"))
+        driver.find_element(By.TAG_NAME, "body").send_keys("/")
+        assert driver.switch_to.active_element.get_attribute("name") == "text"
+        driver.switch_to.active_element.send_keys("blue", Keys.ENTER)
+        wait_for(driver, lambda d: "text=blue" in d.current_url)
+        assert "<b>blue</b>" in driver.find_element(By.TAG_NAME, "table").text
+
+
+@needs_browser
+def test_a_bookie_dies_is_recovered_by_the_page_and_the_overview_tells(tmp_path):
+    from selenium.webdriver.common.by import By
+
+    with LocalCluster(bookies=3) as cluster, console_on(cluster) as running, browser() as driver:
+        options = {"ensemble_size": 2, "write_quorum_size": 2, "ack_quorum_size": 2}
+        with cluster.connect() as client, client.create_ledger(**options) as ledger:
+            ledger.append(b"x")
+        with running.http() as http:
+            lost = http.get("/api/v2/ledgers/0").json()["fragments"][0]["ensemble"][0]
+        driver.get(f"{running.url}/ui")
+        cluster.stop(lost)
+        wait_for(driver, lambda d: f"down: {lost}" in d.find_element(By.ID, "live").text)
+        driver.get(f"{running.url}/ui/bookies/{lost}")
+        summaries = driver.find_elements(By.TAG_NAME, "summary")
+        next(each for each in summaries if each.text == "Recover").click()
+        form = driver.find_element(By.CSS_SELECTOR, "form[action='/ui/do/bookie-recover']")
+        form.find_element(By.NAME, "confirm").send_keys(lost)
+        form.find_element(By.TAG_NAME, "button").click()
+        wait_for(driver, lambda d: "Recover: begun" in d.find_element(By.ID, "main").text)
+        wait_for(driver, lambda d: "done" in d.find_element(By.ID, "live").text)
+        driver.get(f"{running.url}/ui/ledgers/0")
+        assert lost not in driver.find_element(By.ID, "main").text
+
+
+@needs_browser
+def test_pages_work_without_scripts(console):
+    from selenium.webdriver.common.by import By
+
+    with browser(scripts=False) as driver:
+        driver.get(f"{console.url}/ui")
+        driver.find_element(By.LINK_TEXT, "Ledgers").click()
+        driver.find_element(By.LINK_TEXT, "0").click()
+        driver.find_element(By.LINK_TEXT, "look at them").click()
+        shown = driver.find_element(By.TAG_NAME, "table").text
+        assert '"flight": 1' in shown
+        assert "000000  00 ff" in shown
+        driver.get(f"{console.url}/ui/tail/orders/eu?from=earliest")
+        assert "<i>7</i>" in driver.find_element(By.TAG_NAME, "table").text
+        driver.get(f"{console.url}/ui/streams")
+        driver.find_element(By.CSS_SELECTOR, "details.action summary").click()
+        driver.find_element(By.NAME, "name").send_keys("made-here")
+        driver.find_element(By.CSS_SELECTOR, "details.action button").click()
+        assert "made-here" in driver.find_element(By.TAG_NAME, "table").text
