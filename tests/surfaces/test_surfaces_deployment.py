@@ -181,3 +181,9 @@ def test_boards_and_alerts_ask_for_metrics_that_there_are(quorumbook, tmp_path):
     of_streams = set(re.findall(r"^# TYPE (stream_\w+?)(?:_total)? ", text, re.MULTILINE))
     assert len(of_streams) > 15
     assert {name for name in of_streams if f"`{name}`" not in documented} == set()
+    page = (DEPLOY.parent / "docs/reference/metrics.md").read_text()
+    shown = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE))
+    served = dict(re.findall(r"^# TYPE (\w+?)(?:_total)? (\w+)$", text, re.MULTILINE))
+    # A directory's path is in the name of one, as BookKeeper has it.
+    served = {n: kind for n, kind in served.items() if "_dir__" not in n}
+    assert shown == {n: k for n, k in served.items() if not n.startswith(("stream_", "process_"))}

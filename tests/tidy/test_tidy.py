@@ -290,9 +290,12 @@ def test_files_that_the_architecture_names_exist():
 
 
 def test_links_between_documents_lead_somewhere():
+    """Links to pages that the site generates are held by its strict build."""
+    generated = re.compile(r"(?:^|/)(?:troubleshooting\.md|reference/api/|reference/index\.md)")
     for path in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{_name(path)} links to {target}"
+            there = (path.parent / target).exists() or generated.search(target)
+            assert there, f"{_name(path)} links to {target}"
 
 
 def test_the_site_leads_to_every_page_and_contributing_to_every_directory_of_tests():

@@ -7,6 +7,7 @@ import inspect
 from functools import cache
 
 import quorumbook
+from quorumbook.cli.explained import ADVICE, happened, kinds
 from quorumbook.errors import QuorumbookError
 
 #: The public modules, and what each is for.
@@ -35,6 +36,7 @@ def pages() -> dict[str, str]:
     found = {f"reference/api/{name}.md": _module(name) for name in MODULES}
     found |= {f"reference/api/{name}.md": _error_page(name) for name in _ERRORS}
     found["reference/index.md"] = _index()
+    found["troubleshooting.md"] = _troubleshooting()
     return found
 
 
@@ -122,6 +124,22 @@ def _error_page(name: str) -> str:
             (inspect.getdoc(kind) or "").replace("``", "`"), "",
             f"A kind of `{bases}`. Code {kind.code}. Retriable: {retriable}.", "",
         ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _troubleshooting() -> str:
+    lines = [
+        "# Troubleshooting", "",
+        "An error's line ends with its code, and a command explains it:", "",
+        "```sh", "quorumbook help ledger-fenced", "```", "",
+        "Here are all codes. Search for the code, or for words of the message.", "",
+    ]  # fmt: skip
+    for code, kind in kinds().items():
+        home = kind.__module__
+        lines += [f"## {code}", "", f"`{kind.__name__}`: {happened(kind)}", ""]
+        lines += [f"- {sentence}" for sentence in ADVICE[code]]
+        lines += ["", f"In Python: [`{home}.{kind.__name__}`](reference/api/{home}.md#{home}."
+                  f"{kind.__name__})", ""]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumbook.cli.errors import verdict
+from quorumbook.cli.explained import code_of
 from quorumbook.cli.output import FORMATS, TABLE, Output
 
 if TYPE_CHECKING:
@@ -159,9 +160,6 @@ class Call:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, on uvloop where it exists."""
-        from quorumbook.env.allocator import keep_freed_memory
-
-        keep_freed_memory()
         _calm_collector()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
@@ -172,12 +170,10 @@ def _calm_collector() -> None:
     """Have the garbage collector look less often, and never at what was imported.
 
     It walks through everything that refers to something, write caches full of runs included, and
-    what it looks for, garbage in circles, is rare here: all it does often is to pause.  What is
-    neither new nor old is looked through when it is 10,000 objects: 50,000 held a bookie with very
-    many requests under way up for 40 ms.
+    what it looks for, garbage in circles, is rare here: all it does often is to pause.
     """
     gc.freeze()
-    gc.set_threshold(5_000, 1, 10_000)
+    gc.set_threshold(5_000, 10, 1_000)
 
 
 def _loop_factory() -> Any:
@@ -260,7 +256,9 @@ class ClusterCommand(click.Command):
         if is_verbose and not isinstance(error, KeyboardInterrupt | BrokenPipeError):
             traceback.print_exception(whole)
         if result.message:
-            print(f"quorumbook: {result.line()}", file=sys.stderr)
+            code = code_of(type(error))
+            more = f" (quorumbook help {code})" if code else ""
+            print(f"quorumbook: {result.line()}{more}", file=sys.stderr)
         if isinstance(error, BrokenPipeError):
             # The interpreter flushes once more at its end and would complain then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -40,6 +40,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("cluster.tokens:token", "Make and revoke tokens for the HTTP API."),
     "config": ("config:config", "Show every option and where its value comes from."),
     "bench": ("bench:bench", "Measure a cluster."),
+    "help": ("help:help_", "Explain an error, and what to do about it."),
 }
 
 

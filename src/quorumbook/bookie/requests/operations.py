@@ -110,10 +110,6 @@ class Operations:
         """Go on with waiting reads: the peer takes answers again."""
         self.reads.pump(connection)
 
-    def has_much_room(self, on_room: Callable[[], None]) -> bool:
-        """Tell whether adds of somebody who sends much may come; if not, call back later."""
-        return self.adds.has_much_room(on_room)
-
     def forget(self, connection: Connection) -> None:
         """Drop what waits for a connection that is gone."""
         self.reads.forget(connection)
@@ -152,10 +148,7 @@ class Operations:
     # The rest
 
     def _force(self, connection: Connection, request: ForceLedger, now_ns: int) -> None:
-        connection.unsettled += 1
-
         def done(error: BaseException | None) -> None:
-            connection.unsettled -= 1
             status = Status.OK if error is None else status_for(error)
             self._done("force", status, now_ns)
             connection.answer(answers.force_answer(request, status))

@@ -1,0 +1,106 @@
+"""Tutorials do what they show when they are typed from top to bottom."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+
+import pytest
+
+from docs.pages import DOCS, Reader, blocks, fits
+from quorumbook.testing import LocalCluster
+
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+#: These need Java, and have tests of their own.
+WITH_JAVA = {"spark-pipeline.md", "java-cluster.md", "pulsar.md"}
+#: How-tos that are run; the commands of the others are held against the command line.
+HOW_TOS = (
+    "elect-a-leader", "keep-a-table", "read-with-pandas", "store-a-file", "take-over-a-stream",
+    "test-your-program", "use-without-asyncio", "write-exactly-once", "write-fast",
+)  # fmt: skip
+_PORTS = (3181, 3182, 3183, 3184)
+
+
+def free_ports() -> dict[str, str]:
+    """Return four free ports in a row, in the place of those that pages show."""
+    while True:
+        first = random.randrange(15000, 30000)
+        with socket.socket() as a, socket.socket() as b, socket.socket() as c, socket.socket() as d:
+            try:
+                for at, probe in enumerate((a, b, c, d)):
+                    probe.bind(("127.0.0.1", first + at))
+            except OSError:
+                continue
+        return {str(shown): str(first + at) for at, shown in enumerate(_PORTS)}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "page",
+    [p for p in TUTORIALS if p.name not in WITH_JAVA | {"index.md"}],
+    ids=lambda page: page.stem,
+)
+def test_a_tutorial_can_be_typed_from_top_to_bottom(page, tmp_path):
+    with Reader(tmp_path, free_ports()) as reader:
+        reader.follow(page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(bookies=3) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", HOW_TOS)
+def test_a_how_to_does_what_it_shows(name, cluster, tmp_path):
+    with Reader(
+        tmp_path, {"sqlite:///quorumbook-data/metadata.db": cluster.metadata_uri}
+    ) as reader:
+        reader.use(cluster.metadata_uri)
+        reader.follow((DOCS / "how-to" / f"{name}.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "is_fit"),
+    [
+        ("a\nb", "a\nb\n", True),
+        ("a\nb", "a\nc", False),
+        ("a ... c", "a b c", True),
+        ("a ... c", "a b d", False),
+        ("...\nb", "x\ny\nb", True),
+        ("a\n...", "a", True),
+        ("a\n...\nd", "a\nb\nc\nd", True),
+        ("a", "a\nb", False),
+        ("", "a", False),
+    ],
+)
+def test_dots_stand_for_anything_and_nothing_else_does(expected, printed, is_fit):
+    assert fits(expected, printed) is is_fit
+
+
+def test_a_page_that_shows_something_else_is_found(tmp_path):
+    page = "```sh\nexport A=1\n```\n```sh\necho $A\n```\n```text\n2\n```\n"
+    with Reader(tmp_path, {}) as reader, pytest.raises(AssertionError, match="shown:\n2"):
+        reader.follow(page)
+    with Reader(tmp_path, {}) as reader, pytest.raises(AssertionError, match="ends with 1"):
+        reader.follow("```sh\nfalse\n```\n")
+
+
+def test_a_page_s_files_and_environment_stay(tmp_path):
+    page = '```python title="a.py"\nprint(3181)\n```\n'
+    page += "```sh\nA=4 && python a.py\n```\n```text\n7\n```"
+    with Reader(tmp_path, {"3181": "7"}) as reader:
+        reader.follow(page)
+
+
+def test_no_tutorial_or_how_to_is_long_and_each_begins_with_an_example():
+    pages = [*TUTORIALS, *sorted((DOCS / "how-to").glob("*.md"))]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert len(text.split()) <= 900, page.name
+        if page.name != "index.md":
+            assert blocks(text) or "    quorumbook" in text, page.name
+            first = re.search(r"^```", text, re.MULTILINE)
+            assert first is not None, page.name
+            assert text[: first.start()].count("\n") < 25, f"{page.name}: no example on top"
