@@ -20,6 +20,7 @@ import time
 import quorumbook
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
+from quorumbook.client.context import client_store
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.testing import LocalCluster
@@ -91,7 +92,7 @@ async def _run(count: int, uri: str | None, steps: list[str]) -> None:
         await _make(client, count)
         print(f"made in {time.monotonic() - began:.0f} s")
         auditor_client = await stack.enter_async_context(cluster.connect())
-        queue = UnderreplicationQueue(client.store)
+        queue = UnderreplicationQueue(client_store(client))
         options = AuditorOptions(ledger_check_interval_s=0, replica_check_interval_s=0)
         auditor = AutoRecovery(auditor_client, RecoveryOptions(name="a", auditor=options)).auditor
         audits = auditor.numbers.times

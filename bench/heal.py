@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import quorumbook
+from quorumbook.client.context import client_store
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.testing import LocalCluster
 
@@ -112,7 +113,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, object]:
         began = time.monotonic()
         await fill(client, arguments.ledgers, arguments.bytes)
         print(f"filled in {time.monotonic() - began:.0f} s", file=sys.stderr)
-        queue = UnderreplicationQueue(client.store)
+        queue = UnderreplicationQueue(client_store(client))
         log = Path(arguments.log or f"{cluster.directory}/recovery.log")
         with auto_recovery(cluster.metadata_uri, log):
             async with Rates(cluster.metadata_uri) as rates:

@@ -12,12 +12,14 @@ from pyspark.sql import functions as f
 
 import quorumbook
 import spark_load as load
+from quorumbook.client.context import client_store
 from quorumbook.env.tasks import of_each
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.cluster import read_layout
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.streams import Namespace, Position
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.tier.part_file import PartFile
 
@@ -40,7 +42,7 @@ async def copy_metadata(uri: str, ledger_id: LedgerId, ids: Sequence[LedgerId]) 
     """Have ledgers be known that are like another one; bookies have nothing of them."""
     async with quorumbook.connect(uri) as client:
         pattern = await client.ledger_metadata(ledger_id)
-        ledgers = LedgerManager(client.store)
+        ledgers = LedgerManager(client_store(client))
 
         async def make(each: LedgerId) -> None:
             await ledgers.create(dataclasses.replace(pattern, ledger_id=each))
@@ -51,7 +53,7 @@ async def copy_metadata(uri: str, ledger_id: LedgerId, ids: Sequence[LedgerId]) 
 async def read_nodes(uri: str, ids: Sequence[LedgerId]) -> float:
     """Read the nodes of ledgers' metadata, without looking into them; return seconds."""
     async with quorumbook.connect(uri) as client:
-        store = client.store
+        store = client_store(client)
         paths, kind = TreePaths(store.ledgers_root), (await read_layout(store)).kind
         begin = time.perf_counter()
         await of_each(lambda each: store.get(paths.ledger(kind, each)), ids)
@@ -96,7 +98,7 @@ async def points_of(uri: str, name: str) -> list[Point]:
     """Return the first record of every row group of a stream's files."""
     found = []
     async with Namespace.open(load.address(uri)) as namespace:
-        nodes = TierNodes(namespace.stream(name).context.nodes)
+        nodes = TierNodes(stream_context(namespace.stream(name)).nodes)
         for number in await nodes.numbers():
             stored = await nodes.read(number)
             assert stored is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumbook import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.ids import BookieId, EntryId, LedgerId
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import DigestType, digester
@@ -17,7 +18,7 @@ async def copies(client: BookKeeper, ledger_id: LedgerId) -> dict[EntryId, dict[
         places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
         found[entry_id] = {}
         for bookie_id in (ensemble[index] for index in places):
-            answer = await client.context.bookies.fast(bookie_id).read(ledger_id, entry_id)
+            answer = await client_context(client).bookies.fast(bookie_id).read(ledger_id, entry_id)
             found[entry_id][bookie_id] = b"" if answer.code else answer.entry
     return found
 

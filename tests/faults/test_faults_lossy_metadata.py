@@ -12,6 +12,7 @@ from doubles.replicas import assert_fully_replicated
 from doubles.zookeeper import made_root
 from doubles.zookeeper_proxy import Mishap, Proxy
 from quorumbook.autorecovery.copying.verified_reads import listed_entries
+from quorumbook.client.context import client_context
 from quorumbook.metadata.zookeeper.jute import Op
 from quorumbook.testing import LocalCluster
 
@@ -76,7 +77,9 @@ async def test_r27_s58_lost_packets_to_zookeeper_delete_no_live_ledger(zookeeper
             proxy.on_request = lambda _op: Mishap.NONE
 
             async def is_collected() -> bool:
-                lists = [await listed_entries(bk.context, dead, member) for member in members]
+                lists = [
+                    await listed_entries(client_context(bk), dead, member) for member in members
+                ]
                 return lists == [[], [], []]
 
             # Collection went on all the time: what is really dead goes.

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from doubles.replicas import assert_fully_replicated
+from quorumbook.client.context import client_store
 from quorumbook.metadata.recovery.quarantine import Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.testing import LocalCluster
@@ -80,14 +81,14 @@ async def test_s73_what_a_killed_worker_leaves_another_finishes() -> None:
             first.wait()
         left = await naming(client, lost)
         assert 0 < left < all_of_them
-        queue = UnderreplicationQueue(client.store)
+        queue = UnderreplicationQueue(client_store(client))
         with command(cluster, "recovery", "run"):
             await until_between(client, lost, 0, 0)
             async with asyncio.timeout(PATIENCE_S):
                 while [mark async for mark in queue.list()]:
                     await asyncio.sleep(0.05)
         queue.close()
-        assert [failure async for failure in Quarantine(client.store).list()] == []
+        assert [failure async for failure in Quarantine(client_store(client)).list()] == []
         for ledger_id in ledgers:
             await assert_fully_replicated(client, ledger_id, PAYLOADS)
 

@@ -14,6 +14,7 @@ from interop.sides import SIDES, Shape
 from quorumbook.autorecovery.audits.auditor import Auditor
 from quorumbook.autorecovery.copying.worker import ReplicationWorker
 from quorumbook.autorecovery.options import AuditorOptions, WorkerOptions
+from quorumbook.client.context import client_store
 from quorumbook.metadata.election import Election, current_leader
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
@@ -257,7 +258,7 @@ async def own_part(side, part: str):
     """Run our auditor or our worker on the client of a side."""
     client = side.bk
     if part == "auditor":
-        running = Auditor(client.store, "our auditor", AuditorOptions(), settle_s=0)
+        running = Auditor(client_store(client), "our auditor", AuditorOptions(), settle_s=0)
     else:
         options = WorkerOptions(open_ledger_grace_s=0.5, max_retry_s=1)
         running = ReplicationWorker(client, "our worker", options)
@@ -293,7 +294,7 @@ async def test_what_the_auditor_of_one_side_marks_the_worker_of_the_other_heals(
         for ledger in ledgers:
             while lost in str((await side.metadata(ledger.id)).ensembles):
                 await asyncio.sleep(0.1)
-        queue = UnderreplicationQueue(side.bk.store)
+        queue = UnderreplicationQueue(client_store(side.bk))
         while [mark async for mark in queue.list()]:
             await asyncio.sleep(0.05)
         queue.close()

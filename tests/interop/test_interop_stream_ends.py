@@ -21,6 +21,7 @@ from interop.test_interop_stream_matrix import SIDES, namespace, side
 from quorumbook.streams import Appended, Namespace, StreamWriter
 from quorumbook.streams.errors import WriterFencedError
 from quorumbook.streams.metadata.segment_nodes import decoded_segment
+from quorumbook.streams.stream_context import stream_context
 
 __all__ = ["namespace", "side"]
 
@@ -59,7 +60,7 @@ async def connected(side, namespace: Namespace, kind: str, flush: str) -> JavaSt
 
 async def numbers(namespace: Namespace, name: str) -> list[object]:
     """Return what a stream's nodes say, but for ledgers, times, and in which entry what is."""
-    nodes = namespace.stream(name).context.nodes
+    nodes = stream_context(namespace.stream(name)).nodes
     names = sorted(await nodes.store.children(nodes.paths.segments))
     found: list[object] = []
     for each in names:

@@ -25,6 +25,7 @@ from quorumbook.streams.errors import (
     WriterBusyError,
     WriterFencedError,
 )
+from quorumbook.streams.stream_context import stream_context
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -196,7 +197,7 @@ async def test_a_writer_shuts_the_other_side_out(side, namespace, kind):
             await java.open(name)
         assert refused.value.kind == "OwnershipAcquireFailedException"
         # As if our session had ended without our knowing: the lock is free, and we go on.
-        nodes = stream.context.nodes
+        nodes = stream_context(stream).nodes
         for member in await nodes.store.children(nodes.paths.lock):
             await nodes.store.delete(f"{nodes.paths.lock}/{member}")
         await java.open(name)

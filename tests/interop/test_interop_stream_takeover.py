@@ -22,6 +22,7 @@ from interop.test_interop_stream_matrix import (
     write,
 )
 from quorumbook.streams import Namespace, Position
+from quorumbook.streams.stream_context import stream_context
 
 __all__ = ["namespace", "side"]
 
@@ -40,7 +41,7 @@ class Patient(OwnStreams):
 
 
 async def lock_members(namespace: Namespace, name: str) -> list[str]:
-    nodes = namespace.stream(name).context.nodes
+    nodes = stream_context(namespace.stream(name)).nodes
     return await nodes.store.children(nodes.paths.lock)
 
 

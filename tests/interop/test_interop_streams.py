@@ -15,6 +15,7 @@ from quorumbook.streams import ByteStream, Namespace, Position, SequenceId, Stre
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import PositionTruncatedError, StreamSealedError
 from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
 from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
@@ -198,9 +199,14 @@ async def test_java_reads_and_continues_what_many_processes_appended_in_one_step
     assert mine[-1].endswith("java-0")
     assert await both.theirs("a", 63) == mine
     # And what was merged of all of it, Java's own segments among them.
-    work = Compaction(Place(both.ns.client, both.ns), both.ns.stream("a").context, keep_s=0.0)
+    work = Compaction(
+        Place(both.ns.client, both.ns), stream_context(both.ns.stream("a")), keep_s=0.0
+    )
     (merged,) = await work.run(await work.rules(target_bytes=1 << 20))
-    assert (merged.records, await both.ns.stream("a").context.nodes.segment_count()) == (63, 1)
+    assert (merged.records, await stream_context(both.ns.stream("a")).nodes.segment_count()) == (
+        63,
+        1,
+    )
     mine = await both.ours("a")
     assert [line.split()[1] for line in mine] == [str(n) for n in range(63)]
     assert await both.theirs("a", 63) == mine

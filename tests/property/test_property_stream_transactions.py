@@ -13,6 +13,7 @@ from doubles.virtual_time import VirtualLoop, run_virtually
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.segments import start_sequence_ids
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import (
     Application,
     AttemptResult,
@@ -161,7 +162,7 @@ async def check(world: World) -> None:
 async def look(world: World, reader: Process) -> None:
     referenced = set()
     for name in STREAMS:
-        nodes = reader.namespace.stream(name).context.nodes
+        nodes = stream_context(reader.namespace.stream(name)).nodes
         segments = await nodes.segments()
         assert [segment.number for segment in segments] == list(range(1, len(segments) + 1))
         assert not any(segment.is_in_progress for segment in segments)

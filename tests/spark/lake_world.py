@@ -19,6 +19,7 @@ from quorumbook.spark.lake.next_batch import TableTurns
 from quorumbook.spark.lake.rows import schema_of
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace
+from quorumbook.streams.stream_context import stream_context
 
 KINDS = ["parquet", "iceberg", "delta"]
 
@@ -48,7 +49,7 @@ class World:
 
     def write(self, name, payloads, **extra):
         async def work(namespace):
-            if not await namespace.stream(name).context.nodes.exists():
+            if not await stream_context(namespace.stream(name)).nodes.exists():
                 await namespace.create_stream(name)
             async with namespace.stream(name).writer() as writer:
                 for start in range(0, len(payloads), 10):

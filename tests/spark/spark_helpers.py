@@ -10,6 +10,7 @@ from typing import Any
 
 from quorumbook.spark import pool
 from quorumbook.streams import Namespace
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 
@@ -63,7 +64,7 @@ class Streams:
         self.run(writer.close())
 
     def segments(self, name: str) -> Any:
-        return self.run(self.namespace.stream(name).context.nodes.segments())
+        return self.run(stream_context(self.namespace.stream(name)).nodes.segments())
 
     def truncate(self, name: str, before: Any) -> None:
         self.run(self.namespace.stream(name).truncate(before))

@@ -14,6 +14,7 @@ from quorumbook.spark.options import Use
 from quorumbook.spark.sink.appending import Appender
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.transactions import (
     Application,
     CommitOptions,
@@ -148,11 +149,11 @@ def test_an_application_that_is_finished_leaves_no_marks(
         await one.append(name, [b"row"])
         result = await one.finish()
         path = f"{namespace.path}/.transactions"
-        mine = {f"{path}/{each}" for each in await namespace.store.children(path)}
+        mine = {f"{path}/{each}" for each in await namespace_store(namespace).children(path)}
         (mine,) = (each for each in mine if each.endswith(f"{name.rpartition('/')[2]}-q"))
-        assert await namespace.store.children(f"{mine}/appended") == ["0-0"]
+        assert await namespace_store(namespace).children(f"{mine}/appended") == ["0-0"]
         await app.commit(0, [result], CommitOptions(is_final=True))
-        assert await namespace.store.exists(mine) is None
+        assert await namespace_store(namespace).exists(mine) is None
 
     streams.run(work())
 
@@ -184,7 +185,7 @@ def test_a_batch_whose_commit_was_not_taken_down_is_appended_once(
     async def forget() -> None:
         """Be as if the driver had died before it took the batch down."""
         root = f"{streams.namespace.path}/.transactions"
-        store = streams.namespace.store
+        store = namespace_store(streams.namespace)
         (application,) = (
             each for each in await store.children(root) if each.endswith(name.rpartition("/")[2])
         )

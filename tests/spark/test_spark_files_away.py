@@ -13,6 +13,7 @@ from quorumbook.cli.main import main
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.streams import Namespace, SequenceId
 from quorumbook.streams.errors import FilesUnavailableError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier import moving
 from quorumbook.streams.tier.moving import SegmentInTier
 from quorumbook.streams.tier.nodes import TierNodes
@@ -41,14 +42,14 @@ class World:
                 await writer.append_batch([b"%d" % n for n in range(10 * number, 10 * number + 10)])
         segments = await stream.segments()
         for each in segments[:2]:
-            segment = SegmentInTier(context=stream.context, metadata=each.metadata)
+            segment = SegmentInTier(context=stream_context(stream), metadata=each.metadata)
             await moving.offload(segment, self.files.place)
             assert await moving.delete_copy(segment, delay_s=0.0)
         return [each.metadata.ledger_id for each in segments]
 
     async def tree(self, namespace):
         """Return the stream's nodes, with what is in them."""
-        nodes = namespace.stream(NAME).context.nodes
+        nodes = stream_context(namespace.stream(NAME)).nodes
 
         async def walk(path):
             found = {path: (await nodes.store.get(path)).data}
@@ -60,7 +61,7 @@ class World:
         return await walk(nodes.paths.stream)
 
     async def locations(self, namespace):
-        tier = TierNodes(namespace.stream(NAME).context.nodes)
+        tier = TierNodes(stream_context(namespace.stream(NAME)).nodes)
         return [(await tier.read(n)).manifest.location for n in await tier.numbers()]
 
     async def ledgers_left(self, namespace):
@@ -150,7 +151,7 @@ def test_somebody_may_forget_the_files_of_a_stream_and_is_told_where_they_may_be
     told = capsys.readouterr().err
     assert all(f"files may be left in {location};" in told for location in locations)
     assert world.run(world.ledgers_left) == []
-    assert world.run(lambda ns: ns.stream(NAME).context.nodes.exists()) is False
+    assert world.run(lambda ns: stream_context(ns.stream(NAME)).nodes.exists()) is False
     world.files.bring_back()
     assert len(world.files.left()) == 2
     # Of a stream whose files are there nothing is forgotten.
@@ -195,7 +196,7 @@ def test_a_copy_that_was_interrupted_keeps_a_stream_only_if_its_bucket_is_away(
     async def begin(namespace, number, place):
         stream = namespace.stream(NAME)
         found = (await stream.segments())[number].metadata
-        await moving.offload(SegmentInTier(context=stream.context, metadata=found), place)
+        await moving.offload(SegmentInTier(context=stream_context(stream), metadata=found), place)
 
     def interrupted(number, place):
         with pytest.MonkeyPatch.context() as patch:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from quorumbook.cli.main import main
+from quorumbook.client.context import client_context
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.v3 import client as v3
 from quorumbook.testing import LocalCluster
@@ -22,11 +23,15 @@ def write(cluster, entries=200, **options):
 async def overwrite(client, ledger_id, entry_id, position, body):
     """Have one bookie hold other bytes."""
     metadata = await client.ledger_metadata(ledger_id)
-    response = await client.context.bookies.control(metadata.ensemble[position]).request(
-        "damage",
-        lambda txn: v3.encode_add(
-            txn, ledger_id, entry_id, master_key(b""), body, is_recovery=True
-        ),
+    response = (
+        await client_context(client)
+        .bookies.control(metadata.ensemble[position])
+        .request(
+            "damage",
+            lambda txn: v3.encode_add(
+                txn, ledger_id, entry_id, master_key(b""), body, is_recovery=True
+            ),
+        )
     )
     assert int(response.status) == 0
     return metadata.ensemble[position]

@@ -17,6 +17,7 @@ from quorumbook.spark.jobs.upkeep import compact_segments as job
 from quorumbook.spark.jobs.upkeep import gc_orphans
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
 from quorumbook.testing import LocalCluster
 
@@ -53,14 +54,16 @@ async def look(namespace, name):
     """Return sequence ids and payloads, and how many segments there are."""
     async with namespace.stream(name).reader(tail=False) as reader:
         found = [(record.sequence_id, record.payload) async for record in reader]
-    return found, await namespace.stream(name).context.nodes.segment_count()
+    return found, await stream_context(namespace.stream(name)).nodes.segment_count()
 
 
 async def unreferenced(namespace, *names):
     """Return the ledgers of streams that no segment names."""
     named = set()
     for name in names:
-        named |= {s.ledger_id for s in await namespace.stream(name).context.nodes.segments()}
+        named |= {
+            s.ledger_id for s in await stream_context(namespace.stream(name)).nodes.segments()
+        }
     return {
         ledger.ledger_id
         async for ledger in namespace.client.list_ledgers(
@@ -168,7 +171,7 @@ def test_a_job_that_is_killed_around_its_step_is_given_again(cluster, path, monk
         raise Killed
 
     async def run(namespace):
-        context = namespace.stream("s").context
+        context = stream_context(namespace.stream("s"))
         work = Compaction(Place(namespace.client, namespace), context, keep_s=0.0)
         await work.run(await work.rules(target_bytes=1 << 20))
 

@@ -20,6 +20,7 @@ from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.format.segment_text import Truncation
+from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.streams.tier import moving
 from quorumbook.streams.tier.moving import SegmentInTier
 from quorumbook.streams.transactions import (
@@ -163,7 +164,7 @@ class Job:
 async def merge(namespace, directory):
     del directory
     place = Place(namespace.client, namespace)
-    work = Compaction(place, namespace.stream("b").context, keep_s=0.0)
+    work = Compaction(place, stream_context(namespace.stream("b")), keep_s=0.0)
     await work.run(await work.rules(target_bytes=1 << 20))
 
 
@@ -180,7 +181,7 @@ async def each_segment(namespace, work):
     stream = namespace.stream("b")
     for each in await stream.segments():
         if each.metadata.truncation is not Truncation.TRUNCATED:
-            await work(SegmentInTier(context=stream.context, metadata=each.metadata))
+            await work(SegmentInTier(context=stream_context(stream), metadata=each.metadata))
 
 
 async def tier(namespace, directory):
@@ -251,7 +252,7 @@ def test_a_result_of_a_source_that_has_only_files_is_made(world):
 
     async def away(namespace):
         segment = (await namespace.stream("a").segments())[0].metadata
-        moved = SegmentInTier(context=namespace.stream("a").context, metadata=segment)
+        moved = SegmentInTier(context=stream_context(namespace.stream("a")), metadata=segment)
         await moving.offload(moved, str(world.tmp_path / "files"))
         await moving.delete_copy(moved, delay_s=0.0)
 
@@ -329,7 +330,7 @@ def test_a_batch_replaces_what_there_was_in_one_step_or_not_at_all(world):
         attempt = app.attempt(0, 0, 0, DraftOptions(), 1000)
         await attempt.append("s", [b"new"])
         result = await attempt.finish()
-        nodes = namespace.stream("s").context.nodes
+        nodes = stream_context(namespace.stream("s")).nodes
         seen = []
         multi = type(nodes.store).multi
 
@@ -339,7 +340,7 @@ def test_a_batch_replaces_what_there_was_in_one_step_or_not_at_all(world):
                 raise OSError("killed")
             return await multi(store, operations)
 
-        namespace.store.multi = looking.__get__(namespace.store)
+        namespace_store(namespace).multi = looking.__get__(namespace_store(namespace))
         await app.commit(0, [result], CommitOptions(replaces=True))
         return seen
 

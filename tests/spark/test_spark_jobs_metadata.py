@@ -21,6 +21,7 @@ from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.spark.jobs.upkeep import fsck_meta, usage
 from quorumbook.streams import Namespace
+from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.testing import LocalCluster
 
@@ -159,9 +160,9 @@ def test_fsck_finds_each_contradiction_and_mends_what_is_safe(own_cluster):
 
 async def spoil(namespace: Namespace, ids: list[int]) -> tuple[int, int, int]:
     """Have the metadata contradict themselves in every way that is looked for."""
-    client, store = namespace.client, namespace.store
+    client, store = namespace.client, namespace_store(namespace)
     await client.delete_ledger(ids[0])
-    nodes = namespace.stream("spoilt").context.nodes
+    nodes = stream_context(namespace.stream("spoilt")).nodes
     await create_with_parents(store, nodes.paths.segment_tier(99), b"{}")
     custom = {
         "application": b"quorumbook", "component": b"stream", "namespace": b"/checked",

@@ -12,6 +12,7 @@ from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.balance import Move
 from quorumbook.autorecovery.copying.moving import shares
 from quorumbook.cli.main import main
+from quorumbook.client.context import client_store
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
@@ -78,13 +79,13 @@ def test_a_lost_bookie_is_rereplicated_while_a_writer_goes_on_then_forgotten(
         assert [share async for share in shares(client, [lost])] == []
         for ledger_id in ids:
             await assert_fully_replicated(client, ledger_id)
-        return await CookieStore(client.store).read(lost)
+        return await CookieStore(client_store(client)).read(lost)
 
     assert with_client(cluster, check)
     code, _ = run(cluster, tmp_path, "decommission", "--bookie", lost)
     assert code == 0
 
-    assert with_client(cluster, lambda client: CookieStore(client.store).read(lost)) is None
+    assert with_client(cluster, lambda client: CookieStore(client_store(client)).read(lost)) is None
 
 
 def test_a_move_that_cannot_be_made_is_an_error_that_a_resumed_job_tries_again(

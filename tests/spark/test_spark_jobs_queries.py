@@ -10,6 +10,7 @@ import pytest
 
 from quorumbook.cli.main import main
 from quorumbook.streams import Namespace
+from quorumbook.streams.stream_context import stream_context
 
 PATH = "/queried"
 
@@ -24,7 +25,7 @@ class World:
     def write(self, name, payloads):
         async def work():
             async with Namespace.open(f"{self.cluster.metadata_uri}#{PATH}") as namespace:
-                if not await namespace.stream(name).context.nodes.exists():
+                if not await stream_context(namespace.stream(name)).nodes.exists():
                     await namespace.create_stream(name)
                 async with namespace.stream(name).writer() as writer:
                     await writer.append_batch(payloads)

@@ -31,6 +31,7 @@ from quorumbook.streams.format.control import (
 )
 from quorumbook.streams.format.envelope import decode_entry, encode_entry
 from quorumbook.streams.format.records import CONTROL, decode_records, encode_record
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import (
     Application,
     DraftOptions,
@@ -100,7 +101,7 @@ class World:
             return [
                 (s.number, s.first_txid, s.last_txid, s.record_count, s.start_sequence_id,
                  s.last_entry, s.last_slot)
-                for s in await namespace.stream(name).context.nodes.segments()
+                for s in await stream_context(namespace.stream(name)).nodes.segments()
             ]  # fmt: skip
 
         return self.run(side, work)
@@ -189,7 +190,7 @@ def test_copies_in_chunks_are_where_their_chunks_say(world, monkeypatch):
         for number in range(4):
             async with namespace.stream("a").writer() as writer:
                 await writer.append(b"%d" % number)
-        place, context = Place(namespace.client, namespace), namespace.stream("a").context
+        place, context = Place(namespace.client, namespace), stream_context(namespace.stream("a"))
         work = Compaction(place, context, keep_s=0.0)
         await work.run(await work.rules(target_bytes=1 << 20))
 
@@ -292,7 +293,7 @@ def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
         one.commit(done[0])
     world.copy(job_id="five")
     assert world.records("a", "there") == world.records("a", "here")
-    segments = world.run("there", lambda ns: ns.stream("a").context.nodes.segments())
+    segments = world.run("there", lambda ns: stream_context(ns.stream("a")).nodes.segments())
     named = {segment.ledger_id for segment in segments}
 
     async def orphans(namespace):

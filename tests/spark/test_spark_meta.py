@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from spark_helpers import write_ledger
 
+from quorumbook.client.context import client_store
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.spark.meta.tables import META_COLUMNS
@@ -107,7 +108,7 @@ def test_streams_segments_and_cursors(read, streams, written):
 def test_ledgers_that_lack_copies(read, cluster, written):
     async def mark(is_wanted):
         async with cluster_client() as client:
-            queue = UnderreplicationQueue(client.store)
+            queue = UnderreplicationQueue(client_store(client))
             if is_wanted:
                 await queue.mark(written, ["gone:3181"])
             else:

@@ -27,6 +27,7 @@ from quorumbook.spark.lake.next_batch import TableTurns
 from quorumbook.spark.lake.table import LakeConflictError
 from quorumbook.streams import SequenceId
 from quorumbook.streams.errors import FilesUnavailableError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier import moving, part_file
 from quorumbook.streams.tier.part_file import PartFile
 
@@ -85,7 +86,7 @@ class Space:
         async def run(namespace):
             stream = namespace.stream(STREAM)
             first = (await stream.segments())[0].metadata
-            return await work(moving.SegmentInTier(context=stream.context, metadata=first))
+            return await work(moving.SegmentInTier(context=stream_context(stream), metadata=first))
 
         return self.run(run)
 

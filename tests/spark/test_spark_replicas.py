@@ -9,6 +9,7 @@ import pytest
 from spark_helpers import let_go, read_tasks, write_ledger
 
 import quorumbook
+from quorumbook.client.context import client_context
 from quorumbook.errors import ConfigError, DigestMismatchError, NoSuchLedgerError
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.ledger.transitions import moved_metadata
@@ -47,11 +48,15 @@ def overwrite(cluster, ledger_id, entry_id, bookie_id, body):
 
     async def work():
         async with quorumbook.connect(cluster.metadata_uri) as client:
-            response = await client.context.bookies.control(bookie_id).request(
-                "damage",
-                lambda txn: v3.encode_add(
-                    txn, ledger_id, entry_id, master_key(b""), body, is_recovery=True
-                ),
+            response = (
+                await client_context(client)
+                .bookies.control(bookie_id)
+                .request(
+                    "damage",
+                    lambda txn: v3.encode_add(
+                        txn, ledger_id, entry_id, master_key(b""), body, is_recovery=True
+                    ),
+                )
             )
             assert int(response.status) == 0
 
@@ -122,11 +127,11 @@ def test_a_missing_copy_is_an_error_or_a_row_of_nulls(own_cluster):
     async def move():
         """Have the metadata name a bookie that never got anything."""
         async with quorumbook.connect(own_cluster.metadata_uri) as client:
-            found, version = await client.context.ledgers.read(ledger_id)
+            found, version = await client_context(client).ledgers.read(ledger_id)
             (fragment,) = found.fragments
             moves = {fragment.ensemble[0]: bookie_id}
             moved = moved_metadata(found, fragment, found.last_entry_id, moves)
-            await client.context.ledgers.write(moved, version)
+            await client_context(client).ledgers.write(moved, version)
 
     asyncio.run(move())
     path = f"ledger:{ledger_id}"

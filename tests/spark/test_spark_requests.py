@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from quorumbook.client.context import client_store
 from quorumbook.client.transport.channels import ControlChannel
 from quorumbook.client.transport.entry_reads import ReadChannel
 from quorumbook.spark.data_source import Source
@@ -38,7 +39,7 @@ def asked(cluster, monkeypatch):
     """Requests of this process's client, by whom they go to."""
     count = Counter()
     options = ReadOptions.of({"metadataServiceUri": cluster.metadata_uri, "path": "stream:s"})
-    store = connected(options.connection).client.store
+    store = client_store(connected(options.connection).client)
     for name in ("get", "exists", "children", "create", "set", "delete", "replace", "multi"):
         _count(monkeypatch, count, "metadata", store, name)
     _count(monkeypatch, count, "bookies", ControlChannel, "request")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from quorumbook.client.context import client_store
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
 from quorumbook.spark.sink import write
@@ -24,6 +25,7 @@ from quorumbook.streams.errors import (
     TransactionLostError,
     WriterBusyError,
 )
+from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.streams.transactions import Application, Place, collect_orphans
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
@@ -101,7 +103,7 @@ class World:
                 custom_metadata={"namespace": namespace.path.encode()}
             )
             found = {each.ledger_id async for each in ledgers}
-            segments = await namespace.stream("s").context.nodes.segments()
+            segments = await stream_context(namespace.stream("s")).nodes.segments()
             return found - {segment.ledger_id for segment in segments}
 
         return self.run(work)
@@ -215,7 +217,7 @@ def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(world: World)
     assert (world.rows(), world.unreferenced()) == ([], set())
     # Nobody goes on with an application that has no name of its own.
     transactions = f"{world.path}/.transactions"
-    assert world.run(lambda ns: ns.store.children(transactions)) == []
+    assert world.run(lambda ns: namespace_store(ns).children(transactions)) == []
     world.be_task(0)
     with pytest.raises(TransactionLostError):
         sink.write(world.read_batches([b"late"], "s"))
@@ -242,11 +244,10 @@ def test_streams_that_a_batch_makes_and_writes_appear_together(
 ) -> None:
     world.run(lambda ns: ns.create_stream("t"))
     told = [world.write("r1", 0, 0, [b"1"]), world.write("r1", 0, 1, [b"2"], stream="t")]
-    store = connected(
-        WriteOptions.of(
-            {"metadataServiceUri": world.uri, "namespace": world.path}, Use.WRITE_STREAM
-        ).connection
-    ).client.store
+    options = WriteOptions.of(
+        {"metadataServiceUri": world.uri, "namespace": world.path}, Use.WRITE_STREAM
+    )
+    store = client_store(connected(options.connection).client)
     multi, seen = store.multi, []
 
     async def looking(operations: Any) -> Any:

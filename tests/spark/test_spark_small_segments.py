@@ -19,6 +19,7 @@ from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.write import BatchSink
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Place
 
 
@@ -116,7 +117,7 @@ def merge(streams: Streams, name: str) -> Any:
     def call() -> None:
         async def work() -> None:
             namespace = streams.namespace
-            context = namespace.stream(name).context
+            context = stream_context(namespace.stream(name))
             merging = Compaction(Place(namespace.client, namespace), context, keep_s=3600.0)
             assert await merging.run(await merging.rules(target_bytes=1 << 20))
 

@@ -14,6 +14,7 @@ from quorumbook.spark.source.tail import TailReader
 from quorumbook.streams import Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier import moving
 from quorumbook.streams.tier.moving import SegmentInTier
 from quorumbook.streams.transactions import Place
@@ -45,7 +46,7 @@ EARLIEST = {"startingOffsets": "earliest"}
 async def merge(streams, name):
     """Merge the segments of a stream; return what was made."""
     namespace = streams.namespace
-    context = namespace.stream(name).context
+    context = stream_context(namespace.stream(name))
     work = Compaction(Place(namespace.client, namespace), context, keep_s=0.0)
     return await work.run(await work.rules(target_bytes=1 << 20))
 
@@ -527,7 +528,7 @@ def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merge
     async def tier():
         stream = streams.namespace.stream(name)
         segment = SegmentInTier(
-            context=stream.context, metadata=(await stream.segments())[0].metadata
+            context=stream_context(stream), metadata=(await stream.segments())[0].metadata
         )
         await moving.offload(segment, str(tmp_path))
         assert await moving.delete_copy(segment, delay_s=0.0)

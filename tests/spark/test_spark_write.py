@@ -13,6 +13,7 @@ import pytest
 from quorumbook.streams import Namespace
 from quorumbook.streams.partitions.partitioning import partition_of
 from quorumbook.streams.partitions.stream import PartitionedStream
+from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.transactions import Application, Identity, Place, collect_orphans
 
 
@@ -80,7 +81,7 @@ def test_rows_of_a_partition_stay_in_order_and_partitions_too(spark, save, strea
     assert streams.run(lambda ns: collect_orphans(Place(ns.client, ns))) == []
     assert not [
         name
-        for name in streams.run(lambda ns: ns.store.children("/streams/.transactions"))
+        for name in streams.run(lambda ns: namespace_store(ns).children("/streams/.transactions"))
         if name.startswith("batch-")
     ]
 

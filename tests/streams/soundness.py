@@ -8,6 +8,7 @@ from quorumbook.streams import Stream
 from quorumbook.streams.format.names import is_segment_name
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import CURRENT_VERSION, Truncation
+from quorumbook.streams.stream_context import stream_context
 
 
 async def read_payloads(stream: Stream) -> list[bytes]:
@@ -18,17 +19,17 @@ async def read_payloads(stream: Stream) -> list[bytes]:
 
 async def unnamed_ledgers(stream: Stream) -> set[int]:
     """Return the ledgers that say they are the stream's, and that no node of it names."""
-    listed = stream.context.client.list_ledgers(
+    listed = stream_context(stream).client.list_ledgers(
         custom_metadata={"component": b"stream", "stream": stream.name.encode()}
     )
     found = {metadata.ledger_id async for metadata in listed}
     named = {segment.metadata.ledger_id for segment in await stream.segments()}
-    return found - named - {(await stream.context.nodes.read_state()).allocated}
+    return found - named - {(await stream_context(stream).nodes.read_state()).allocated}
 
 
 async def assert_sound(stream: Stream) -> None:
     """Assert that its nodes are what the peer takes, and say of its entries what is so."""
-    nodes = stream.context.nodes
+    nodes = stream_context(stream).nodes
     names = await nodes.store.children(nodes.paths.segments)
     assert all(map(is_segment_name, names))
     segments = [segment.metadata for segment in await stream.segments()]
@@ -52,7 +53,7 @@ async def assert_sound(stream: Stream) -> None:
         assert segment.version == CURRENT_VERSION
         assert not segment.is_in_progress
         assert segment.first_txid <= segment.last_txid
-        ledger = await stream.context.client.ledger_metadata(segment.ledger_id)
+        ledger = await stream_context(stream).client.ledger_metadata(segment.ledger_id)
         assert ledger.is_closed
         assert segment.last_entry <= ledger.last_entry_id
         if segment.truncation is Truncation.ACTIVE:

@@ -18,6 +18,7 @@ from quorumbook.streams.errors import (
     PositionTruncatedError,
     UnsupportedFormatError,
 )
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
@@ -104,10 +105,10 @@ async def test_cumulative_and_single_acknowledgements_go_together(
 async def test_acknowledgements_of_many_tasks_are_written_together(ns: Namespace) -> None:
     stream, records = await filled(ns)
     cursor = await stream.cursor("c")
-    path = stream.context.nodes.paths.subscriber("c")
-    before = (await stream.context.store.get(path)).version
+    path = stream_context(stream).nodes.paths.subscriber("c")
+    before = (await stream_context(stream).store.get(path)).version
     await asyncio.gather(*(cursor.ack(record) for record in records[1:]))
-    assert (await stream.context.store.get(path)).version - before < 5
+    assert (await stream_context(stream).store.get(path)).version - before < 5
     assert await rest(stream) == [0]
     cancelled = [asyncio.ensure_future(cursor.nack(records[4]))]
     await asyncio.gather(*cancelled)
@@ -145,8 +146,8 @@ async def test_what_cannot_be_acknowledged_is_said(ns: Namespace) -> None:
     assert cursor.acks is None
     # Java moves the position without looking: what was acknowledged may be anything there.
     await cursor.ack(records[5])
-    path = stream.context.nodes.paths.subscriber("c")
-    await stream.context.store.set(path, records[3].position.to_text().encode())
+    path = stream_context(stream).nodes.paths.subscriber("c")
+    await stream_context(stream).store.set(path, records[3].position.to_text().encode())
     with pytest.raises(CursorConflictError):
         await cursor.ack(records[6])
     await cursor.refresh()
@@ -251,7 +252,7 @@ async def test_a_reader_whose_lock_went_says_so(ns: Namespace) -> None:
     with pytest.raises(LockLostError):
         async with stream.reader(cursor="c", exclusive=True) as reader:
             await anext(reader)
-            await end_session_of(stream.context.store)
+            await end_session_of(stream_context(stream).store)
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     await reader.read(0)

@@ -36,11 +36,7 @@ from quorumbook.sync.streams import (
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
-#: What the twin has no use for: the loop's side of both.
-_ONLY_ASYNC = {"context", "store"}
 _ONLY_BLOCKING = {"run", "iterate", "check_process"}
-#: Made by asyncio's twin before its writer is of use.
-_STEPS_OF_OPENING = {"Consumer": {"open"}, "StreamWriter": {"open"}, "PartitionedReader": {"add"}}
 
 
 @pytest.fixture
@@ -65,8 +61,7 @@ def public(kind: type, without: set[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", quorumbook.sync.streams.__all__)
 def test_both_twins_of_streams_have_the_same_names_and_parameters(name: str) -> None:
     ours = public(getattr(quorumbook.sync.streams, name), _ONLY_BLOCKING)
-    without = _ONLY_ASYNC | _STEPS_OF_OPENING.get(name, set())
-    theirs = public(getattr(quorumbook.streams, name), without)
+    theirs = public(getattr(quorumbook.streams, name), set())
     assert ours.keys() == theirs.keys()
     for member, value in theirs.items():
         assert type(ours[member]) is type(value), member

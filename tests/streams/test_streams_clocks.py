@@ -12,6 +12,7 @@ import pytest
 from quorumbook.env import Env, RealClock
 from quorumbook.streams import Namespace, Position, Stream, StreamPolicy, StreamWriter
 from quorumbook.streams.errors import PositionTruncatedError, WriterBusyError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 from streams.soundness import assert_sound, read_payloads
 
@@ -183,7 +184,9 @@ async def test_no_clock_takes_a_lock_or_an_append_away(
                 with pytest.raises(WriterBusyError):
                     await rival.stream("s").writer()
                 await writer.append(b"%d" % number)
-                assert await own.stream("s").context.lock().owner() == writer._lock._client_id
+                assert (
+                    await stream_context(own.stream("s")).lock().owner() == writer._lock._client_id
+                )
             # As if the machine had slept: everything under way is late at once.
             futures = [writer.append_nowait(b"%d" % number) for number in range(4, 40)]
             await asyncio.sleep(0)

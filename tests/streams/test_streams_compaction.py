@@ -14,6 +14,7 @@ from quorumbook.metadata.store import Delete, MetadataStore
 from quorumbook.streams import Namespace, Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import PositionTruncatedError, WriterBusyError
+from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.streams.tier import moving
 from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
@@ -40,7 +41,7 @@ async def write(ns: Namespace, name: str, batches: int, *, first: int = 0) -> li
 
 
 def compaction(ns: Namespace, name: str, *, keep_s: float = 0.0) -> Compaction:
-    return Compaction(Place(ns.client, ns), ns.stream(name).context, keep_s=keep_s)
+    return Compaction(Place(ns.client, ns), stream_context(ns.stream(name)), keep_s=keep_s)
 
 
 async def merge(ns: Namespace, name: str, *, keep_s: float = 0.0, **rules):
@@ -57,7 +58,7 @@ async def records(ns: Namespace, name: str):
 
 
 async def numbers_of(ns: Namespace, name: str) -> list[int]:
-    return [s.number for s in await ns.stream(name).context.nodes.segments()]
+    return [s.number for s in await stream_context(ns.stream(name)).nodes.segments()]
 
 
 async def test_merged_segments_hold_the_same_records_and_old_ledgers_go(
@@ -66,7 +67,7 @@ async def test_merged_segments_hold_the_same_records_and_old_ledgers_go(
     await ns.create_stream("s")
     payloads = await write(ns, "s", 6)
     before = await records(ns, "s")
-    ledgers = [s.ledger_id for s in await ns.stream("s").context.nodes.segments()]
+    ledgers = [s.ledger_id for s in await stream_context(ns.stream("s")).nodes.segments()]
     first = await merge(ns, "s", keep_s=3600.0)
     assert [(m.segments, m.number, m.records) for m in first] == [(6, 6, 18)]
     assert await numbers_of(other, "s") == [6]
@@ -148,7 +149,7 @@ async def test_a_stream_that_changes_meanwhile_is_left_as_it_is(
     payloads = await write(ns, "s", 4)
     work = compaction(ns, "s")
     rules = await work.rules(target_bytes=TARGET)
-    copy, multi = work._copy, ns.store.multi
+    copy, multi = work._copy, namespace_store(ns).multi
 
     async def copying(*arguments):
         found = await copy(*arguments)
@@ -163,7 +164,7 @@ async def test_a_stream_that_changes_meanwhile_is_left_as_it_is(
     if when == "while it is copied":
         monkeypatch.setattr(work, "_copy", copying)
     else:
-        monkeypatch.setattr(ns.store, "multi", stepping)
+        monkeypatch.setattr(namespace_store(ns), "multi", stepping)
     before = {ledger async for ledger in ns.client.list_ledger_ids()}
     with pytest.raises(MetadataVersionConflict):
         await work.run(rules)
@@ -207,7 +208,7 @@ async def with_moved_segments(ns: Namespace, name: str) -> list[bytes]:
 
 
 async def cut(other: Namespace, name: str, number: int, directory: object) -> None:
-    nodes = other.stream(name).context.nodes
+    nodes = stream_context(other.stream(name)).nodes
     found = await nodes.segment(number, is_in_progress=False)
     assert found is not None
     assert await nodes.replace_segment(found[0], found[0].truncated(Position(number, 1, 0)))
@@ -215,7 +216,7 @@ async def cut(other: Namespace, name: str, number: int, directory: object) -> No
 
 async def give_files(other: Namespace, name: str, number: int, directory: object) -> None:
     pytest.importorskip("pyarrow.parquet", reason="pip install 'quorumbook[spark]'")
-    context = other.stream(name).context
+    context = stream_context(other.stream(name))
     (segment,) = [s for s in await context.nodes.segments() if s.number == number]
     await moving.offload(moving.SegmentInTier(context=context, metadata=segment), str(directory))
 
@@ -267,7 +268,7 @@ async def test_where_a_segment_changes_meanwhile_none_moves_and_nothing_is_left_
     for number, when in itertools.product((1, 3), whens):
         name = f"{change.__name__}-{whens.index(when)}-{number}"
         payloads = await with_moved_segments(ns, name)
-        nodes = ns.stream(name).context.nodes
+        nodes = stream_context(ns.stream(name)).nodes
         work = compaction(ns, name)
         rules = await work.rules(target_bytes=SMALL_TARGET)
         plan = await work.plan(rules)
@@ -281,16 +282,16 @@ async def test_where_a_segment_changes_meanwhile_none_moves_and_nothing_is_left_
 
         before = {ledger async for ledger in ns.client.list_ledger_ids()}
         with monkeypatch.context() as patch:
-            Meanwhile(work, happen).arrange(patch, ns.store, when)
+            Meanwhile(work, happen).arrange(patch, namespace_store(ns), when)
             with pytest.raises(MetadataVersionConflict):
                 await work.run(rules)
         assert [await nodes.segments()] == changed, name  # it was changed, and nothing else was
         assert {ledger async for ledger in ns.client.list_ledger_ids()} == before
-        own = TransactionNodes(ns.store, Place(ns.client, ns).path, "compact-segments")
+        own = TransactionNodes(namespace_store(ns), Place(ns.client, ns).path, "compact-segments")
         assert (await own.attempts(), await own.garbage()) == ([], [])
         if change is give_files:
             # Readers find it by them, so that its ledger may go.
-            context = ns.stream(name).context
+            context = stream_context(ns.stream(name))
             (found,) = [each for each in changed[0] if each.number == number]
             segment = moving.SegmentInTier(context=context, metadata=found)
             assert await moving.delete_copy(segment, delay_s=0)
@@ -326,4 +327,4 @@ async def test_two_at_once_leave_one_result_and_nothing_behind(ns: Namespace, ot
     assert await numbers_of(ns, "s") == [5]
     assert await records(ns, "s") == before
     ids = {ledger async for ledger in ns.client.list_ledger_ids()}
-    assert ids == {s.ledger_id for s in await ns.stream("s").context.nodes.segments()}
+    assert ids == {s.ledger_id for s in await stream_context(ns.stream("s")).nodes.segments()}

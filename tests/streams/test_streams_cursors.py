@@ -20,6 +20,7 @@ from quorumbook.streams.errors import (
     UnsupportedFormatError,
 )
 from quorumbook.streams.format.position import BEFORE_FIRST_POSITION, FIRST_POSITION
+from quorumbook.streams.stream_context import stream_context
 
 
 async def test_x4_a_position_and_what_goes_with_it_are_stored_in_one_step(
@@ -109,8 +110,8 @@ async def test_a_position_that_another_side_set_has_no_state(ns: Namespace) -> N
     cursor = await stream.cursor("c", holds_retention=True)
     await cursor.commit(Position(1, 0, 0), state=b"mine")
     # As DistributedLog does: the position alone, whatever it was.
-    path = stream.context.nodes.paths.subscriber("c")
-    await stream.context.store.set(path, Position(1, 4, 0).to_text().encode())
+    path = stream_context(stream).nodes.paths.subscriber("c")
+    await stream_context(stream).store.set(path, Position(1, 4, 0).to_text().encode())
     with pytest.raises(CursorConflictError):
         await cursor.commit(Position(1, 2, 0))
     await cursor.refresh()

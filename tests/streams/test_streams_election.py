@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quorumbook.client.context import client_store
 from quorumbook.errors import LocalProtocolError
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import WriterFencedError
@@ -25,7 +26,7 @@ async def test_two_that_believe_to_lead_are_told_apart_by_the_fence(
                 while not second.has_vote:
                     await asyncio.sleep(0.01)
             # As a pause beyond the session does: the other leads, and this one has not heard.
-            await ns.client.store.delete(first._vote or "")
+            await client_store(ns.client).delete(first._vote or "")
             await second.wait_to_lead()
             async with other.stream("s").writer(takeover="force") as writer:
                 await writer.append(b"2")

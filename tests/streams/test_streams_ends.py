@@ -12,6 +12,7 @@ from quorumbook.errors import LedgerClosedError
 from quorumbook.streams import Namespace, Position, RecordBatch, SequenceId, StreamPolicy
 from quorumbook.streams.errors import UnsupportedFormatError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
@@ -93,7 +94,7 @@ async def test_records_of_an_old_layout_have_ids_of_their_segment_and_are_counte
     """Java's older writers leave it out how many records come before a segment."""
     await ns.create_stream("s")
     stream, seen = ns.stream("s"), other.stream("s")
-    nodes = stream.context.nodes
+    nodes = stream_context(stream).nodes
     for number in range(1, 5):
         async with stream.writer() as writer:
             await writer.append_batch([b"%d.%d" % (number, n) for n in range(5)])

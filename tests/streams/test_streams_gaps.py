@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
+from quorumbook.client.context import client_context
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError, ReadFailedError
@@ -30,6 +31,7 @@ from quorumbook.streams import (
     StreamPolicy,
 )
 from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 
@@ -88,7 +90,7 @@ def without_entries(monkeypatch: pytest.MonkeyPatch, *entry_ids: int) -> Iterato
 async def test_g1_missing_segments_are_reported_as_one_gap(ns: Namespace) -> None:
     await ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
     stream = ns.stream("s")
-    nodes = stream.context.nodes
+    nodes = stream_context(stream).nodes
     await segments_of_two(stream, 7)
     segments = [segment.metadata for segment in await stream.segments()]
     # The second one is said to have had more records than it has.
@@ -142,7 +144,7 @@ async def test_sequence_ids_that_go_back_are_no_gap(ns: Namespace) -> None:
     stream = ns.stream("s")
     await segments_of_two(stream, 2)
     (_, last) = [segment.metadata for segment in await stream.segments()]
-    await stream.context.nodes.replace_segment(last, replace(last, start_sequence_id=1))
+    await stream_context(stream).nodes.replace_segment(last, replace(last, start_sequence_id=1))
     with pytest.raises(DataLossError):
         await reported(stream)
 
@@ -241,7 +243,7 @@ async def test_s33_g1_what_a_replaced_bookie_denies_late_is_no_gap() -> None:
             await until(lambda: successor.count(BatchRead))
             first.carry_out()
             for other in 4 * (first, second, third):
-                await client.context.bookies.fast(other.bookie_id).read(0, 0)
+                await client_context(client).bookies.fast(other.bookie_id).read(0, 0)
             assert not reading.done()
             successor.carry_out()
             async with asyncio.timeout(PATIENCE_S):

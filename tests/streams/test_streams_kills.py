@@ -15,6 +15,7 @@ import pytest
 from doubles.mortal import died
 from quorumbook.streams import Appended, Namespace, OrphanState, Stream, StreamPolicy, StreamWriter
 from quorumbook.streams.errors import StreamSealedError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 from streams.soundness import assert_sound, read_payloads, unnamed_ledgers
 
@@ -165,7 +166,7 @@ async def test_what_one_that_died_began_to_delete_or_rename_is_deleted_by_the_ne
     cluster: LocalCluster, ns: Namespace
 ) -> None:
     async def rename_and_delete(stream: Stream) -> None:
-        namespace = stream.context.namespace_policy.__self__  # type: ignore[attr-defined]
+        namespace = stream_context(stream).namespace_policy.__self__  # type: ignore[attr-defined]
         await namespace.rename_stream(stream.name, f"{stream.name}/new")
         await namespace.delete_stream(f"{stream.name}/new")
 

@@ -17,6 +17,7 @@ from quorumbook.errors import (
 )
 from quorumbook.streams import Namespace, Position, StreamPolicy
 from quorumbook.streams.errors import AccessDeniedError, QuotaExceededError
+from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.writing import pump
 from quorumbook.streams.writing.limits import RateLimit
 from quorumbook.streams.writing.pending import PackedEntry
@@ -98,10 +99,10 @@ async def test_a_writer_above_the_rate_is_held_up_and_loses_nothing(ns: Namespac
     await ns.create_stream("s", policy=StreamPolicy(max_records_per_s=200.0))
     stream = ns.stream("s")
     async with stream.writer(batch_bytes=100) as writer:
-        began_ns = ns.store.env.clock.now_ns()
+        began_ns = namespace_store(ns).env.clock.now_ns()
         await writer.append_batch([b"x" * 60] * 80)
         # 80 records at 200 a second, a tenth of a second of them at once.
-        assert ns.store.env.clock.now_ns() - began_ns >= 0.25 * _SECOND
+        assert namespace_store(ns).env.clock.now_ns() - began_ns >= 0.25 * _SECOND
         assert (await writer.append(b"y")).sequence_id == 80
     async with stream.reader(tail=False) as reader:
         assert len([record async for record in reader]) == 81

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from doubles.sessions import end_session_of
+from quorumbook.client.context import client_store
 from quorumbook.errors import MetadataUnavailableError, NotEnoughBookiesError
 from quorumbook.metadata import nodes
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import WriterFencedError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.writing import pump
 from quorumbook.testing import LocalCluster
 from streams.soundness import assert_sound, read_payloads, unnamed_ledgers
@@ -64,7 +66,7 @@ async def test_a_writer_takes_no_change_of_its_own_for_anothers(
     ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     """Of all it makes: ledgers made ahead, segments begun, completed and dropped."""
-    losing = LosingStore(ns.client.store, monkeypatch, is_done=is_done)
+    losing = LosingStore(client_store(ns.client), monkeypatch, is_done=is_done)
     payloads = [b"%d" % number for number in range(6)]
     for number in itertools.count(1):
         name = f"s-{is_done}-{number}"  # ledgers of the whole cluster are looked at by it
@@ -100,7 +102,7 @@ async def test_a_change_whose_answer_was_lost_hides_no_other_writer(
 ) -> None:
     await ns.create_stream("s")
     stream = other.stream("s")
-    losing = LosingStore(ns.client.store, monkeypatch, is_done=is_done)
+    losing = LosingStore(client_store(ns.client), monkeypatch, is_done=is_done)
     writer = await ns.stream("s").writer(retention_interval_s=0)
     await writer.append(b"first")
 
@@ -124,7 +126,7 @@ async def test_two_that_take_over_at_a_time_have_two_epochs(
     ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     await ns.create_stream("s")
-    losing = LosingStore(ns.client.store, monkeypatch, is_done=is_done)
+    losing = LosingStore(client_store(ns.client), monkeypatch, is_done=is_done)
     others = await other.stream("s").writer()
 
     async def take_over() -> None:
@@ -157,9 +159,9 @@ async def test_who_waits_for_the_lock_queues_up_again_in_another_session(
     async with asyncio.timeout(PATIENCE_S):
         async with theirs.writer():
             writing = asyncio.ensure_future(write())
-            while len(await other.client.store.children(lock)) < 2:
+            while len(await client_store(other.client).children(lock)) < 2:
                 await asyncio.sleep(0.01)
-            await end_session_of(ns.client.store)
+            await end_session_of(client_store(ns.client))
         assert await writing == 0
 
 
@@ -171,7 +173,7 @@ async def test_who_was_pushed_out_and_makes_a_ledger_ahead_does_not_stop_the_nex
     old = await ns.stream(name).writer(retention_interval_s=0)
     await old.append(b"old")
     stream = other.stream(name)
-    nodes = stream.context.nodes
+    nodes = stream_context(stream).nodes
     read = nodes.read_state
 
     async def read_and_be_overtaken() -> Any:

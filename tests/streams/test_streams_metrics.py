@@ -14,6 +14,7 @@ from quorumbook.errors import NotEnoughBookiesError
 from quorumbook.streams import STREAM_METRICS, Namespace, Stream, StreamPolicy
 from quorumbook.streams.errors import WriterFencedError
 from quorumbook.streams.metrics import StreamMetrics, StreamNumbers
+from quorumbook.streams.stream_context import stream_context
 
 
 def shown(collector: object) -> dict[tuple[str, str], float]:
@@ -27,7 +28,7 @@ def shown(collector: object) -> dict[tuple[str, str], float]:
 
 def of(stream: Stream, name: str, *more: str) -> float:
     labels = {
-        "namespace": stream.context.nodes.paths.namespace,
+        "namespace": stream_context(stream).nodes.paths.namespace,
         "stream": stream.name,
         **dict(word.split("=") for word in more),
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumbook.client.context import client_store
 from quorumbook.errors import ConfigError
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.errors import (
@@ -16,6 +17,7 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
 )
 from quorumbook.streams.format.binding import AccessControl
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "streams"
@@ -25,7 +27,7 @@ async def test_a_new_stream_has_the_peers_nodes(ns: Namespace) -> None:
     await ns.create_stream("life")
     golden = json.loads((GOLDEN / "live_streams.json").read_text())
     step = next(s for s in golden["steps"] if s["step"] == "stream created, never written")
-    store = ns.client.store
+    store = client_store(ns.client)
     for node in step["znodes"]:
         path = node["path"].replace("/messaging/distributedlog", ns.path)
         if "life" in path:
@@ -46,7 +48,7 @@ async def test_streams_are_listed_with_nested_ones_and_deleted_one_by_one(ns: Na
         await ns.delete_stream(name)
     assert [name async for name in ns.streams()] == ["b"]
     # Not even the parents of nested names are left behind.
-    assert await ns.client.store.exists(f"{ns.path}/a") is None
+    assert await client_store(ns.client).exists(f"{ns.path}/a") is None
 
 
 async def test_a_stream_is_created_once(ns: Namespace) -> None:
@@ -75,8 +77,8 @@ async def test_a_stream_inherits_what_it_does_not_say_itself(ns: Namespace) -> N
 
 async def test_a_stream_is_renamed_with_what_it_holds(ns: Namespace) -> None:
     await ns.create_stream("old", policy=StreamPolicy(roll_entries=7))
-    store = ns.client.store
-    paths = ns.stream("old").context.nodes.paths
+    store = client_store(ns.client)
+    paths = stream_context(ns.stream("old")).nodes.paths
     await store.create(paths.subscribers)
     await store.create(paths.subscriber("sub1"), b"AQ==")
     await ns.create_stream("taken")
@@ -85,7 +87,7 @@ async def test_a_stream_is_renamed_with_what_it_holds(ns: Namespace) -> None:
     await ns.rename_stream("old", "new/name")
     assert [name async for name in ns.streams()] == ["new/name", "taken"]
     assert (await ns.stream("new/name").info()).policy.roll_entries == 7
-    moved = ns.stream("new/name").context.nodes.paths.subscriber("sub1")
+    moved = stream_context(ns.stream("new/name")).nodes.paths.subscriber("sub1")
     assert (await store.get(moved)).data == b"AQ=="
 
 
@@ -96,7 +98,7 @@ async def test_what_access_control_denies_is_denied(cluster: LocalCluster) -> No
         await Namespace.bind(address)
     async with Namespace.open(address) as ns:
         await ns.create_stream("s")
-        store = ns.client.store
+        store = client_store(ns.client)
         await store.create(f"{ns.path}/.acl", AccessControl(denies_delete=True).encode())
         with pytest.raises(AccessDeniedError):
             await ns.delete_stream("s")

@@ -12,6 +12,7 @@ from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.streams import Namespace, Orphan, OrphanState, Stream, StreamPolicy
 from quorumbook.streams.errors import PolicyConflictError, WriterFencedError
+from quorumbook.streams.stream_context import namespace_store, stream_context
 
 
 async def ledgers(ns: Namespace) -> set[int]:
@@ -22,8 +23,8 @@ async def left_behind(ns: Namespace, stream: str, **more: bytes) -> int:
     """Leave a ledger as a writer does that dies before it names it."""
     own = {
         "application": b"quorumbook", "component": b"stream", "stream": stream.encode(),
-        "namespace": ns.path.encode(), "namespace_id": await ns.stream("s").context.namespace_id(),
-        "segment": b"7",
+        "namespace": ns.path.encode(),
+        "namespace_id": await stream_context(ns.stream("s")).namespace_id(), "segment": b"7",
     }  # fmt: skip
     async with ns.client.create_ledger(custom_metadata=own | more) as ledger:
         await ledger.append(b"x")
@@ -62,7 +63,7 @@ async def test_what_nothing_refers_to_is_marked_first_and_deleted_then(
     assert await ns.orphans(delete=True, grace_s=0) == [Orphan(orphan, "s", 1, OrphanState.DELETED)]
     assert await ledgers(ns) == kept | {foreign, drafted}
     assert await ns.orphans() == []
-    assert await ns.store.children(f"{ns.path}/.orphans") == []
+    assert await namespace_store(ns).children(f"{ns.path}/.orphans") == []
 
 
 def held(writer: Any) -> tuple[asyncio.Event, asyncio.Event]:

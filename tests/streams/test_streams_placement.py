@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.streams import Namespace, StreamPolicy
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 
@@ -29,8 +31,8 @@ async def members(ns: Namespace, name: str) -> set[str]:
 
 
 async def test_placement_is_inherited_and_overridden_option_by_option(ns: Namespace) -> None:
-    first, second, third = sorted(await ns.client.context.bookies.writable())
-    await RackTable(ns.client.store).set({first: "/eu/1", second: "/eu/2", third: "/us/1"})
+    first, second, third = sorted(await client_context(ns.client).bookies.writable())
+    await RackTable(client_store(ns.client)).set({first: "/eu/1", second: "/eu/2", third: "/us/1"})
     await ns.set_policy(
         StreamPolicy(
             ensemble_size=1, write_quorum_size=1, ack_quorum_size=1,
@@ -50,7 +52,7 @@ async def test_placement_is_inherited_and_overridden_option_by_option(ns: Namesp
     await ns.stream("inherits").set_policy(StreamPolicy(regions="us"))
     before = await members(ns, "inherits")
     assert third in before
-    policy = (await ns.stream("wide").context.policy()).placement_metadata()
+    policy = (await stream_context(ns.stream("wide")).policy()).placement_metadata()
     assert policy == {
         "quorumbook.placement.options": b'{"min_regions":0,"policy":"region-aware",'
         b'"regions":["eu"]}'

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from doubles.cut_network import CutNetwork
+from quorumbook.client.context import client_store
 from quorumbook.env import Env
 from quorumbook.errors import (
     LedgerFencedError,
@@ -37,6 +38,7 @@ from quorumbook.streams.errors import (
     ReaderIdleError,
     WriterFencedError,
 )
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 from streams.soundness import assert_sound, unnamed_ledgers
 
@@ -401,7 +403,7 @@ async def records_from(stream: Stream, first: int) -> AsyncIterator[Record]:
 async def test_g1_a_hole_is_an_error_that_names_it(ns: Namespace) -> None:
     await ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
     stream = ns.stream("s")
-    nodes = stream.context.nodes
+    nodes = stream_context(stream).nodes
     async with stream.writer() as writer:
         for number in range(5):
             await writer.append_batch([b"%d" % number] * 2)
@@ -452,7 +454,7 @@ async def test_l1_a_reader_that_cannot_progress_says_so(ns: Namespace, other: Na
 
                 raise MetadataUnavailableError("nobody answers")
 
-            stream.context.nodes.segments = unreachable  # type: ignore[method-assign]
+            stream_context(stream).nodes.segments = unreachable  # type: ignore[method-assign]
             with pytest.raises(ReaderIdleError, match="nobody answers"):
                 await reader.read(wait_s=None)
 
@@ -482,7 +484,7 @@ async def test_a_session_that_ends_does_not_stop_a_writer(ns: Namespace, other: 
         # What the store does when it learns that its session is over.
         member = writer._lock._member
         assert member is not None
-        await ns.client.store.delete(member)
+        await client_store(ns.client).delete(member)
         writer._lock._on_session_expired()
         for _ in range(5):
             await writer.append(b"b")

@@ -11,6 +11,7 @@ import pytest
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.streams import Namespace, Position, StreamPolicy, StreamReader
+from quorumbook.streams.stream_context import stream_context
 
 SEGMENTS = 12
 SIZE_BYTES = 5000
@@ -137,14 +138,14 @@ async def test_segments_are_listed_once_however_many_are_read(
 ) -> None:
     payloads = await fill(ns)
     stream = other.stream("s")
-    segments, lists = stream.context.nodes.segments, 0
+    segments, lists = stream_context(stream).nodes.segments, 0
 
     async def counted(**arguments: Any) -> Any:
         nonlocal lists
         lists += 1
         return await segments(**arguments)
 
-    monkeypatch.setattr(stream.context.nodes, "segments", counted)
+    monkeypatch.setattr(stream_context(stream).nodes, "segments", counted)
     async with stream.reader() as reader:
         assert [(await anext(reader)).payload for _ in payloads] == payloads
         assert lists == 1

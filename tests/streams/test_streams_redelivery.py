@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quorumbook.client.context import client_store
 from quorumbook.errors import ConfigError, LocalProtocolError
 from quorumbook.streams import Consumer, Delivery, Namespace, PartitionedStream
 from quorumbook.streams.cursors import acks
@@ -105,7 +106,7 @@ async def test_a_refused_record_waits_for_its_delay(
 ) -> None:
     monkeypatch.setattr(redelivery, "_LOOK_S", 0.02)
     stream = await filled(ns)
-    clock = ns.client.store.env.clock
+    clock = client_store(ns.client).env.clock
     async with stream.consumer("g", auto_commit_s=0) as consumer:
         first, second = await take(consumer), await take(consumer)
         await consumer.nack(first, delay_s=7200)
@@ -180,7 +181,7 @@ async def test_a_record_that_is_gone_holds_nothing_up(
             await consumer.nack(got[3], delay_s=3600)
         got += [await take(consumer) for _ in range(2)]
         await stream.partitions[0].truncate(got[4].record.position)
-        clock = ns.client.store.env.clock
+        clock = client_store(ns.client).env.clock
         real = clock.wall_ms
         monkeypatch.setattr(clock, "wall_ms", lambda: real() + 3_600_000)
         await consumer.read(1, wait_s=0.01)

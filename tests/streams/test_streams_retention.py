@@ -10,6 +10,7 @@ import pytest
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.streams import Namespace, Position, Stream, StreamPolicy
 from quorumbook.streams.errors import PositionTruncatedError, WriterFencedError
+from quorumbook.streams.stream_context import stream_context
 
 
 async def written(ns: Namespace, segments: int, **policy: object) -> Stream:
@@ -24,7 +25,9 @@ async def written(ns: Namespace, segments: int, **policy: object) -> Stream:
 
 async def numbers(stream: Stream) -> list[int]:
     segments = await stream.segments()
-    ledgers = [metadata.ledger_id async for metadata in stream.context.client.list_ledgers()]
+    ledgers = [
+        metadata.ledger_id async for metadata in stream_context(stream).client.list_ledgers()
+    ]
     assert ledgers == sorted(segment.metadata.ledger_id for segment in segments)
     return [segment.metadata.number for segment in segments]
 
@@ -59,8 +62,8 @@ async def test_t2_bytes_are_counted_as_stored(ns: Namespace) -> None:
     ]
     await ns.set_policy(StreamPolicy(retain_bytes=1))
     for kept, expected in ((sizes[3] + sizes[2] + 1, [1]), (sizes[3] + sizes[2], [1, 2])):
-        await stream.context.store.set(
-            stream.context.nodes.paths.stream, StreamPolicy(retain_bytes=kept).encode()
+        await stream_context(stream).store.set(
+            stream_context(stream).nodes.paths.stream, StreamPolicy(retain_bytes=kept).encode()
         )
         plan = await stream.enforce_retention(dry_run=True)
         assert [each.number for each in plan.segments] == expected
@@ -148,8 +151,8 @@ async def test_t2_who_is_interrupted_leaves_no_ledger_behind(
 ) -> None:
     """Between any two steps: the next run finds what is left to do in the segments' nodes."""
     stream = await written(ns, 4, retain_records=1)
-    retention_nodes = type(stream.context.nodes)
-    client = type(stream.context.client)
+    retention_nodes = type(stream_context(stream).nodes)
+    client = type(stream_context(stream).client)
     for owner, name in (
         (retention_nodes, "replace_segment"),
         (client, "delete_ledger"),

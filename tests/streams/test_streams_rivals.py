@@ -19,11 +19,13 @@ from doubles.zookeeper import made_root
 from doubles.zookeeper_cut import FATES, Cut, Uncut
 from doubles.zookeeper_proxy import Mishap, Proxy
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_store
 from quorumbook.errors import LedgerClosedError, MetadataVersionConflict, QuorumbookError
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import LockLostError, WriterFencedError
 from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Application, Place
 from quorumbook.streams.transactions.grafting import graft
 from quorumbook.streams.writing.takeover import StreamTail
@@ -65,7 +67,7 @@ async def rivals(zookeeper: ZooKeeperServer) -> AsyncIterator[Rivals]:
             Namespace.open(f"{behind}#{NAMESPACE}", client_id="behind") as ns,
         ):
             yield Rivals(
-                Cut(zookeeper, proxy, ns.client.store), ns.client, theirs, ns, other
+                Cut(zookeeper, proxy, client_store(ns.client)), ns.client, theirs, ns, other
             )  # fmt: skip
 
 
@@ -214,7 +216,7 @@ async def test_segments_that_two_merge_hold_their_records_once_whatever_is_lost(
     rivals: Rivals, mishap: Mishap, is_over: bool
 ) -> None:
     async def merge(ns: Namespace, name: str) -> None:
-        work = Compaction(Place(ns.client, ns), ns.stream(name).context, keep_s=0)
+        work = Compaction(Place(ns.client, ns), stream_context(ns.stream(name)), keep_s=0)
         await work.run(await work.rules(target_bytes=1_000_000))
 
     for skip in range(WRITES):
@@ -238,7 +240,7 @@ async def test_a_state_of_a_stream_that_was_deleted_and_made_again_changes_nothi
 ) -> None:
     """Its versions fit the new nodes, which are others."""
     await rivals.ns.create_stream("s")
-    nodes, others = (each.stream("s").context.nodes for each in (rivals.ns, rivals.other))
+    nodes, others = (stream_context(each.stream("s")).nodes for each in (rivals.ns, rivals.other))
     state = await nodes.fence_allocation(await nodes.read_state())
     segment = SegmentMetadata(number=1, ledger_id=5, first_txid=0)
     await nodes.start_segment(segment, state)

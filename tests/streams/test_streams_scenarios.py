@@ -11,6 +11,7 @@ from quorumbook.errors import LedgerFencedError, QuorumbookError
 from quorumbook.metadata.store import MetadataStore, Watch
 from quorumbook.streams import Namespace, Stream, StreamPolicy
 from quorumbook.streams.errors import WriterBusyError, WriterFencedError
+from quorumbook.streams.stream_context import stream_context
 
 
 async def read_all(stream: Stream) -> list[bytes]:
@@ -52,7 +53,7 @@ async def test_s92_a_segment_completed_while_it_is_listed_is_not_skipped(
             await writer.flush()
 
         stream = other.stream("s")
-        stream.context.nodes.store = Between(stream.context.nodes.store, roll)  # type: ignore[assignment]
+        stream_context(stream).nodes.store = Between(stream_context(stream).nodes.store, roll)  # type: ignore[assignment]
         segments = await stream.segments()
         assert [(s.metadata.number, s.metadata.is_in_progress) for s in segments] == [
             (1, False), (2, False), (3, False), (4, True),

@@ -16,8 +16,10 @@ import pytest
 
 from doubles.zookeeper import close_session, made_root
 from doubles.zookeeper_proxy import Mishap, Proxy
+from quorumbook.client.context import client_store
 from quorumbook.metadata.zookeeper.jute import Op
 from quorumbook.streams import Namespace, StreamPolicy
+from quorumbook.streams.stream_context import namespace_store
 from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
 from streams.soundness import assert_sound, unnamed_ledgers
@@ -56,7 +58,7 @@ class Losing:
         """End the session as soon as what is to become of the request has."""
         proxy = self._proxy
         await connections_ended
-        await close_session(self._ns.client.store, (self._server.host, self._server.port))
+        await close_session(client_store(self._ns.client), (self._server.host, self._server.port))
         proxy.is_deaf = False
         proxy.cut()
 
@@ -88,8 +90,8 @@ async def test_the_session_of_a_namespace_in_java_s_form_has_the_timeout_that_wa
             async with Namespace.open(address, session_timeout_s=wanted_s) as ns:
                 await ns.create_stream("s", exist_ok=True)
                 async with ns.stream("s").writer():  # and so there is a session
-                    assert ns.store.session_timeout_s == wanted_s
-                    assert ns.client.store.session_timeout_s == wanted_s
+                    assert namespace_store(ns).session_timeout_s == wanted_s
+                    assert client_store(ns.client).session_timeout_s == wanted_s
 
 
 @pytest.mark.parametrize("mishap", [Mishap.NOT_SENT, Mishap.NOT_ANSWERED], ids=lambda m: m.name)

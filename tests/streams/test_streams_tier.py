@@ -21,6 +21,7 @@ from quorumbook.streams.errors import (  # noqa: E402
     FilesUnavailableError,
 )
 from quorumbook.streams.reading.segment_reader import open_segment  # noqa: E402
+from quorumbook.streams.stream_context import namespace_store, stream_context  # noqa: E402
 from quorumbook.streams.tier import moving, part_file  # noqa: E402
 from quorumbook.streams.tier.manifest import Manifest, TierState  # noqa: E402
 from quorumbook.streams.tier.moving import SegmentInTier  # noqa: E402
@@ -59,7 +60,7 @@ async def written(ns: Namespace, segments: int = 3) -> Stream:
 
 async def segments_of(stream: Stream) -> list[SegmentInTier]:
     return [
-        SegmentInTier(context=stream.context, metadata=each.metadata)
+        SegmentInTier(context=stream_context(stream), metadata=each.metadata)
         for each in await stream.segments()
     ]
 
@@ -101,7 +102,7 @@ async def test_an_offloaded_segment_reads_as_before_and_comes_back_byte_by_byte(
     assert await payloads(stream) == PAYLOADS
     # They are no other segment's that had its number before segments were merged.
     other = replace(segment.metadata, ledger_id=ledger_id + 1000)
-    assert await open_segment(stream.context, other, -1) is None
+    assert await open_segment(stream_context(stream), other, -1) is None
     # From a position in the middle of it, and by time or id: a point read of one row group.
     async with stream.reader(tail=False) as reader:
         positions = [record.position async for record in reader]
@@ -115,7 +116,7 @@ async def test_an_offloaded_segment_reads_as_before_and_comes_back_byte_by_byte(
 
     assert await moving.restore(segment) == len(before)
     assert files_in(tmp_path) == []
-    assert await TierNodes(stream.context.nodes).numbers() == []
+    assert await TierNodes(stream_context(stream).nodes).numbers() == []
     restored = await ns.client.ledger_metadata(ledger_id)
     assert (restored.last_entry_id, restored.length) == (metadata.last_entry_id, metadata.length)
     assert restored.custom_metadata == metadata.custom_metadata
@@ -343,9 +344,11 @@ async def with_files_of_another(ns: Namespace, stream: Stream, directory: object
     """The second segment, at which the list of the first one's files stands, and is live."""
     first, second, _ = await segments_of(stream)
     await moving.offload(first, str(directory), part_bytes=500)
-    node = await ns.store.get(stream.context.nodes.paths.segment_tier(first.number))
-    path = stream.context.nodes.paths.segment_tier(second.number)
-    await ns.store.create(path, node.data)
+    node = await namespace_store(ns).get(
+        stream_context(stream).nodes.paths.segment_tier(first.number)
+    )
+    path = stream_context(stream).nodes.paths.segment_tier(second.number)
+    await namespace_store(ns).create(path, node.data)
     return second
 
 
@@ -374,7 +377,7 @@ async def test_files_of_another_ledger_are_not_read_for_a_ledger_that_is_gone(
     stream = await written(ns)
     segment = await with_files_of_another(ns, stream, tmp_path)
     await ns.client.delete_ledger(segment.metadata.ledger_id)
-    assert await open_segment(stream.context, segment.metadata, -1) is None
+    assert await open_segment(stream_context(stream), segment.metadata, -1) is None
     with pytest.raises(DataLossError):
         await payloads(stream)
 
@@ -386,7 +389,9 @@ async def test_files_of_another_segment_stay_when_their_stranger_goes(
     stream = await written(ns)
     segment = await with_files_of_another(ns, stream, tmp_path)
     # The first one's list is lost; whoever mends that needs the files.
-    await ns.store.delete(stream.context.nodes.paths.segment_tier(segment.number - 1))
+    await namespace_store(ns).delete(
+        stream_context(stream).nodes.paths.segment_tier(segment.number - 1)
+    )
     before = files_in(tmp_path)
 
     async def go(*, forget_files: bool) -> None:

@@ -19,6 +19,7 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.errors import QuorumbookError
 from quorumbook.metadata.store import Delete, Operation, Set
 from quorumbook.streams import Namespace
+from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.transactions import (
     Application,
     AttemptResult,
@@ -73,7 +74,7 @@ class Process:
         self.namespace = namespace
         self.is_dead = False
         self.in_abort = False
-        store: Any = namespace.store
+        store: Any = namespace_store(namespace)
         for owner, name in (
             (client, "create_ledger"), (client, "delete_ledger"), (client, "reserve_ledger_id"),
             *((store, name) for name in ("multi", "get", "exists", "children", "create", "delete")),
@@ -123,7 +124,7 @@ class Process:
         """Have the lease of its metadata session run out."""
         path = self.query.cluster.metadata_uri.removeprefix("sqlite://")
         with contextlib.closing(sqlite3.connect(path, timeout=60)) as file, file:
-            session_id = self.namespace.store.session_id
+            session_id = namespace_store(self.namespace).session_id
             file.execute("UPDATE session SET lease_end_ns = 0 WHERE id = ?", (session_id,))
 
     def kill(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quorumbook.client.context import client_store
 from quorumbook.errors import ConfigError, MetadataUnavailableError, QuorumbookError
 from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Operation, Set
 from quorumbook.streams import Namespace
@@ -18,6 +19,7 @@ from quorumbook.streams.errors import (
     WriterBusyError,
 )
 from quorumbook.streams.metadata.lock import StreamLock
+from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.streams.transactions import Application, Identity, Place, collect_orphans
 from quorumbook.streams.transactions.commit import check_one_store
 from quorumbook.testing import LocalCluster
@@ -46,9 +48,9 @@ class Pause:
 
 async def lose_lock(ns: Namespace, stream: str) -> None:
     """Be the metadata store that takes the locks of a session away."""
-    path = ns.stream(stream).context.lock()._path
-    for member in await ns.store.children(path):
-        await ns.store.delete(f"{path}/{member}")
+    path = stream_context(ns.stream(stream)).lock()._path
+    for member in await namespace_store(ns).children(path):
+        await namespace_store(ns).delete(f"{path}/{member}")
 
 
 @pytest.mark.parametrize("who", ["gc_orphans", "second_driver", "both"])
@@ -58,7 +60,7 @@ async def test_a_driver_paused_before_its_step_changes_nothing_when_it_goes_on(
     await ns.create_stream("s")
     paused = await application(ns, "r1")
     results = [await write(paused, 0, part, {"s": [b"%d" % part]}) for part in range(2)]
-    pause = Pause(ns.store, monkeypatch)
+    pause = Pause(namespace_store(ns), monkeypatch)
     committing = asyncio.create_task(paused.commit(0, results))
     await pause.reached.wait()
     await lose_lock(other, "s")
@@ -88,7 +90,7 @@ async def test_a_paused_driver_leaves_a_segment_alone_that_a_writer_has_begun(
     await ns.create_stream("s")
     app = await application(ns)
     result = await write(app, 0, 0, {"s": [b"row"]})
-    pause = Pause(ns.store, monkeypatch)
+    pause = Pause(namespace_store(ns), monkeypatch)
     committing = asyncio.create_task(app.commit(0, [result]))
     await pause.reached.wait()
     await lose_lock(other, "s")
@@ -130,7 +132,7 @@ async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_le
     results = [await write(app, 1, part, {"s": [b"x"]}) for part in range(2)]
     _, revision = await app._nodes.read_head()
     done: list[Any] = []
-    multi, delete_ledger = ns.store.multi, ns.client.delete_ledger
+    multi, delete_ledger = namespace_store(ns).multi, ns.client.delete_ledger
 
     async def stepping(operations: Sequence[Operation]) -> Any:
         done.append(list(operations))
@@ -140,7 +142,7 @@ async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_le
         done.append(ledger_id)
         await delete_ledger(ledger_id)
 
-    monkeypatch.setattr(ns.store, "multi", stepping)
+    monkeypatch.setattr(namespace_store(ns), "multi", stepping)
     monkeypatch.setattr(ns.client, "delete_ledger", deleting)
     if how == "abort":
         await app.abort(1)
@@ -168,7 +170,7 @@ async def test_a_commit_whose_answer_is_lost_is_there_once(
     await ns.create_stream("s")
     app = await application(ns)
     result = await write(app, 0, 0, {"s": [b"row"]})
-    multi, lost = ns.store.multi, 0
+    multi, lost = namespace_store(ns).multi, 0
 
     async def losing(operations: Sequence[Operation]) -> Any:
         nonlocal lost
@@ -179,7 +181,7 @@ async def test_a_commit_whose_answer_is_lost_is_there_once(
             await multi(operations)
         raise MetadataUnavailableError("nobody answers")
 
-    monkeypatch.setattr(ns.store, "multi", losing)
+    monkeypatch.setattr(namespace_store(ns), "multi", losing)
     done = await app.commit(0, [result])
     assert (lost, done.record_count) == (1, 1)
     assert await payloads(ns, "s") == [b"row"]
@@ -208,7 +210,7 @@ async def test_locks_are_taken_in_the_order_of_names(
     monkeypatch.setattr(StreamLock, "acquire", noting)
     app = await application(ns)
     await app.commit(0, [await write(app, 0, 0, {name: [b"x"] for name in names})])
-    assert taken == [ns.stream(name).context.lock()._path for name in sorted(names)]
+    assert taken == [stream_context(ns.stream(name)).lock()._path for name in sorted(names)]
 
 
 async def test_a_step_larger_than_a_request_may_be_is_refused_before_it_is_made(
@@ -260,7 +262,7 @@ async def test_a_paused_drivers_ledgers_of_rows_do_not_take_the_place_of_another
         await paused.prepare()
         mine = [await write(paused, 0, 0, {"": [b"row"]})]
         theirs = [await write(second, 0, 0, {"": [b"row"]})]
-        pause = Pause(bk.store, monkeypatch)
+        pause = Pause(client_store(bk), monkeypatch)
         committing = asyncio.create_task(paused.commit(0, mine))
         await pause.reached.wait()
 

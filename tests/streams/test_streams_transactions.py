@@ -16,6 +16,7 @@ from quorumbook.streams.errors import (
     WriterBusyError,
 )
 from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.transactions import (
     Application,
     CommitOptions,
@@ -229,7 +230,7 @@ async def test_what_cannot_be_written_is_said_at_once(ns: Namespace, other: Name
     with pytest.raises(StreamSealedError):
         await write(app, 1, 0, {"made": [b"0"]})
     with pytest.raises(ConfigError, match="outside of"):
-        await application(ns, root=f"{ns.store.ledgers_root}/transactions")
+        await application(ns, root=f"{namespace_store(ns).ledgers_root}/transactions")
 
 
 async def test_transaction_ids_of_the_user_keep_their_order(ns: Namespace) -> None:
@@ -258,10 +259,12 @@ async def test_a_batch_too_large_for_one_step_is_refused(
     await ns.create_stream("s")
     app = await application(ns)
     results = [await write(app, 0, part, {"s": [b"x"]}) for part in range(3)]
-    monkeypatch.setattr(ns.store, "multi_limit", 8)  # 3 segments, 3 attempts, 2 nodes, the head
+    monkeypatch.setattr(
+        namespace_store(ns), "multi_limit", 8
+    )  # 3 segments, 3 attempts, 2 nodes, the head
     with pytest.raises(TransactionTooLargeError, match="coalesce"):
         await app.commit(0, results)
-    monkeypatch.setattr(ns.store, "multi_limit", 9)
+    monkeypatch.setattr(namespace_store(ns), "multi_limit", 9)
     await app.commit(0, results)
     assert await payloads(ns, "s") == [b"x"] * 3
 
@@ -297,12 +300,12 @@ async def test_an_application_whose_last_batch_is_committed_leaves_no_nodes(ns: 
     result = await write(app, 0, 0, {"s": [b"0"]})
     await write(app, 0, 0, {"s": [b"0"]}, attempt=1)
     await app.commit(0, [result], CommitOptions(is_final=True))
-    assert await ns.store.children(f"{ns.path}/.transactions") == []
+    assert await namespace_store(ns).children(f"{ns.path}/.transactions") == []
     with pytest.raises(TransactionLostError):
         await write(app, 0, 0, {"s": [b"0"]}, attempt=2)
     with pytest.raises(TransactionLostError):
         await app.is_committed(0)
-    assert await ns.store.children(f"{ns.path}/.transactions") == []
+    assert await namespace_store(ns).children(f"{ns.path}/.transactions") == []
     assert await payloads(ns, "s") == [b"0"]
     assert await ledger_ids(ns.client) == await referenced(ns, "s")
 

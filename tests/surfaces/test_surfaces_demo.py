@@ -14,6 +14,7 @@ import pytest
 
 from quorumbook.cli.demo import flights
 from quorumbook.cli.demo.healing import NotHealedError, verify_copies
+from quorumbook.client.context import client_context
 from quorumbook.protocol.digest import digester, master_key
 from quorumbook.protocol.v3 import client as v3
 from quorumbook.testing import LocalCluster
@@ -112,11 +113,15 @@ async def test_a_copy_that_is_not_what_was_written_is_noticed_on_each_bookie():
         seal = digester(metadata.digest_type, metadata.password)
         forged = seal.seal(ledger.id, 7, 6, 64, b"event 8")
         last = metadata.ensemble[2]
-        await bk.context.bookies.control(last).request(
-            "a forged copy",
-            lambda txn_id: v3.encode_add(
-                txn_id, ledger.id, 7, master_key(metadata.password), forged, is_recovery=True
-            ),
+        await (
+            client_context(bk)
+            .bookies.control(last)
+            .request(
+                "a forged copy",
+                lambda txn_id: v3.encode_add(
+                    txn_id, ledger.id, 7, master_key(metadata.password), forged, is_recovery=True
+                ),
+            )
         )
         with pytest.raises(NotHealedError, match=r"copies at position 2 .* not what was written"):
             await verify_copies(bk, ledger.id, sha256)

@@ -13,6 +13,7 @@ from quorumbook.autorecovery.copying.balance import BookieDisk
 from quorumbook.autorecovery.copying.moving import MoveOptions, Mover, Share
 from quorumbook.cli.bookie import moving
 from quorumbook.cli.main import main
+from quorumbook.client.context import client_store
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.recovery.locks import ReplicationLocks
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
@@ -86,7 +87,7 @@ def ensemble(cluster, ledger_id):
 
 
 def cookies(cluster):
-    return do(cluster, lambda client: CookieStore(client.store).list())
+    return do(cluster, lambda client: CookieStore(client_store(client)).list())
 
 
 def test_a_dry_run_says_what_would_be_moved_and_moves_nothing(cluster, run):
@@ -129,7 +130,7 @@ def test_a_lost_bookies_copies_are_made_anew_and_marks_of_it_go(cluster, run):
     cluster.stop(lost)
 
     async def mark(client):
-        queue = UnderreplicationQueue(client.store)
+        queue = UnderreplicationQueue(client_store(client))
         for ledger_id in ledgers:
             if lost in (await client.ledger_metadata(ledger_id)).ensemble:
                 await queue.mark(ledger_id, [lost])
@@ -141,7 +142,7 @@ def test_a_lost_bookies_copies_are_made_anew_and_marks_of_it_go(cluster, run):
         for ledger_id in ledgers:
             assert lost not in (await client.ledger_metadata(ledger_id)).ensemble
             await assert_fully_replicated(client, ledger_id, PAYLOADS)
-        return [mark async for mark in UnderreplicationQueue(client.store).list()]
+        return [mark async for mark in UnderreplicationQueue(client_store(client)).list()]
 
     assert do(cluster, look) == []
     assert lost in cookies(cluster)
@@ -246,7 +247,7 @@ def test_r28_what_somebody_is_at_is_moved_when_the_lock_is_free(cluster, monkeyp
 
     async def move(client):
         async with _connect(cluster) as other:
-            locks = ReplicationLocks(other.store, "somebody")
+            locks = ReplicationLocks(client_store(other), "somebody")
             assert await locks.take(ledger_id)
             mover = Mover(client, [lost], MoveOptions(name="we"))
             moving = asyncio.create_task(mover.run([Share(ledger_id, "closed", 1, (lost,))]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from documents import ROOT
+from public_names import MODULES, does_something, exported_classes, line_of, public_names
 
 import quorumbook
 import quorumbook.streams
@@ -41,7 +42,7 @@ def rows() -> dict[str, list[str]]:
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
-        if line.startswith("| ") and not line.startswith("| act ")
+        if re.match(r"\| [a-z]", line) and not line.startswith(("| act ", "| class "))
     ]
     return {act: [cell.strip("`") for cell in rest] for act, *rest in cells}
 
@@ -83,3 +84,25 @@ def test_the_same_act_has_the_same_word() -> None:
     for act, _, word, _, _ in expressions():
         differing.setdefault(act, set()).add(word)
     assert {act for act, words in differing.items() if len(words) > 1} == set(_OWN_WORDS)
+
+
+DOING = [
+    pytest.param(name, kind, id=f"{module.__name__}.{name}")
+    for module in MODULES
+    for name, kind in exported_classes(module)
+    if does_something(kind)
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), DOING)
+def test_every_public_name_of_a_class_that_does_something_is_for_programs(
+    name: str, kind: type
+) -> None:
+    text = (ROOT / "docs" / "words.md").read_text(encoding="utf-8")
+    assert line_of(name, kind) in text, "run tests/tidy/public_names.py, or make it private"
+
+
+@pytest.mark.parametrize(("name", "kind"), DOING)
+def test_every_public_name_says_what_it_is_for(name: str, kind: type) -> None:
+    members = {each: inspect.getattr_static(kind, each) for each in public_names(kind)}
+    assert [f"{name}.{each}" for each, value in members.items() if not inspect.getdoc(value)] == []

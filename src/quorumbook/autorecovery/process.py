@@ -24,6 +24,7 @@ from quorumbook.autorecovery.copying.worker import ReplicationWorker
 from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.autorecovery.options import RecoveryOptions
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context, client_store
 from quorumbook.ids import BookieId
 from quorumbook.metadata.recovery.switches import PeriodicCheck
 
@@ -45,10 +46,10 @@ class AutoRecovery:
 
     def __init__(self, client: BookKeeper, options: RecoveryOptions) -> None:
         self.name = options.name
-        self._context = client.context
+        self._context = client_context(client)
         self._options = options
         self.auditor = Auditor(
-            client.store,
+            client_store(client),
             options.name,
             options.auditor,
             plans=self._plans,

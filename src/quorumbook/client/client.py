@@ -126,11 +126,11 @@ class BookKeeper(Closing):
         except BaseException:
             await store.close()
             raise
-        watch(self)
+        watch(self, BookKeeper._abandon)
         self._store = store
         self._ledgers = LedgerManager(store)
         self._ids = LedgerIdGenerator(store)
-        self._context = Context(env, bookies, self._ledgers, options, ticker, store.unwatch)
+        self._context = Context(env, bookies, self._ledgers, options, ticker, store)
         return self
 
     async def _open_store(self) -> MetadataStore:
@@ -149,7 +149,7 @@ class BookKeeper(Closing):
                 _log.warning(
                     "ledger %d is left open: the client was closed before its writer", handle.id
                 )
-            handle.stop(error)
+            handle._stop(error)  # noqa: SLF001 - a handle is its client's
         context = self._context
         if context is not None:
             context.ticker.close()
@@ -179,18 +179,6 @@ class BookKeeper(Closing):
     def options(self) -> ClientOptions:
         """The options of this client."""
         return self._options
-
-    @property
-    def context(self) -> Context:
-        """What its parts share; for what is built on a client, such as auto-recovery."""
-        return self._running()
-
-    @property
-    def store(self) -> MetadataStore:
-        """The metadata store of a started client; closed with it."""
-        self._running()
-        assert self._store is not None
-        return self._store
 
     # Ledgers -------------------------------------------------------------------------------
 
@@ -383,7 +371,7 @@ class BookKeeper(Closing):
                 )
             reader = LedgerReader(context, metadata, version, seal, self._forget)
             try:
-                await reader.start()
+                await reader._start()  # noqa: SLF001 - a handle is its client's
             except BaseException:
                 await reader.close()
                 raise
@@ -473,17 +461,17 @@ class BookKeeper(Closing):
         Raises:
             LocalProtocolError: an election cannot have that name.
         """
-        store = self.store
+        store = self._running().store
         return named_election(store, TreePaths(store.ledgers_root).elections, name, candidate)
 
     # Inside --------------------------------------------------------------------------------
 
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+    def _abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child made by fork: let everything fail that is tried with this client."""
         self._forked = error
         self._is_closed = True
         for handle in list(self._handles):
-            handle.abandon(error, may_act=may_act)
+            handle._abandon(error, may_act=may_act)  # noqa: SLF001 - as above
 
     def _running(self) -> Context:
         if self._forked is not None:

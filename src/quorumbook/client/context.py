@@ -15,6 +15,7 @@ from quorumbook.env import Complaint, Env, logger, patience
 from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.metadata.store import MetadataStore
 
 _log = logger("client")
 T = TypeVar("T")
@@ -57,13 +58,17 @@ class Context:
     ledgers: Ledgers
     options: ClientOptions
     ticker: Ticker
-    #: Forgets a watch wherever it waits.
-    unwatch: Callable[[Callable[[], None]], None]
+    #: Of the metadata; closed with the client.
+    store: MetadataStore
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     #: Writers that publish their last add confirmed while they are idle.
     lac_turns: Turns = field(default_factory=lambda: Turns(at_a_time=4))
     #: Writers that have something to pack and send.
     send_turns: LoopTurns = field(default_factory=lambda: LoopTurns(at_a_time=64))
+
+    def unwatch(self, watch: Callable[[], None]) -> None:
+        """Forget a watch, wherever it waits."""
+        self.store.unwatch(watch)
 
     def spawn(
         self, coroutine: Coroutine[Any, Any, T], *, is_awaited: bool = False
@@ -88,6 +93,20 @@ class Context:
         self.tasks.discard(task)
         if not task.cancelled():
             task.exception()  # if nobody waits any more, nobody wants to know
+
+
+class _Client(Protocol):
+    def _running(self) -> Context: ...
+
+
+def client_context(client: _Client) -> Context:
+    """Return what the parts of a started client share, for what is built on a client."""
+    return client._running()  # noqa: SLF001 - programs get no handle on it
+
+
+def client_store(client: _Client) -> MetadataStore:
+    """Return the metadata store of a started client; it is closed with the client."""
+    return client_context(client).store
 
 
 async def change_metadata(

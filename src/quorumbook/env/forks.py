@@ -6,7 +6,7 @@ write into a shared socket the bookie at the other end takes for the parent's.
 
     generation                 how often this process, and those it was forked from, were forked
     check_owner(generation)    raises LocalProtocolError if something was made before a fork
-    watch(owner)               has ``owner.abandon`` called in every child
+    watch(owner, abandon)      has ``abandon`` called with the owner in every child
     sever_in_children(made)    has the child's end of a connection replaced by a dead one
 """
 
@@ -18,20 +18,24 @@ import os
 import socket
 import threading
 import weakref
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from quorumbook.errors import LocalProtocolError
 
 generation = 0
+OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
 
-class Owner(Protocol):
-    """Something that is of no use in a child of the process that made it."""
+class Abandon(Protocol[OwnerT_contra]):
+    """What becomes of something that is of no use in a child of the process that made it."""
 
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+    def __call__(
+        self, owner: OwnerT_contra, error: LocalProtocolError, /, *, may_act: bool
+    ) -> None:
         """In the child: refuse everything from now on.
 
         Args:
+            owner: What was made before the fork.
             error: What to say.
             may_act: The fork was made on the thread of its loop, so nothing is half done and
                 what is pending can be failed; otherwise flags are all that may be touched.
@@ -39,15 +43,15 @@ class Owner(Protocol):
         ...
 
 
-_owners: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[Any, tuple[int, Abandon[Any]]] = weakref.WeakKeyDictionary()
 _transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
 #: Those that cannot be referred to weakly, as uvloop's with TLS; closed ones go with the next.
 _others: list[asyncio.BaseTransport] = []
 
 
-def watch(owner: Owner) -> None:
-    """Have it abandoned in every child; called on the thread of its loop."""
-    _owners[owner] = threading.get_ident()
+def watch(owner: OwnerT_contra, abandon: Abandon[OwnerT_contra]) -> None:
+    """Have something abandoned in every child; called on the thread of its loop."""
+    _owners[owner] = threading.get_ident(), abandon
 
 
 def sever_in_children(transport: asyncio.BaseTransport) -> None:
@@ -82,9 +86,9 @@ def _after_fork() -> None:
     _others.clear()
     owners = list(_owners.items())
     _owners.clear()
-    for owner, thread in owners:
+    for owner, (thread, abandon) in owners:
         with contextlib.suppress(Exception):
-            owner.abandon(forked_error(), may_act=thread == threading.get_ident())
+            abandon(owner, forked_error(), may_act=thread == threading.get_ident())
 
 
 def _sever(transport: asyncio.BaseTransport) -> None:

@@ -242,7 +242,7 @@ class MemoryStore:
         self._on_expired = Callbacks()
         self._is_closed = False
         self._forked: LocalProtocolError | None = None
-        watch(self)
+        watch(self, MemoryStore.abandon)
         tree.attach(self)
         self.session_id = tree.begin_session(self, self._lease_end_ns())
         self._heartbeat = self._loop.call_later(session_timeout_s / 3, self._beat)

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Itera
 from typing import Any, TypeVar
 
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_store
 from quorumbook.env import forks
 from quorumbook.errors import LocalProtocolError
 from quorumbook.metadata.cluster import read_instance_id
@@ -45,7 +46,7 @@ class Cluster(Owned):
         else:
             self.client = BookKeeper(uri, options=options)
             self.run(self.client.start)
-        self.instance_id = self.run(lambda: read_instance_id(self.client.store))
+        self.instance_id = self.run(lambda: read_instance_id(client_store(self.client)))
 
     def namespace(self) -> Namespace:
         """Return the namespace of the streams.
@@ -110,13 +111,13 @@ class _Turn:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        forks.watch(self)
+        forks.watch(self, _Turn.abandon)
 
     def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child: begin with a lock that nobody holds."""
         del error, may_act
         self.lock = threading.Lock()
-        forks.watch(self)
+        forks.watch(self, _Turn.abandon)
 
 
 _clusters: dict[Connection, Cluster] = {}

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_store
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.client.waiting.opening import Opening
 from quorumbook.env import Env, logger
@@ -56,7 +57,7 @@ from quorumbook.streams.metadata.stream_nodes import StreamNodes
 from quorumbook.streams.retention.deletion import delete_all
 from quorumbook.streams.retention.orphans import Orphan, OrphanFinder
 from quorumbook.streams.stream import Stream, StreamInfo
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.views.state_snapshots import snapshot_ledgers
 
 _log = logger("streams")
@@ -118,7 +119,7 @@ class Namespace(Closing):
             if own.bind:
                 await cls._bind_once(parsed, client, own.env)
             if client is not None and not parsed.is_peer_form:
-                store = (await client.start()).store
+                store = client_store(await client.start())
                 binding = await read_binding(store, parsed.path)
             else:
                 client, store, binding = await connect_as_bound(parsed, own.env, own, owned)
@@ -205,11 +206,6 @@ class Namespace(Closing):
         return self._client
 
     @property
-    def store(self) -> MetadataStore:
-        """The store that holds the streams' metadata."""
-        return self._store
-
-    @property
     def path(self) -> str:
         """The namespace's node."""
         return self._path
@@ -252,7 +248,7 @@ class Namespace(Closing):
     async def access(self, name: str) -> AccessControl:
         """Return what nobody may do with a stream, by access control and by policy."""
         try:
-            policy = await self.stream(name).context.policy()
+            policy = await stream_context(self.stream(name)).policy()
         except StreamNotFoundError:
             policy = await self.policy()
         return policy.denials() | await self._access_control(name)
@@ -310,7 +306,7 @@ class Namespace(Closing):
         if policy is not None:
             policy.over((await self.policy()).over(DEFAULTS))
         try:
-            await stream.context.nodes.create((policy or StreamPolicy()).encode())
+            await stream_context(stream).nodes.create((policy or StreamPolicy()).encode())
         except StreamExistsError:
             if not exist_ok:
                 raise
@@ -401,7 +397,7 @@ class Namespace(Closing):
         """
         self._check_writable()
         stream = self.stream(name)
-        context = stream.context
+        context = stream_context(stream)
         if missing_ok and not await context.nodes.exists():
             return []
         if (await context.access()).denies_delete:
@@ -435,11 +431,11 @@ class Namespace(Closing):
         """
         self._check_writable()
         source, target = self.stream(old), self.stream(new)
-        nodes, paths = source.context.nodes, target.context.nodes.paths
-        lock = source.context.lock()
+        nodes, paths = stream_context(source).nodes, stream_context(target).nodes.paths
+        lock = stream_context(source).lock()
         await lock.acquire()
         try:
-            if await target.context.nodes.exists():
+            if await stream_context(target).nodes.exists():
                 raise StreamExistsError(f"stream {target.name} exists already")
             with contextlib.suppress(NodeExistsError):
                 await create_with_parents(self._store, paths.stream)
@@ -452,7 +448,7 @@ class Namespace(Closing):
             data, _ = await nodes.read_data()
             await self._store.set(paths.stream, data)
             await lock.release()  # its member lies in what is moved
-            await nodes.change(operations, target.context.nodes.exists, "renaming a stream")
+            await nodes.change(operations, stream_context(target).nodes.exists, "renaming a stream")
             with contextlib.suppress(NodeNotEmptyError, NoSuchNodeError):
                 await self._store.delete(nodes.paths.stream)
         finally:
@@ -485,7 +481,7 @@ class Namespace(Closing):
         cls, parsed: NamespaceAddress, client: BookKeeper | None, env: Env | None
     ) -> None:
         if client is not None:
-            node = await (await client.start()).store.exists(parsed.path)
+            node = await client_store(await client.start()).exists(parsed.path)
             if node is not None and node.data:
                 return
         await cls.bind(f"{parsed.metadata_uri}#{parsed.path}", exist_ok=True, env=env)

@@ -45,7 +45,7 @@ from quorumbook.streams.segments import start_sequence_ids
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.takeover import take_over
-from quorumbook.streams.writing.writer import StreamWriter
+from quorumbook.streams.writing.writer import StreamWriter, open_writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +80,12 @@ class Stream:
 
     def __init__(self, context: StreamContext) -> None:
         """Take what it shares with its writers and readers."""
-        self.context = context
+        self._context = context
 
     @property
     def name(self) -> str:
         """The stream's name, in normal form."""
-        return self.context.name
+        return self._context.name
 
     async def info(self) -> StreamInfo:
         """Return what the metadata say.
@@ -93,20 +93,20 @@ class Stream:
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        nodes = self.context.nodes
+        nodes = self._context.nodes
         state = await nodes.read_state()
         return StreamInfo(
             name=self.name,
-            policy=await self.context.policy(),
+            policy=await self._context.policy(),
             segments=await self.segments(),
-            writer=await self.context.lock().owner(),
+            writer=await self._context.lock().owner(),
             is_sealed=state.max_txid == END_TXID,
             max_txid=state.max_txid,
         )
 
     async def policy(self) -> StreamPolicy:
         """Return what the stream says for itself; ``info`` has all that holds for it."""
-        return await self.context.own_policy()
+        return await self._context.own_policy()
 
     async def set_policy(
         self, policy: StreamPolicy, *, expected: StreamPolicy | None = None
@@ -122,8 +122,8 @@ class Stream:
             LocalProtocolError: an application keeps data of its own in the stream's node.
             ConfigError: it contradicts what the stream inherits.
         """
-        policy.over((await self.context.namespace_policy()).over(DEFAULTS))
-        await self.context.set_policy(policy, expected)
+        policy.over((await self._context.namespace_policy()).over(DEFAULTS))
+        await self._context.set_policy(policy, expected)
 
     @takes(WriterOptions)
     def writer(self, **options: Any) -> Opening[StreamWriter]:
@@ -140,10 +140,7 @@ class Stream:
         """
         writer_options = WriterOptions.of(options)
 
-        async def open_writer() -> StreamWriter:
-            return await StreamWriter(self.context, writer_options, self.context.lock()).open()
-
-        return Opening(open_writer)
+        return Opening(lambda: open_writer(self._context, writer_options))
 
     @overload
     def reader(
@@ -211,7 +208,7 @@ class Stream:
             {"end": end, "tail": tail, "on_gap": on_gap, "include_control": include_control}
             | options
         )
-        context = self.context
+        context = self._context
 
         async def begin() -> Position | None:
             await context.nodes.max_txid()  # says so if there is no such stream
@@ -249,7 +246,7 @@ class Stream:
         time: Time | None = None,
     ) -> Position:
         """Return where the first record is, or will be, that is not less than what is given."""
-        context = self.context
+        context = self._context
         if sequence_id is not None:
             return await find_sequence_id(context, sequence_id)
         if txid is not None:
@@ -287,7 +284,7 @@ class Stream:
         """
         if recover:
             await self.recover()
-        return await last_record_of(self.context)
+        return await last_record_of(self._context)
 
     async def count(self, start: Position | None = None, end: Position | None = None) -> int:
         """Return how many records there are, as segments count them; few of them are read.
@@ -306,8 +303,8 @@ class Stream:
             if first is None:
                 return 0
             start = first.position
-        end = await end_position(self.context) if end is None else end
-        found = await records_between(self.context, start, end)
+        end = await end_position(self._context) if end is None else end
+        found = await records_between(self._context, start, end)
         if found is None:
             raise UnsupportedFormatError(
                 f"how many records of stream {self.name} are between {start} and {end} cannot be "
@@ -330,7 +327,7 @@ class Stream:
 
     async def lag(self, position: Position) -> Lag:
         """Return what is between a position, a reader's say, and the last record."""
-        return await measure_lag(self.context, position)
+        return await measure_lag(self._context, position)
 
     async def truncate(self, before: Cut, *, dry_run: bool = False) -> list[TruncatedSegment]:
         """Cut off what lies before a record: readers get nothing of it any more (T1).
@@ -342,7 +339,7 @@ class Stream:
         Returns:
             The segments that changed.
         """
-        return await truncate(self.context, before, dry_run=dry_run)
+        return await truncate(self._context, before, dry_run=dry_run)
 
     async def snapshot(self) -> StreamSnapshot:
         """Return what the stream holds now, for readers that share the work.
@@ -350,7 +347,7 @@ class Stream:
         Raises:
             DataLossError: a segment's ledger is gone.
         """
-        return await take_snapshot(self.context)
+        return await take_snapshot(self._context)
 
     def read_split(self, split: Split) -> AsyncGenerator[RecordBatch, None]:
         """Yield the records of one split of a snapshot, in any process.
@@ -358,7 +355,7 @@ class Stream:
         Raises:
             DataLossError: something of it is gone.
         """
-        return read_split(self.context, split)
+        return read_split(self._context, split)
 
     async def enforce_retention(
         self, *, dry_run: bool = False, forget_files: bool = False
@@ -375,7 +372,7 @@ class Stream:
             AccessDeniedError: nobody may truncate the stream.
             FilesUnavailableError: files cannot be removed; nothing else is kept for that.
         """
-        return await Retention(self.context).enforce(dry_run=dry_run, forget_files=forget_files)
+        return await Retention(self._context).enforce(dry_run=dry_run, forget_files=forget_files)
 
     async def cursor(
         self, name: str, *, start: Start = "earliest", holds_retention: bool | None = None
@@ -392,11 +389,11 @@ class Stream:
             StreamNotFoundError: there is no such stream.
             CursorConflictError: others change it at the same time.
         """
-        return await open_cursor(self.context, name, start, holds_retention=holds_retention)
+        return await open_cursor(self._context, name, start, holds_retention=holds_retention)
 
     async def cursors(self) -> list[Cursor]:
         """Return all cursors by name, DistributedLog's subscriptions included."""
-        return await list_cursors(self.context)
+        return await list_cursors(self._context)
 
     async def recover(self) -> None:
         """Shut a writer out, and complete what it left, without writing anything.
@@ -404,11 +401,11 @@ class Stream:
         Raises:
             WriterBusyError: somebody has the lock.
         """
-        lock = self.context.lock()
+        lock = self._context.lock()
         await lock.acquire()
         try:
             with contextlib.suppress(StreamSealedError):
-                await take_over(self.context)
+                await take_over(self._context)
         finally:
             await lock.release()
 
@@ -420,16 +417,16 @@ class Stream:
                 changed.clear()
                 yield await self._segments(changed.set)
                 await changed.wait()
-                self.context.store.unwatch(changed.set)
+                self._context.store.unwatch(changed.set)
         finally:
-            self.context.store.unwatch(changed.set)
+            self._context.store.unwatch(changed.set)
 
     async def segments(self) -> list[Segment]:
         """Return all segments in order, truncated ones that are still there included."""
         return await self._segments(None)
 
     async def _segments(self, watch: Watch | None) -> list[Segment]:
-        found = await self.context.nodes.segments(watch=watch)
+        found = await self._context.nodes.segments(watch=watch)
         return [
             Segment(metadata=metadata, start_sequence_id=start)
             for metadata, start in zip(found, start_sequence_ids(found), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import LocalProtocolError, MetadataVersionConflict, NoSuchNodeError
@@ -83,3 +84,21 @@ class StreamContext:
         """Raise LocalProtocolError if the namespace was opened read-only."""
         if self.is_read_only:
             raise LocalProtocolError(f"stream {self.name} was opened read-only")
+
+
+class _Stream(Protocol):
+    _context: StreamContext
+
+
+def stream_context(stream: _Stream) -> StreamContext:
+    """Return what the parts of a stream share, for what is built on streams."""
+    return stream._context  # noqa: SLF001 - programs get no handle on it
+
+
+class _Namespace(Protocol):
+    _store: MetadataStore
+
+
+def namespace_store(namespace: _Namespace) -> MetadataStore:
+    """Return the store that holds the metadata of a namespace's streams."""
+    return namespace._store  # noqa: SLF001 - programs get no handle on it

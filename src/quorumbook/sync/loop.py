@@ -126,7 +126,7 @@ class _LoopThreads:
         #: Those of the processes this one was forked from.  They are kept: a loop that is
         #: collected would take its descriptors out of the set that its owner waits on.
         self._inherited: list[LoopThread] = []
-        forks.watch(self)
+        forks.watch(self, _LoopThreads.abandon)
 
     def present(self) -> LoopThread:
         with self._lock:
@@ -142,7 +142,7 @@ class _LoopThreads:
         if thread is not None:
             atexit.unregister(thread.stop)
             self._inherited.append(thread)
-        forks.watch(self)
+        forks.watch(self, _LoopThreads.abandon)
 
 
 _threads = _LoopThreads()

@@ -176,7 +176,7 @@ class LedgerWriter(ClosingQuietly):
             return AppendBatchFuture(Batch.of_nothing(self.last_add_pushed + 1), 0, 0)
         size = sum(map(len, frozen))
         for payload in frozen:
-            self._aio.check_size(payload)
+            aio.check_append(self._aio, payload)
         self.check_process()
         with self._lock:
             self._check_open()
@@ -258,7 +258,7 @@ class LedgerWriter(ClosingQuietly):
     def _check(self, payload: bytes) -> None:
         """Raise what stands against an append."""
         self._check_open()
-        self._aio.check_size(payload)
+        aio.check_append(self._aio, payload)
         self._check_room(1, len(payload))
 
     def _has_room(self, count: int, size_bytes: int) -> bool:
@@ -279,7 +279,7 @@ class LedgerWriter(ClosingQuietly):
             )
 
     def _check_open(self) -> None:
-        self._aio.check_open()
+        aio.check_append(self._aio)
         if self._is_closing:
             raise LedgerClosedError(f"ledger {self.id} is closed", ledger_id=self.id)
 
@@ -305,14 +305,14 @@ class LedgerWriter(ClosingQuietly):
             self._queue.popleft()
 
     async def _wait_and_pump(self) -> None:
-        await self._aio.wait_for_room()
+        await aio.wait_for_room(self._aio)
         self._pumping = None
         self._pump()
 
     def _send(self, batch: Batch) -> None:
         future: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         batch.group = Group(batch.payloads, None, future)
-        self._aio.append_group(batch.group)
+        aio.append_group(self._aio, batch.group)
         batch.payloads = []
 
         def done(outcome: asyncio.Future[range]) -> None:
@@ -350,7 +350,7 @@ class LedgerWriter(ClosingQuietly):
         """Hand everything over to the writer."""
         self._take()
         while self._queue:
-            await self._aio.wait_for_room()
+            await aio.wait_for_room(self._aio)
             self._pump()
 
     async def _last_add_pushed(self) -> EntryId:

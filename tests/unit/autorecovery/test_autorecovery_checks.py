@@ -12,6 +12,7 @@ from doubles.mock_bookie import MockCluster
 from quorumbook.autorecovery.audits.checks import due_in_s
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
+from quorumbook.client.context import client_context, client_store
 from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.policy import Adherence
 from quorumbook.metadata.bookies.racks import RackTable
@@ -29,7 +30,7 @@ class World:
 
     def __init__(self, cluster, client):
         self.cluster, self.client = cluster, client
-        self.queue = UnderreplicationQueue(client.store)
+        self.queue = UnderreplicationQueue(client_store(client))
         auditor = AuditorOptions(
             bookie_check_interval_s=0, ledger_check_interval_s=0, replica_check_interval_s=0
         )
@@ -177,7 +178,7 @@ async def test_counting_copies_reads_no_entry(world):
 
 async def test_reading_all_copies_keeps_to_the_background_budget(world):
     await world.write(count=50)
-    budget = world.client.context.env.background
+    budget = client_context(world.client).env.background
     before = sum(budget.taken_bytes.values())
     await world.check(PeriodicCheck.ALL_LEDGERS)
     # 50 entries of some 40 bytes, three times.
@@ -188,7 +189,7 @@ async def test_a_ledger_that_moves_while_it_is_looked_at_is_looked_at_again(worl
     ledger = await world.write()
     (new,) = await world.cluster.add()
     old, other, _ = world.cluster.members(ledger)
-    manager = world.client.context.ledgers
+    manager = client_context(world.client).ledgers
 
     async def move():
         new.ledgers[ledger.id] = old.ledgers.pop(ledger.id)
@@ -260,7 +261,7 @@ async def test_ledgers_that_break_the_placement_policy_are_counted_and_marked_if
         assert ensemble == metadata.ensemble
         return verdicts.get(metadata.ledger_id, Adherence.STRICT)
 
-    monkeypatch.setattr(world.client.context.bookies, "adherence", adherence)
+    monkeypatch.setattr(client_context(world.client).bookies, "adherence", adherence)
     auditor = AuditorOptions(bookie_check_interval_s=0, repair_placement=repairs)
     world.auto_recovery = AutoRecovery(world.client, RecoveryOptions(name="a1", auditor=auditor))
     assert await world.check(PeriodicCheck.PLACEMENT) == ({failing.id: set()} if repairs else {})

@@ -13,6 +13,7 @@ from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.autorecovery.copying.moving import is_well_placed
 from quorumbook.autorecovery.copying.verified_reads import split
+from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import LocalProtocolError, SessionExpiredError
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 from quorumbook.ledger.placement.options import PlacementOptions
@@ -22,6 +23,10 @@ from quorumbook.metadata.memory import memory_tree
 from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.requests import AddRun, BatchRead, ListEntries, Read
 from quorumbook.protocol.status import Status
+
+
+def healer_of(client):
+    return Healer(client_context(client))
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ async def test_s75_a_replacement_gets_the_very_bytes_of_its_write_set_and_nothin
     )  # fmt: skip
     before = await client.ledger_metadata(ledger_id)
     lost = await gone(cluster, client, before.ensemble[1])
-    outcome = await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id])
+    outcome = await healer_of(client).heal(ledger_id, leave=[lost.bookie_id])
     assert outcome.is_healed
     after = await client.ledger_metadata(ledger_id)
     assert [a == b for a, b in zip(before.ensemble, after.ensemble, strict=True)].count(False) == 1
@@ -83,7 +88,7 @@ async def test_s12_every_add_of_a_copy_says_that_it_is_recovery(
     for entry_id in range(2, 30, 3):
         del lacking.ledgers[ledger_id].entries[entry_id]
     lost = await gone(cluster, client, metadata.ensemble[1])
-    outcome = await Healer(client.context).heal(
+    outcome = await healer_of(client).heal(
         ledger_id, leave=[lost.bookie_id], mend=[lacking.bookie_id]
     )
     assert outcome.is_healed
@@ -99,7 +104,7 @@ async def test_s19_a_copy_claims_no_more_confirmed_than_the_writer_did(cluster, 
     source = cluster.by_id(metadata.ensemble[0])
     claimed = source.ledgers[ledger_id].last_add_confirmed
     lost = await gone(cluster, client, metadata.ensemble[1])
-    assert (await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id])).is_healed
+    assert (await healer_of(client).heal(ledger_id, leave=[lost.bookie_id])).is_healed
     new = cluster.by_id((await client.ledger_metadata(ledger_id)).ensemble[1])
     assert new.ledgers[ledger_id].last_add_confirmed <= claimed
 
@@ -135,7 +140,7 @@ async def test_r30_a_bookie_that_does_not_keep_its_copies_takes_nobodys_place(
 
     for bookie in spares:
         bookie.on_request = spoil(bookie)
-    outcome = await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id])
+    outcome = await healer_of(client).heal(ledger_id, leave=[lost.bookie_id])
     assert outcome.is_healed
     after = await client.ledger_metadata(ledger_id)
     assert first[0] not in after.ensemble
@@ -149,7 +154,7 @@ async def test_r30_a_damaged_copy_is_not_copied(cluster, client) -> None:
     cluster.by_id(metadata.ensemble[0]).corrupt |= {4, 30}
     cluster.by_id(metadata.ensemble[2]).corrupt |= {31}
     lost = await gone(cluster, client, metadata.ensemble[1])
-    assert (await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id])).is_healed
+    assert (await healer_of(client).heal(ledger_id, leave=[lost.bookie_id])).is_healed
     new = cluster.by_id((await client.ledger_metadata(ledger_id)).ensemble[1])
     assert new.ledgers[ledger_id].entries == lost.ledgers[ledger_id].entries
 
@@ -167,7 +172,7 @@ async def test_r30_nothing_is_recorded_when_the_ledger_is_not_ours_any_more(
         return asked[-1]
 
     with pytest.raises(SessionExpiredError):
-        await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id], may_go_on=may_go_on)
+        await healer_of(client).heal(ledger_id, leave=[lost.bookie_id], may_go_on=may_go_on)
     assert await client.ledger_metadata(ledger_id) == before
 
 
@@ -179,11 +184,11 @@ async def test_r30_nothing_is_recorded_in_another_session_than_the_locks(cluster
 
     def may_go_on() -> bool:
         # Asked last right before the write, by a process that was paused beyond its lease.
-        tree.end_session(client.store.session_id)
+        tree.end_session(client_store(client).session_id)
         return True
 
     with pytest.raises(SessionExpiredError):
-        await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id], may_go_on=may_go_on)
+        await healer_of(client).heal(ledger_id, leave=[lost.bookie_id], may_go_on=may_go_on)
     assert await client.ledger_metadata(ledger_id) == before
 
 
@@ -191,7 +196,7 @@ async def test_r30_with_several_lost_no_ensemble_ever_has_a_bookie_twice(cluster
     ledger_id = await write(client)
     before = await client.ledger_metadata(ledger_id)
     away = [await gone(cluster, client, bookie_id) for bookie_id in before.ensemble[:2]]
-    outcome = await Healer(client.context).heal(ledger_id, leave=[b.bookie_id for b in away])
+    outcome = await healer_of(client).heal(ledger_id, leave=[b.bookie_id for b in away])
     assert outcome.is_healed
     after = await client.ledger_metadata(ledger_id)
     assert len(set(after.ensemble)) == 3
@@ -204,7 +209,7 @@ async def test_who_is_to_leave_gets_nobody_elses_copies(cluster, client) -> None
     before = await client.ledger_metadata(ledger_id)
     # All but one of the others are to leave as well, and could still be written to.
     others = [b.bookie_id for b in cluster.bookies if b.bookie_id not in before.ensemble]
-    outcome = await Healer(client.context).heal(ledger_id, leave=[before.ensemble[0], *others[:-1]])
+    outcome = await healer_of(client).heal(ledger_id, leave=[before.ensemble[0], *others[:-1]])
     assert outcome.is_healed
     after = await client.ledger_metadata(ledger_id)
     assert after.ensemble == (others[-1], before.ensemble[1])
@@ -214,7 +219,7 @@ async def test_what_can_be_moved_is_moved_and_the_rest_is_named(client, cluster)
     ledger_id = await write(client, ensemble_size=4, write_quorum_size=3, ack_quorum_size=2)
     before = await client.ledger_metadata(ledger_id)
     away = [await gone(cluster, client, bookie_id) for bookie_id in before.ensemble[:2]]
-    outcome = await Healer(client.context).heal(ledger_id, leave=[b.bookie_id for b in away])
+    outcome = await healer_of(client).heal(ledger_id, leave=[b.bookie_id for b in away])
     (problem,) = outcome.problems
     after = await client.ledger_metadata(ledger_id)
     left = {b.bookie_id for b in away} & set(after.ensemble)
@@ -230,9 +235,9 @@ async def test_copies_move_to_where_the_placement_policy_wants_them(cluster, cli
     racks = {b.bookie_id: "/near" for b in cluster.bookies} | {spare: "/far"}
     await RackTable(cluster.store).set(racks)
     async with cluster.connect(placement=PlacementOptions(enforce_racks=True)) as strict:
-        untouched = await Healer(strict.context).heal(ledger_id)
+        untouched = await healer_of(strict).heal(ledger_id)
         assert (await client.ledger_metadata(ledger_id)).ensemble == before
-        outcome = await Healer(strict.context).heal(ledger_id, adhere=True)
+        outcome = await healer_of(strict).heal(ledger_id, adhere=True)
         after = (await client.ledger_metadata(ledger_id)).ensemble
         near = next(b for b in after if racks[b] == "/near")
         other = next(b for b in racks if b not in after)
@@ -248,7 +253,7 @@ async def test_s66_an_empty_closed_ledger_gets_another_ensemble(cluster, client)
     ledger_id = await write(client, [])
     before = await client.ledger_metadata(ledger_id)
     lost = await gone(cluster, client, before.ensemble[0])
-    outcome = await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id])
+    outcome = await healer_of(client).heal(ledger_id, leave=[lost.bookie_id])
     assert (outcome.is_healed, outcome.moved, outcome.copied_entries) == (True, 1, 0)
     assert lost.bookie_id not in (await client.ledger_metadata(ledger_id)).ensemble
 
@@ -273,11 +278,11 @@ async def test_s68_an_entry_beyond_the_known_confirmed_one_blocks_no_older_fragm
     # No bookie knows yet that the last entry of the older fragment is confirmed.
     there = [b for b in cluster.bookies if ledger.id in b.ledgers]
     assert all(bookie.ledgers[ledger.id].last_add_confirmed < last for bookie in there)
-    outcome = await Healer(client.context).heal(ledger.id, leave=[lost.bookie_id])
+    outcome = await healer_of(client).heal(ledger.id, leave=[lost.bookie_id])
     assert outcome.is_healed
     assert not (await client.ledger_metadata(ledger.id)).is_closed
     await ledger.abort()
-    await Healer(client.context).close_ledger(ledger.id)
+    await healer_of(client).close_ledger(ledger.id)
     assert lost.bookie_id not in str((await client.ledger_metadata(ledger.id)).fragments)
     await assert_fully_replicated(client, ledger.id, PAYLOADS)
 
@@ -295,9 +300,7 @@ async def test_s28_a_copy_and_a_writers_ensemble_change_are_both_recorded(cluste
         for bookie in cluster.bookies:
             if bookie.bookie_id not in ledger.metadata.ensemble:
                 bookie.hold_adds()
-        healing = asyncio.create_task(
-            Healer(client.context).heal(ledger.id, leave=[lost.bookie_id])
-        )
+        healing = asyncio.create_task(healer_of(client).heal(ledger.id, leave=[lost.bookie_id]))
         await until(
             lambda: any(
                 isinstance(r, AddRun) and r.is_recovery for b in cluster.bookies for r in b.requests
@@ -315,7 +318,7 @@ async def test_s28_a_copy_and_a_writers_ensemble_change_are_both_recorded(cluste
             bookie.release_adds()
         await until(lambda: len(ledger.metadata.fragments) == 3)
         if not outcome.is_healed:
-            outcome = await Healer(client.context).heal(ledger.id, leave=[lost.bookie_id])
+            outcome = await healer_of(client).heal(ledger.id, leave=[lost.bookie_id])
         assert outcome.is_healed
         await ledger.close()
     fragments = (await client.ledger_metadata(ledger.id)).fragments
@@ -334,7 +337,7 @@ async def test_s74_an_entry_as_large_as_a_frame_allows_is_copied(cluster, client
     assert size > MAX_FRAME_SIZE_BYTES - 1024
     metadata = await client.ledger_metadata(ledger.id)
     lost = await gone(cluster, client, metadata.ensemble[0])
-    outcome = await Healer(client.context).heal(ledger.id, leave=[lost.bookie_id])
+    outcome = await healer_of(client).heal(ledger.id, leave=[lost.bookie_id])
     assert outcome.problems == []
     new = cluster.by_id((await client.ledger_metadata(ledger.id)).ensemble[0])
     assert new.ledgers[ledger.id].entries == lost.ledgers[ledger.id].entries
@@ -355,7 +358,7 @@ async def test_a_bookie_that_is_there_gets_what_it_lacks_and_keeps_its_place(
     lacking.ledgers[ledger_id].entries[damaged] = kept[damaged][:-1] + b"?"
     if not can_list:
         lacking.on_request = lambda r: Status.IO_ERROR if isinstance(r, ListEntries) else None
-    outcome = await Healer(client.context).heal(ledger_id, mend=[lacking.bookie_id])
+    outcome = await healer_of(client).heal(ledger_id, mend=[lacking.bookie_id])
     assert outcome.is_healed
     assert lacking.ledgers[ledger_id].entries == kept
     assert outcome.copied_entries == 1 + 4 + len(list(kept)[30:])
@@ -369,7 +372,7 @@ async def test_an_open_ledger_gets_back_what_is_confirmed_of_it(cluster, client)
     lacking = cluster.members(ledger)[2]
     kept = dict(lacking.ledgers[ledger.id].entries)
     del lacking.ledgers[ledger.id].entries[7]
-    outcome = await Healer(client.context).heal(ledger.id, mend=[lacking.bookie_id])
+    outcome = await healer_of(client).heal(ledger.id, mend=[lacking.bookie_id])
     assert (outcome.is_healed, outcome.copied_entries) == (True, 1)
     assert lacking.ledgers[ledger.id].entries == kept
     await ledger.append(b"the writer was not disturbed")
@@ -377,7 +380,7 @@ async def test_an_open_ledger_gets_back_what_is_confirmed_of_it(cluster, client)
 
 
 async def test_a_deleted_ledger_lacks_nothing(client) -> None:
-    outcome = await Healer(client.context).heal(4711, leave=["127.0.0.1:1"])
+    outcome = await healer_of(client).heal(4711, leave=["127.0.0.1:1"])
     assert outcome.is_gone
     assert outcome.is_healed
 
@@ -396,7 +399,7 @@ async def test_a_bookie_that_sheds_load_gets_the_refused_entries_again(cluster, 
 
     for bookie in cluster.bookies:
         bookie.on_request = shed
-    assert (await Healer(client.context).heal(ledger_id, leave=[lost.bookie_id])).is_healed
+    assert (await healer_of(client).heal(ledger_id, leave=[lost.bookie_id])).is_healed
     assert len(refused) == 3
     await assert_fully_replicated(client, ledger_id, PAYLOADS)
 
@@ -427,12 +430,12 @@ async def test_a_ledger_is_healed_on_bookies_with_its_labels_or_not_at_all(clust
     before = await client.ledger_metadata(ledger_id)
     (spare,) = fast - set(before.ensemble)
     await gone(cluster, client, before.ensemble[0])
-    assert (await Healer(client.context).heal(ledger_id, leave=[before.ensemble[0]])).is_healed
+    assert (await healer_of(client).heal(ledger_id, leave=[before.ensemble[0]])).is_healed
     after = await client.ledger_metadata(ledger_id)
     assert after.ensemble == (spare, *before.ensemble[1:])
     # Five bookies without the label are there, and none with it is left.
     await gone(cluster, client, before.ensemble[1])
-    outcome = await Healer(client.context).heal(ledger_id, leave=[before.ensemble[1]])
+    outcome = await healer_of(client).heal(ledger_id, leave=[before.ensemble[1]])
     (problem,) = outcome.problems
     assert problem == f"no bookie with the labels tier=ssd is left to replace {before.ensemble[1]}"
     assert (await client.ledger_metadata(ledger_id)).ensemble == after.ensemble

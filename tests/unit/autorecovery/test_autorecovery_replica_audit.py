@@ -9,6 +9,7 @@ import pytest
 import quorumbook
 from doubles.mock_bookie import MockCluster
 from quorumbook.autorecovery.audits.replica_audit import audit_range
+from quorumbook.client.context import client_context
 from quorumbook.env import Budget, Env
 from quorumbook.ledger.audit import Severity
 from quorumbook.protocol.digest import DigestType, digester
@@ -38,7 +39,7 @@ class World:
         return writer
 
     async def audit(self, ledger, first=0, last=ENTRIES):
-        context = self.client.context
+        context = client_context(self.client)
         return await audit_range(context, ledger.id, first, last, lambda _: self.budget)
 
     async def found(self, ledger, first=0, last=ENTRIES):

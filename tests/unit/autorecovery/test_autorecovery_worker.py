@@ -12,6 +12,7 @@ from doubles.mock_bookie import mock_cluster, until
 from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.autorecovery.metrics import worker_families
+from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import LedgerClosedError, LedgerFencedError
 from quorumbook.metadata.memory import memory_tree
 from quorumbook.metadata.paths import TreePaths
@@ -74,7 +75,7 @@ async def test_a_marked_ledger_is_healed_and_taken_off_the_queue(cluster, client
 
 
 async def test_a_damaged_mark_keeps_no_worker_from_what_comes(cluster, client, caplog) -> None:
-    store = client.store
+    store = client_store(client)
     queue, quarantine = UnderreplicationQueue(store), Quarantine(store)
     await queue.mark(987, ["b"])
     await store.set(TreePaths(store.ledgers_root).underreplicated(987), b"damaged")
@@ -182,9 +183,9 @@ async def test_s69_a_failure_is_everybodys_and_a_new_mark_ends_the_rest(cluster,
     ledger_id = await write(client)
     lost = (await client.ledger_metadata(ledger_id)).ensemble[0]
     await gone(cluster, client, lost)
-    now_ms = client.context.env.clock.wall_ms()
+    now_ms = client_context(client).env.clock.wall_ms()
     record = Failure(ledger_id, "no bookie", 5, now_ms, now_ms + 3_600_000, (lost,))
-    quarantine = Quarantine(client.store)
+    quarantine = Quarantine(client_store(client))
     await UnderreplicationQueue(cluster.store).mark(ledger_id, [lost])
     await quarantine.write(record)
     async with working(client) as worker:
@@ -199,7 +200,7 @@ async def test_s69_a_failure_is_everybodys_and_a_new_mark_ends_the_rest(cluster,
 
 
 async def test_records_of_ledgers_that_others_healed_go(cluster, client) -> None:
-    quarantine = Quarantine(client.store)
+    quarantine = Quarantine(client_store(client))
     await quarantine.write(Failure(4711, "no bookie", 5, 1, 2))
     async with working(client):
 
@@ -321,7 +322,7 @@ async def test_s71_a_worker_survives_the_end_of_its_session(cluster, client) -> 
         await until(lambda: any(isinstance(r, AddRun) and r.is_recovery
                                 for b in cluster.bookies for r in b.requests))  # fmt: skip
         memory_tree(cluster.metadata_uri.removeprefix("memory://")).end_session(
-            own.store.session_id
+            client_store(own).session_id
         )
         for bookie in cluster.bookies:
             bookie.release_adds()
@@ -362,7 +363,7 @@ async def test_copies_wait_for_the_budget_of_their_process(cluster, client) -> N
     ledger_id = await write(client)
     before = await client.ledger_metadata(ledger_id)
     await gone(cluster, client, before.ensemble[0])
-    budget = client.context.env.background
+    budget = client_context(client).env.background
     budget.rate_bytes = 1
     async with working(client) as worker:
         await worker.queue.mark(ledger_id, [before.ensemble[0]])

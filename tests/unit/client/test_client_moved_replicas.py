@@ -8,6 +8,7 @@ import pytest
 
 from doubles.mock_bookie import PATIENCE_S, MockBookie, MockCluster, mock_cluster, until
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
     MetadataUnavailableError,
@@ -58,7 +59,7 @@ def denies_behind_the_first(request: Request) -> Status | None:
 async def all_have_answered(bk: BookKeeper, *bookies: MockBookie) -> None:
     """Let every bookie in turn answer what it was asked, and be asked because of that."""
     for bookie in 4 * bookies:
-        await bk.context.bookies.fast(bookie.bookie_id).read(0, 0)
+        await client_context(bk).bookies.fast(bookie.bookie_id).read(0, 0)
 
 
 async def payloads_of(reader: LedgerReader) -> list[bytes]:

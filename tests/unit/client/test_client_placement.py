@@ -13,6 +13,7 @@ import quorumbook
 from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster, until
 from quorumbook import PlacementOptions
 from quorumbook.client.cluster.racks import AskedRacks
+from quorumbook.client.context import client_context
 from quorumbook.env import Env
 from quorumbook.errors import ConfigError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ledger.placement import own as own_placement
@@ -115,7 +116,7 @@ async def test_a_ledger_with_a_policy_of_its_own_is_spread_and_mended_by_it() ->
         # Whoever looks after it later has options of another kind, and heeds the ledger's.
         other_options = PlacementOptions(policy="local-bookie", local_bookie=victim.bookie_id)
         async with cluster.connect(placement=other_options) as worker:
-            bookies = worker.context.bookies
+            bookies = client_context(worker).bookies
             abroad = (cluster.bookies[3].bookie_id, cluster.bookies[4].bookie_id)
             judged = [await bookies.adherence(ledger.metadata, e) for e in (tuple(eu)[:2], abroad)]
             assert judged == [Adherence.SOFT, Adherence.FAIL]  # one region is less than could be
@@ -183,7 +184,7 @@ async def test_whoever_replaces_bookies_elsewhere_asks_in_the_same_way() -> None
         names = [b.bookie_id for b in fast]
         await stand(cluster, "/r1", "/r2", "/r1", "/r1", "/r2", "/r2")
         ledger = await bk.create_ledger(bookie_labels=SSD)
-        metadata, bookies = ledger.metadata, bk.context.bookies
+        metadata, bookies = ledger.metadata, client_context(bk).bookies
         assert await bookies.adherence(metadata, metadata.ensemble) is Adherence.STRICT
         assert await bookies.repaired(metadata, metadata.ensemble, ()) is None
         slow = cluster.bookies[0].bookie_id
@@ -360,9 +361,9 @@ async def test_readers_ask_the_nearest_bookies_first_and_slow_ones_last() -> Non
                 return {b.bookie_id for b in cluster.bookies if any(map(b.count, kinds))}
 
             assert await who_is_read() == {here.bookie_id}
-            bk.context.bookies.note_slow_read(here.bookie_id)
+            client_context(bk).bookies.note_slow_read(here.bookie_id)
             assert await who_is_read() == {region.bookie_id}
-            bk.context.bookies.note_slow_read(region.bookie_id)
+            client_context(bk).bookies.note_slow_read(region.bookie_id)
             assert await who_is_read() == {far.bookie_id}
 
 

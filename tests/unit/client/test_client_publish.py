@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, Behaviour, mock_cluster, until
+from quorumbook.client.context import client_context
 from quorumbook.errors import (
     ClientClosedError,
     LedgerClosedError,
@@ -136,9 +137,9 @@ async def test_s38_what_is_being_published_is_not_published_a_second_time() -> N
             bookie.on_request = on_lacs(SILENCE)
         publishing = asyncio.create_task(ledger.flush())
         await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
-        bk.context.lac_turns.enter(ledger._adds._lac)
+        client_context(bk).lac_turns.enter(ledger._adds._lac)
         await ledger.abort()
         with pytest.raises(LedgerClosedError):
             await publishing
-        await until(lambda: not bk.context.tasks)
+        await until(lambda: not client_context(bk).tasks)
         assert all(bookie.count(WriteLAC) == 1 for bookie in cluster.bookies)

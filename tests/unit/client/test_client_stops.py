@@ -10,6 +10,7 @@ import pytest
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.errors import ClientClosedError, ConnectionLostError, LedgerClosedError
 from quorumbook.protocol.requests import BatchRead, ForceLedger, Read, ReadLAC, Request, WriteLAC
 from quorumbook.protocol.status import Status
@@ -34,7 +35,7 @@ async def never(*_: Any, **__: Any) -> Any:
 
 async def changing(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """A change that nothing waits for, and that chooses a bookie for ever."""
-    patch.setattr(bk.context.bookies, "replace", never)
+    patch.setattr(client_context(bk).bookies, "replace", never)
     adds = ledger._adds
     adds._fail_position(adds._positions[0], ConnectionLostError("gone"))
     ledger._state.retry_replacement()
@@ -73,10 +74,10 @@ STATES = [changing, looking, publishing_later, publishing, refused]
 
 async def nothing_goes_on(bk: BookKeeper, ledger: Any, cluster: MockCluster) -> None:
     assert not ledger._adds.keeper._tasks
-    await until(lambda: not bk.context.tasks)
+    await until(lambda: not client_context(bk).tasks)
     timer = ledger._adds._lac._timer
     assert timer is None or timer.cancelled()
-    await until(lambda: not bk.context.ticker.is_running)
+    await until(lambda: not client_context(bk).ticker.is_running)
 
 
 @pytest.mark.parametrize("state", STATES)

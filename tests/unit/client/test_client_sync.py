@@ -31,20 +31,6 @@ from quorumbook.errors import (
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol.requests import AddRun
 
-#: What the twin has no use for: the loop's side of both.
-_ONLY_ASYNC = {
-    "abandon",
-    "append_group",
-    "check_open",
-    "check_size",
-    "context",
-    "publish_confirmed",
-    "start",
-    "store",
-    "stop",
-    "wait_for_room",
-}
-
 
 class World:
     """Mock bookies on a loop of their own, driven from the test's thread."""
@@ -92,7 +78,7 @@ def public(kind: type) -> dict[str, Any]:
     return {
         name: value
         for name in dir(kind)
-        if not name.startswith("_") and name not in _ONLY_ASYNC
+        if not name.startswith("_")
         for value in [inspect.getattr_static(kind, name)]
     }
 

@@ -21,6 +21,7 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
 )
 from quorumbook.streams.retention.retention import Retention
+from quorumbook.streams.stream_context import namespace_store, stream_context
 
 _log = logger("autorecovery.streams")
 _NS = 1_000_000_000
@@ -78,7 +79,7 @@ class StreamRetention:
             del self._known[known]
 
     async def _enforce(self, path: str, name: str, stream: Stream) -> None:
-        retention = self._known.setdefault((path, name), Retention(stream.context))
+        retention = self._known.setdefault((path, name), Retention(stream_context(stream)))
         try:
             report = await retention.enforce()
         except (AccessDeniedError, StreamNotFoundError):
@@ -102,7 +103,7 @@ class StreamRetention:
             _log.warning("the lag of the cursors of stream %s: %s", name, error)
 
     async def _count_orphans(self, path: str, namespace: Namespace) -> None:
-        now_ns = namespace.store.env.clock.now_ns()
+        now_ns = namespace_store(namespace).env.clock.now_ns()
         last_ns = self._orphans_ns.get(path)
         if last_ns is None or now_ns - last_ns >= _ORPHANS_INTERVAL_S * _NS:
             self.found.set_orphans(path, await namespace.orphans())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from quorumbook.autorecovery.copying.healing import Chooser, Healer, Outcome
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context, client_store
 from quorumbook.env.tasks import end
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError, SessionExpiredError
 from quorumbook.ids import BookieId, LedgerId
@@ -63,7 +64,7 @@ async def is_well_placed(
     Where an ensemble breaks the policy already, it may go on doing so.
     """
     metadata = await client.ledger_metadata(ledger_id)
-    judge = client.context.bookies.adherence
+    judge = client_context(client).bookies.adherence
     for fragment in metadata.fragments:
         if source in fragment.ensemble:
             after = tuple(target if b == source else b for b in fragment.ensemble)
@@ -122,15 +123,15 @@ class Mover:
         on_done: Callable[[Share], None] = lambda share: None,
         targets: Mapping[LedgerId, BookieId] | None = None,
     ) -> None:
-        self._context = client.context
-        self._store = client.store
+        self._context = client_context(client)
+        self._store = client_store(client)
         self._leave = leave
         self._options = options
         self._on_done = on_done
         self._targets = targets or {}
-        self._queue = UnderreplicationQueue(client.store, options.name)
-        self._quarantine = Quarantine(client.store)
-        self._healer = Healer(client.context)
+        self._queue = UnderreplicationQueue(client_store(client), options.name)
+        self._quarantine = Quarantine(client_store(client))
+        self._healer = Healer(client_context(client))
         self.moved = Moved()
 
     async def run(self, chosen: Iterable[Share]) -> Moved:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from quorumbook.autorecovery.copying.healing import Healer, Outcome
 from quorumbook.autorecovery.options import WorkerOptions
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context, client_store
 from quorumbook.env import logger, patience
 from quorumbook.env.tasks import end
 from quorumbook.errors import (
@@ -80,14 +81,14 @@ class ReplicationWorker:
     """
 
     def __init__(self, client: BookKeeper, name: str, options: WorkerOptions) -> None:
-        self._context = client.context
-        self._store = client.store
+        self._context = client_context(client)
+        self._store = client_store(client)
         self._options = options
-        self.queue = UnderreplicationQueue(client.store, name)
-        self._switches = RecoverySwitches(client.store)
-        self.quarantine = Quarantine(client.store)
+        self.queue = UnderreplicationQueue(client_store(client), name)
+        self._switches = RecoverySwitches(client_store(client))
+        self.quarantine = Quarantine(client_store(client))
         self.statistics = WorkerStatistics()
-        self._healer = Healer(client.context)
+        self._healer = Healer(client_context(client))
         self._slots = asyncio.Semaphore(options.ledgers_at_a_time)
         self._bell = asyncio.Event()
         #: Ledgers that are left alone, and until when.

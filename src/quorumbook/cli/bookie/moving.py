@@ -18,6 +18,7 @@ import click
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import NOT_NOW
 from quorumbook.cli.progress import progress
+from quorumbook.client.context import client_context, client_store
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
@@ -151,7 +152,7 @@ async def _leave(
 async def _connected(call: Call) -> AsyncIterator[BookKeeper]:
     """Connect a client that keeps to the budget of background work."""
     async with call.connect() as client:
-        budget = client.context.env.background
+        budget = client_context(client).env.background
         budget.rate_bytes = call.settings.integer("background.io_rate_bytes")
         yield client
 
@@ -163,7 +164,7 @@ async def forget(client: BookKeeper, bookies: Sequence[BookieId]) -> list[Bookie
 
     if set(bookies) & await registered(client):
         return []
-    cookies = CookieStore(client.store)
+    cookies = CookieStore(client_store(client))
     removed = []
     for bookie in bookies:
         with contextlib.suppress(NoSuchNodeError):
@@ -179,7 +180,7 @@ async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> Ca
     from quorumbook.errors import QuorumbookError
 
     writable, _ = await client.bookies()
-    address = await http_of(client.store, bookie)
+    address = await http_of(client_store(client), bookie)
     off = f"quorumbook bookie readonly off {bookie}"
 
     def take_back() -> None:
@@ -340,8 +341,10 @@ async def _disks(client: BookKeeper) -> AsyncIterator[tuple[BookieId, BookieDisk
     from quorumbook.protocol.v3 import client as v3
 
     for bookie in sorted((await client.bookies())[0]):
-        response = await client.context.bookies.control(bookie).request(
-            "its disk space", v3.encode_bookie_info
+        response = (
+            await client_context(client)
+            .bookies.control(bookie)
+            .request("its disk space", v3.encode_bookie_info)
         )
         if response.total_disk_bytes:
             yield bookie, BookieDisk(response.total_disk_bytes, response.free_disk_bytes or 0)

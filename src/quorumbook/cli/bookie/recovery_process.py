@@ -13,6 +13,7 @@ import click
 
 from quorumbook.cli.common import Call, ClusterCommand, configure_logging
 from quorumbook.cli.stopping import stop_wanted
+from quorumbook.client.context import client_store
 
 if TYPE_CHECKING:
     from quorumbook.autorecovery.process import AutoRecovery
@@ -53,7 +54,7 @@ async def auto_recovery(
         client = await stack.enter_async_context(
             BookKeeper(call.metadata_uri, options=client_options(settings), env=env)
         )
-        answers = pages.RecoveryPages(client.store)
+        answers = pages.RecoveryPages(client_store(client))
         stack.callback(answers.close)
         running = AutoRecovery(client, options)
         stack.push_async_callback(running.stop)

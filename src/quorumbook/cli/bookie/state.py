@@ -14,6 +14,7 @@ from quorumbook.admin.facts.bookie_http import look
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import REFUSED
 from quorumbook.cli.http_client import address_of, change
+from quorumbook.client.context import client_store
 from quorumbook.errors import MetadataFormatError
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ async def check_is_known(client: BookKeeper, bookie: BookieId) -> None:
     from quorumbook.metadata.bookies.cookies import CookieStore
 
     writable, read_only = await client.bookies()
-    if bookie in writable | read_only or await CookieStore(client.store).read(bookie) is not None:
+    if (
+        bookie in writable | read_only
+        or await CookieStore(client_store(client)).read(bookie) is not None
+    ):
         return
     async for metadata in client.list_ledgers():
         if any(bookie in fragment.ensemble for fragment in metadata.fragments):
@@ -133,7 +137,7 @@ async def _endangered(client: BookKeeper, bookie: BookieId, copies: int) -> Asyn
     from quorumbook.ledger.placement.schedule import can_reach_quorum
     from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
-    queue = UnderreplicationQueue(client.store)
+    queue = UnderreplicationQueue(client_store(client))
     damaged: list[MetadataFormatError] = []
     marks = {mark.ledger_id: mark.replicas async for mark in queue.list(damaged)}
     for error in damaged:

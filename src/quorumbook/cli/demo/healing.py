@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorumbook.cli.progress import progress
+from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Heali
     """
     from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
-    began, queue = time.perf_counter(), UnderreplicationQueue(bk.store)
+    began, queue = time.perf_counter(), UnderreplicationQueue(client_store(bk))
     try:
         while True:
             metadata = await bk.ledger_metadata(ledger_id)
@@ -66,7 +67,7 @@ async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Heali
             if is_healed and await queue.read(ledger_id) is None:
                 seen.healed_s, seen.copied = after_s, seen.lacking
                 return
-            await _count(bk.context, metadata, lost, seen)
+            await _count(client_context(bk), metadata, lost, seen)
             if after_s > _HEALED_WITHIN_S:
                 raise NotHealedError(
                     f"ledger {ledger_id} lacks copies {after_s:.0f} s after bookie {lost} was"
@@ -144,7 +145,10 @@ async def verify_copies(
     total = len(positions) * (metadata.last_entry_id + 1)
     with progress("verifying", total) as advance:
         found = await asyncio.gather(
-            *(_read_position(bk.context, metadata, position, advance) for position in positions)
+            *(
+                _read_position(client_context(bk), metadata, position, advance)
+                for position in positions
+            )
         )
     for position, (_, found_sha256) in zip(positions, found, strict=True):
         if found_sha256 != sha256:

@@ -15,6 +15,7 @@ from quorumbook.cli.stream.options import (
     opened,
     parse_start,
 )
+from quorumbook.streams.stream_context import stream_context
 
 if TYPE_CHECKING:
     from quorumbook.streams import GroupInfo, PartitionedStream
@@ -62,7 +63,7 @@ async def _reset(stream: PartitionedStream, group: str, where: str) -> None:
     await stream.group(group)  # says so if there is none
     for part in stream.partitions:
         cursor = await part.cursor(group, start=start)
-        position = await place(part.context, start)
+        position = await place(stream_context(part), start)
         while True:
             try:
                 await cursor.reset(position)

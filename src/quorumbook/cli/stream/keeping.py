@@ -20,6 +20,7 @@ from quorumbook.cli.stream.options import (
     tell_forgotten,
     whole_or_part,
 )
+from quorumbook.streams.stream_context import stream_context
 
 if TYPE_CHECKING:
     from quorumbook.streams import Cursor, Namespace, Stream
@@ -89,7 +90,7 @@ async def _reset(
         )
     for stream in streams:
         cursor = await stream.cursor(cursor_name, start=start)
-        await cursor.reset(await place(stream.context, start))
+        await cursor.reset(await place(stream_context(stream), start))
 
 
 async def _existing(streams: Sequence[Stream], name: str, cursor_name: str) -> list[Cursor]:

@@ -285,14 +285,14 @@ class LedgerReader(Closing):
 
     async def close(self) -> None:
         """Let go; the ledger itself stays as it is."""
-        self.stop(LedgerClosedError("this reader is closed", ledger_id=self.id))
+        self._stop(LedgerClosedError("this reader is closed", ledger_id=self.id))
         task = self._refreshing
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def stop(self, error: QuorumbookError) -> None:
+    def _stop(self, error: QuorumbookError) -> None:
         """End every iteration with an error; the client calls it when it closes."""
         if self._is_over:
             return
@@ -307,10 +307,10 @@ class LedgerReader(Closing):
         if self._on_over is not None:
             self._on_over(self)
 
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+    def _abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child made by fork: read nothing more; see ``env.forks``."""
         if may_act:
-            self.stop(error)
+            self._stop(error)
         self._error = self._error or error
         self._refreshing = None
 
@@ -320,7 +320,7 @@ class LedgerReader(Closing):
 
     # Inside --------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Begin to watch the metadata: replicas move, ledgers get closed."""
         metadata, version = await self._context.ledgers.read_again(self._metadata, self._watch)
         self._take(metadata, version)

@@ -168,7 +168,7 @@ class LedgerWriter(ClosingQuietly):
             payload = frozen(payload)
         window, size = self._front, len(payload)
         if window.has_waiters or not window.has_room(1, size):
-            self.check_size(payload)  # who waits for its turn must also use it
+            self._check_size(payload)  # who waits for its turn must also use it
             await window.wait()
             while not window.is_over and not window.has_room(1, size):
                 await window.wait()
@@ -187,10 +187,10 @@ class LedgerWriter(ClosingQuietly):
         window = self._front
         if window.entries <= 0 or window.size_bytes < size or window.is_over:
             self._check_unnumbered()
-            self.check_open()
+            self._check_open()
             window.check_room(1, len(payload))
         if size > self._max_payload_bytes:
-            self.check_size(payload)
+            self._check_size(payload)
         window.entries -= 1
         window.size_bytes -= size
         future: asyncio.Future[EntryId] = self._create_future()
@@ -239,9 +239,9 @@ class LedgerWriter(ClosingQuietly):
                 f"ledger {self._id} gives the ids itself: create it with explicit_entry_ids",
                 ledger_id=self._id,
             )
-        self.check_open()
+        self._check_open()
         payload = frozen(payload)
-        self.check_size(payload)
+        self._check_size(payload)
         return self._chosen.append(entry_id, payload)
 
     def _append_row(self, row: list[Append]) -> None:
@@ -282,19 +282,19 @@ class LedgerWriter(ClosingQuietly):
             next_id = self.last_add_pushed + 1
             future.set_result(range(next_id, next_id))
             return future
-        self.append_group(Group(kept, None, future))
+        self._append_group(Group(kept, None, future))
         return future
 
-    def append_group(self, group: Group) -> None:
+    def _append_group(self, group: Group) -> None:
         """Append what was put together elsewhere (the blocking twin does)."""
         payloads = group.payloads
         self._check_unnumbered()
-        self.check_open()
+        self._check_open()
         size = sum(map(len, payloads))
         self._window.check_room(group.count, size)
         if max(map(len, payloads)) + ENTRY_OVERHEAD_BYTES > self._max_payload_bytes:
             for payload in payloads:
-                self.check_size(payload)
+                self._check_size(payload)
         self._window.entries -= group.count
         self._window.size_bytes -= size + group.count * ENTRY_OVERHEAD_BYTES
         self._gather_singles()
@@ -306,15 +306,11 @@ class LedgerWriter(ClosingQuietly):
             self._is_flush_scheduled = True
             self._context.send_turns.call(self._flush)
 
-    async def wait_for_room(self) -> None:
-        """Wait until entries were confirmed, or the writer is over."""
-        await self._window.wait()
-
     async def drain(self) -> None:
         """Wait until the window has room again for what it refused last."""
-        self.check_open()
+        self._check_open()
         await self._window.drained()
-        self.check_open()
+        self._check_open()
 
     async def confirmed(self, entry_id: EntryId | None = None) -> None:
         """Wait until an entry, and all before it, are safe.
@@ -352,10 +348,6 @@ class LedgerWriter(ClosingQuietly):
         await self._adds.publish()
         # An entry that was sent meanwhile carries the number; it tells nobody before it arrived.
         await self._adds.confirmed(self._state.last_add_pushed)
-
-    async def publish_confirmed(self) -> None:
-        """Wait until tailing readers can see what is confirmed by now, whatever is pending."""
-        await self._adds.publish()
 
     async def force(self) -> EntryId:
         """Have everything appended so far synced by all bookies of the ensemble.
@@ -408,22 +400,22 @@ class LedgerWriter(ClosingQuietly):
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
         self._check_owner()
         self._is_closing = self._is_aborted = True
-        self.stop(LedgerClosedError("the writer was aborted", ledger_id=self._id))
+        self._stop(LedgerClosedError("the writer was aborted", ledger_id=self._id))
         if self._closing is not None:
             await asyncio.wait([self._closing])
         await self._adds.keeper.stop()
 
-    def stop(self, error: QuorumbookError) -> None:
+    def _stop(self, error: QuorumbookError) -> None:
         """Fail what is pending; the client calls it when it closes."""
         self._state.abort(error)
         self._adds.act()
         self._detach()
 
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+    def _abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child made by fork: take nothing more; see ``env.forks``."""
         self._forked = error
         if may_act:
-            self.stop(error)
+            self._stop(error)
         self._state.error = self._state.error or error
         self._window.is_over = self._front.is_over = True
 
@@ -503,7 +495,7 @@ class LedgerWriter(ClosingQuietly):
         for group in groups:
             group.fail(error)
 
-    def check_size(self, payload: bytes) -> None:
+    def _check_size(self, payload: bytes) -> None:
         """Raise LocalProtocolError if a payload fits into no frame."""
         if len(payload) > self._max_payload_bytes:
             raise LocalProtocolError(
@@ -518,7 +510,7 @@ class LedgerWriter(ClosingQuietly):
                 f"entries of ledger {self._id} need an id: use append_at", ledger_id=self._id
             )
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Raise what ended the writer, if it is ended."""
         self._check_error()
         if self._is_closing:
@@ -531,6 +523,32 @@ class LedgerWriter(ClosingQuietly):
     def _check_error(self) -> None:
         if self._state.error is not None:
             raise again(self._state.error)
+
+
+def append_group(writer: LedgerWriter, group: Group) -> None:
+    """Append what was put together elsewhere, as the blocking twin and streams do."""
+    writer._append_group(group)  # noqa: SLF001 - of this module
+
+
+def check_append(writer: LedgerWriter, payload: bytes = b"") -> None:
+    """Raise what stands against an append: what ended the writer, or a payload too large."""
+    writer._check_open()  # noqa: SLF001 - of this module
+    writer._check_size(payload)  # noqa: SLF001 - of this module
+
+
+async def wait_for_room(writer: LedgerWriter) -> None:
+    """Wait until entries were confirmed, or the writer is over."""
+    await writer._window.wait()  # noqa: SLF001 - of this module
+
+
+async def publish_confirmed(writer: LedgerWriter) -> None:
+    """Wait until tailing readers can see what is confirmed by now, whatever is pending."""
+    await writer._adds.publish()  # noqa: SLF001 - of this module
+
+
+def stop_writer(writer: LedgerWriter, error: QuorumbookError) -> None:
+    """Fail what is pending, and leave the ledger open."""
+    writer._stop(error)  # noqa: SLF001 - of this module
 
 
 def frozen(payload: object) -> bytes:

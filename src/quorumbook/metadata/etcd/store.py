@@ -89,7 +89,7 @@ class EtcdStore:
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._forked: LocalProtocolError | None = None
-        watch(self)
+        watch(self, EtcdStore.abandon)
         self._client = EtcdClient(address.endpoints, credentials(address.tls, env), address.login)
         self._session = EtcdSession(on_over=self._tell_expired)
         self._calls = EtcdCalls(self._client, env, self._session, patience_s=_PATIENCE_S)

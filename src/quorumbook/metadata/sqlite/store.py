@@ -46,7 +46,7 @@ class SqliteStore:
         self._on_expired = Callbacks()
         self._is_closed = False
         self._forked: LocalProtocolError | None = None
-        watch(self)
+        watch(self, SqliteStore.abandon)
         self._thread = SqliteThread(
             path,
             env,

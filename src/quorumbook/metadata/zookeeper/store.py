@@ -98,7 +98,7 @@ class ZooKeeperStore:
         self._on_expired = Callbacks()
         self._is_closed = False
         self._forked: LocalProtocolError | None = None
-        watch(self)
+        watch(self, ZooKeeperStore.abandon)
         #: Ephemeral nodes whose creation was found out about after its answer was lost.
         self._found: set[tuple[str, int]] = set()
         self._session = ZooKeeperSession(

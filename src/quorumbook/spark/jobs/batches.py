@@ -21,6 +21,7 @@ from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams import Namespace, SequenceId, Split
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError, TransactionLostError
 from quorumbook.streams.reading.snapshot import take_snapshot
+from quorumbook.streams.stream_context import stream_context
 
 #: What one task reads, about.
 _SPLIT_BYTES = 64 * 1024 * 1024
@@ -175,7 +176,7 @@ async def birth_of(namespace: Namespace, name: str) -> int:
     Raises:
         StreamNotFoundError: there is none.
     """
-    nodes = namespace.stream(name).context.nodes
+    nodes = stream_context(namespace.stream(name)).nodes
     node = await nodes.store.exists(nodes.paths.segments)
     if node is None:
         raise nodes.not_found()
@@ -185,7 +186,7 @@ async def birth_of(namespace: Namespace, name: str) -> int:
 async def _due_of(
     namespace: Namespace, name: str, reached: Reached | None, remedy: str | None
 ) -> Due:
-    context = namespace.stream(name).context
+    context = stream_context(namespace.stream(name))
     birth = await birth_of(namespace, name)
     if reached is not None and reached.birth != birth:
         if remedy is not None:

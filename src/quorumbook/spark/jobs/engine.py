@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from quorumbook import __version__
+from quorumbook.client.context import client_context
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values, Work
@@ -176,7 +177,7 @@ def run_share(
             f"the driver works on cluster {instance_id}, but on this executor the metadata URI "
             f"leads to cluster {cluster.instance_id}"
         )
-    pace = Pace(cluster.client.context.env, rate_bytes)
+    pace = Pace(client_context(cluster.client).env, rate_bytes)
     rows: list[tuple[str, str | None, str | None]] = []
 
     async def do(arguments: Mapping[str, Any]) -> Values:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError
 from quorumbook.streams import Namespace
+from quorumbook.streams.stream_context import stream_context
 
 _PREFIX = "stream:"
 
@@ -56,5 +57,5 @@ async def chosen_streams(namespace: Namespace, names: Sequence[str]) -> Sequence
     if not names:
         return [name async for name in namespace.streams()]
     # Says so if there is none.
-    await of_each(lambda name: namespace.stream(name).context.nodes.max_txid(), names)
+    await of_each(lambda name: stream_context(namespace.stream(name)).nodes.max_txid(), names)
     return names

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from quorumbook.client.context import client_store
 from quorumbook.errors import (
     MetadataFateUnknownError,
     MetadataVersionConflict,
@@ -28,7 +29,7 @@ class TableTurns:
     def __init__(self, cluster: Cluster, location: str) -> None:
         """Take the table's path or URI."""
         self._cluster = cluster
-        self._store = cluster.client.store
+        self._store = client_store(cluster.client)
         place = re.sub("^s3a://", "s3://", bare(location).rstrip("/"))
         name = hashlib.sha256(place.encode()).hexdigest()[:32]
         self._path = f"{self._store.ledgers_root}-tables/{name}"

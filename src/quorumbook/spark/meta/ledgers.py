@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from typing import Any, TypeAlias
 
 from quorumbook.autorecovery.copying.verified_reads import listed_entries
+from quorumbook.client.context import client_context
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
@@ -127,7 +128,7 @@ async def _listed(
 ) -> Row:
     row: Row = {"ledger_id": ledger_id, "bookie_id": bookie_id, "expected_entries": expected}
     try:
-        runs = await listed_entries(cluster.client.context, ledger_id, bookie_id)
+        runs = await listed_entries(client_context(cluster.client), ledger_id, bookie_id)
     except QuorumbookError as error:
         return row | {"error": str(error)}
     if runs is None:

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quorumbook.client.context import client_context, client_store
 from quorumbook.env import logger
 from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
@@ -46,6 +47,7 @@ from quorumbook.spark.pool import Cluster
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import NamespaceNotBoundError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.transactions.application import Place
 from quorumbook.streams.transactions.nodes import TransactionNodes, list_applications
@@ -134,7 +136,7 @@ async def _states(cluster: Cluster) -> dict[str, str]:
 
 
 async def _cluster_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
-    store = cluster.client.store
+    store = client_store(cluster.client)
     writable, read_only = await cluster.client.bookies()
     count = 0
     async for _id in cluster.client.list_ledger_ids():
@@ -150,7 +152,7 @@ async def _cluster_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row,
 
 
 async def _bookie_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
-    store = cluster.client.store
+    store = client_store(cluster.client)
     states = await _states(cluster)
     cookies = set(await CookieStore(store).list())
     racks = await RackTable(store).read()
@@ -175,7 +177,7 @@ async def _bookie_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, 
 
 
 async def _space(cluster: Cluster, bookie_id: str) -> Row:
-    control = cluster.client.context.bookies.control(bookie_id)
+    control = client_context(cluster.client).bookies.control(bookie_id)
     try:
         answer = await control.request("free space", v3.encode_bookie_info)
     except QuorumbookError:
@@ -184,7 +186,7 @@ async def _space(cluster: Cluster, bookie_id: str) -> Row:
 
 
 async def _under_replicated_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
-    queue = UnderreplicationQueue(cluster.client.store)
+    queue = UnderreplicationQueue(client_store(cluster.client))
     try:
         damaged: list[MetadataFormatError] = []
         async for mark in queue.list(damaged):
@@ -232,7 +234,7 @@ async def _segment_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row,
         return
     async for name in namespace.streams():
         stream = namespace.stream(name)
-        tier = TierNodes(stream.context.nodes)
+        tier = TierNodes(stream_context(stream).nodes)
         in_files = set(await tier.numbers())
         for segment in await stream.segments():
             metadata = segment.metadata

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 from quorumbook.autorecovery.copying.verified_reads import read_verified
+from quorumbook.client.context import client_context, client_store
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
@@ -69,7 +70,7 @@ async def check_replica(cluster: Cluster, wanted: str) -> None:
     if not wanted or wanted.isdecimal():
         return
     writable, read_only = await cluster.client.bookies()
-    known = {*await CookieStore(cluster.client.store).list(), *writable, *read_only}
+    known = {*await CookieStore(client_store(cluster.client)).list(), *writable, *read_only}
     if wanted not in known:
         raise ConfigError(
             f"replica: there is no bookie {wanted}; there are {', '.join(sorted(known))}"
@@ -80,7 +81,7 @@ class _Copies:
     """The chosen copies of one ledger."""
 
     def __init__(self, cluster: Cluster, options: ReadOptions, reader: LedgerReader) -> None:
-        self._context = cluster.client.context
+        self._context = client_context(cluster.client)
         self._options = options
         self._metadata: LedgerMetadata = reader.metadata
         how = opening(options.connection)

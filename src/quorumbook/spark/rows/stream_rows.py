@@ -29,7 +29,7 @@ from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.chunks import Chunks
 from quorumbook.streams.reading.segment_reader import SegmentReader, open_segment
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, stream_context
 
 _ENVELOPED, _BARE = 5, 3
 #: What Kafka's source says of a time that the broker did not set.
@@ -98,7 +98,7 @@ async def gather(
             first_txid=0,
             version=_ENVELOPED if piece.is_enveloped else _BARE,
         )
-        context = namespace.stream(piece.name).context
+        context = stream_context(namespace.stream(piece.name))
         opened = await open_segment(context, segment, piece.segment_sequence_id)
         if opened is None and options.fails_on_data_loss:
             raise DataLossError(
@@ -113,7 +113,7 @@ async def gather(
             if reader is None:
                 continue
             try:
-                context = namespace.stream(piece.name).context
+                context = stream_context(namespace.stream(piece.name))
                 whole = _whole_records(context, _of_piece(piece, reader, options))
                 async with contextlib.aclosing(whole) as batches:
                     async for batch in batches:

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+from quorumbook.client.context import client_store
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
@@ -27,7 +28,7 @@ from quorumbook.streams.partitions.partitioning import bare_name, partition_name
 from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.reading.segment_reader import open_segment
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.tier.nodes import ledger_of
 from quorumbook.streams.tier.reader import PartsReader
 
@@ -58,7 +59,7 @@ class StreamViews:
         """Take the selection."""
         self._namespace = namespace
         self._selection = options.selection
-        self._clock = cluster.client.store.env.clock
+        self._clock = client_store(cluster.client).env.clock
         self._known: dict[str, _Known] = {}
         self.open_ledgers = OpenLedgers(cluster, options.connection, self._open_files)
         #: By stream: the end that was looked at, and where an unfinished record begins before it.
@@ -119,7 +120,7 @@ class StreamViews:
         """Return what parts of a stream share."""
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = _Known(self._namespace.stream(name).context)
+            known = self._known[name] = _Known(stream_context(self._namespace.stream(name)))
         return known.context
 
     def look_again(self, name: str) -> None:

@@ -12,6 +12,7 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.env import logger
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.compaction import Compaction
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Place
 
 _log = logger("spark")
@@ -45,7 +46,7 @@ async def merge_where_many(place: Place, streams: Iterable[str]) -> None:
 
 async def _merge(place: Place, name: str) -> None:
     assert place.namespace is not None
-    context = place.namespace.stream(name).context
+    context = stream_context(place.namespace.stream(name))
     if await context.nodes.segment_count() <= MANY_SEGMENTS:
         return
     path = context.nodes.paths.stream

@@ -9,6 +9,7 @@ from quorumbook.spark.request.offsets import Offset
 from quorumbook.streams import Cursor, Position
 from quorumbook.streams.cursors.cursor import read_cursor
 from quorumbook.streams.errors import CursorConflictError, StreamNotFoundError
+from quorumbook.streams.stream_context import stream_context
 
 _ATTEMPTS = 8
 
@@ -25,7 +26,7 @@ class QueryCursors:
     async def position(self, stream: str) -> Position | None:
         """Return where the cursor of a stream is; None if there is none."""
         namespace = await self._cluster.opened_namespace()
-        found = await read_cursor(namespace.stream(stream).context, self.name)
+        found = await read_cursor(stream_context(namespace.stream(stream)), self.name)
         return None if found is None else found.position
 
     async def move(self, places: Mapping[str, Offset]) -> None:

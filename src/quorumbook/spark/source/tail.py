@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quorumbook.client.context import client_store
 from quorumbook.env import logger
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
@@ -152,7 +153,7 @@ class _Planner:
         self._options = options
         self._is_ledgers = options.selection.kind is Source.LEDGER
         self.cursors = QueryCursors(cluster, options.cursor)
-        self._clock = cluster.client.store.env.clock
+        self._clock = client_store(cluster.client).env.clock
         self._last_batch_ns = self._clock.now_ns()
         #: Where a run that reads what there is ends.
         self._target: Mapping[str, Offset] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_store
 from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
 from quorumbook.errors import MetadataVersionConflict, NodeExistsError, NoSuchNodeError
@@ -31,8 +32,8 @@ async def connect_as_bound(
         )
         return (
             client,
-            client.store,
-            await read_binding(client.store, parsed.path),
+            client_store(client),
+            await read_binding(client_store(client), parsed.path),
         )
     # Locks of streams are in this session, registrations and ledgers in the client's.
     store = await open_store(parsed.metadata_uri, env, session_timeout_s=options.session_timeout_s)

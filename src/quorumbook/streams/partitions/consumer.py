@@ -34,6 +34,7 @@ from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
 from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.stream import Stream
+from quorumbook.streams.stream_context import stream_context
 
 _log = logger("streams.consumer")
 _RETRY_FIRST_S = 0.1
@@ -134,10 +135,9 @@ class Consumer(Closing):
 
     # Life ----------------------------------------------------------------------------------
 
-    async def open(self) -> Consumer:
-        """Join the group; ``PartitionedStream.consumer`` does it."""
+    async def _open(self) -> Consumer:
         self._partitions = await self._find_partitions(None)
-        self._partitions[0].context.check_writable()
+        stream_context(self._partitions[0]).check_writable()
         await self._nodes.prepare()
         self._remove_callback = self._nodes.store.on_session_expired(self._on_session_expired)
         await self._join()
@@ -429,7 +429,7 @@ class Consumer(Closing):
         await asyncio.gather(*map(self._open_share, closed))
 
     async def _join(self) -> None:
-        context = self._partitions[0].context
+        context = stream_context(self._partitions[0])
         self._member = f"{context.client_id}-{context.store.env.random.getrandbits(32):08x}"
         await self._nodes.join(self._member)
         self._must_join = False
@@ -448,13 +448,13 @@ class Consumer(Closing):
         if number not in self._claims:
             return  # the session ended meanwhile
         await cursor.take(self._member)
-        first = await resume_position(stream.context, cursor)
+        first = await resume_position(stream_context(stream), cursor)
         await _told(options.on_assigned, number)
         if number not in self._claims:
             return
-        reader = StreamReader(stream.context, first, self._reader_options)
+        reader = StreamReader(stream_context(stream), first, self._reader_options)
         progress = Progress(cursor, options.auto_commit_s, self._ring, self._catch_up)
-        again = Redeliveries(stream.context, cursor, self._letters)
+        again = Redeliveries(stream_context(stream), cursor, self._letters)
         self._shares[number] = share = _Share(cursor, reader, progress, again)
         self._merged.add(number, share.source.read_batches())
         self._merged.add(~number, again.read_batches(), ahead_bytes=0)
@@ -506,3 +506,8 @@ class Consumer(Closing):
 
     def __repr__(self) -> str:
         return f"<Consumer {self._member} of group {self._group}, {sorted(self._shares)}>"
+
+
+async def join_group(consumer: Consumer) -> Consumer:
+    """Make a consumer a member; ``PartitionedStream.consumer`` does it."""
+    return await consumer._open()  # noqa: SLF001 - of this module

@@ -23,6 +23,7 @@ from quorumbook.streams.errors import (
 )
 from quorumbook.streams.namespace import Namespace
 from quorumbook.streams.stream import Stream
+from quorumbook.streams.stream_context import stream_context
 
 _VERSION = 1
 _HASH = "crc32"
@@ -38,7 +39,7 @@ async def partition_count(namespace: Namespace, name: str) -> int | None:
 async def check_stream_exists(namespace: Namespace, name: str) -> None:
     """Raise StreamNotFoundError unless there is such a stream, with partitions or without."""
     if not await _exists(namespace.stream(name)):
-        await namespace.stream(name).context.nodes.read_state()
+        await stream_context(namespace.stream(name)).nodes.read_state()
 
 
 async def partitioned_names(namespace: Namespace) -> list[str]:
@@ -55,11 +56,11 @@ async def partitioned_among(namespace: Namespace, names: Iterable[str]) -> list[
 
 def node_of(plain: Stream) -> str:
     """Return the path of the node."""
-    return f"{plain.context.nodes.paths.stream}/{_NODE_NAME}"
+    return f"{stream_context(plain).nodes.paths.stream}/{_NODE_NAME}"
 
 
 async def _exists(plain: Stream) -> bool:
-    return await plain.context.store.exists(node_of(plain)) is not None
+    return await stream_context(plain).store.exists(node_of(plain)) is not None
 
 
 def encoded(partition_count: int) -> bytes:
@@ -72,7 +73,7 @@ async def read_partition_count(plain: Stream, watch: Watch | None = None) -> tup
     """Return how many partitions there are, and the revision of the node that says so."""
     path = node_of(plain)
     try:
-        node = await plain.context.store.get(path, watch)
+        node = await stream_context(plain).store.get(path, watch)
     except NoSuchNodeError as error:
         raise StreamNotFoundError(
             f"there is no partitioned stream {plain.name}; "

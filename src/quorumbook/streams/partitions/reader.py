@@ -33,19 +33,16 @@ class PartitionedReader(Closing):
     Iterate over it for records, or call ``read`` for a chunk; one after the other.
     """
 
-    def __init__(self) -> None:
-        """Begin without any; ``add`` adds one."""
-        self._readers: dict[int, StreamReader] = {}
+    def __init__(self, readers: dict[int, StreamReader]) -> None:
+        """Take the partitions' readers, opened."""
+        self._readers = readers
         self._merged = MergedBatches()
+        for number, reader in readers.items():
+            self._merged.add(number, reader.read_batches())
         #: What is being handed out.
         self._current: tuple[int, RecordBatch] | None = None
         self._handed_out = 0
         self._records: Iterator[PartitionRecord] = iter(())
-
-    def add(self, number: int, reader: StreamReader) -> None:
-        """Read one partition more; ``PartitionedStream.reader`` does it."""
-        self._readers[number] = reader
-        self._merged.add(number, reader.read_batches())
 
     async def close(self) -> None:
         """Let go of everything."""

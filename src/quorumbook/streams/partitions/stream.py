@@ -32,7 +32,7 @@ from quorumbook.streams.errors import (
 )
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import Namespace
-from quorumbook.streams.partitions.consumer import Consumer
+from quorumbook.streams.partitions.consumer import Consumer, join_group
 from quorumbook.streams.partitions.group_nodes import GroupNodes, delete_group_nodes, group_names
 from quorumbook.streams.partitions.options import (
     ConsumerOptions,
@@ -45,9 +45,11 @@ from quorumbook.streams.partitions.reader import PartitionedReader
 from quorumbook.streams.partitions.redelivery import DeadLetters
 from quorumbook.streams.partitions.writer import PartitionedWriter
 from quorumbook.streams.reading.options import check_plain
+from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.seek import Start, Time, end_position
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
 from quorumbook.streams.stream import Stream
+from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.writer import StreamWriter
 
@@ -103,7 +105,7 @@ class PartitionedStream:
         if not 0 < partitions <= MAX_PARTITIONS:
             raise ConfigError(f"a stream has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
         plain = namespace.stream(name)
-        context = plain.context
+        context = stream_context(plain)
         context.check_writable()
         if await context.nodes.exists():
             raise StreamExistsError(f"stream {plain.name} exists already, without partitions")
@@ -153,7 +155,7 @@ class PartitionedStream:
             ConfigError: there are more already, or it would be too many.
         """
         plain = self.namespace.stream(self.name)
-        plain.context.check_writable()
+        stream_context(plain).check_writable()
         while True:
             count, revision = await read_partition_count(plain)
             if not count <= partitions <= MAX_PARTITIONS:
@@ -169,7 +171,7 @@ class PartitionedStream:
 
             with contextlib.suppress(MetadataVersionConflict):  # somebody else let it grow
                 operations = [Set(self.node, data, *revision)]
-                await plain.context.nodes.change(operations, was_set, "adding partitions")
+                await stream_context(plain).nodes.change(operations, was_set, "adding partitions")
                 self._take(partitions)
                 return
 
@@ -199,7 +201,7 @@ class PartitionedStream:
             left += await self.namespace.delete_stream(
                 part.name, missing_ok=True, forget_files=forget_files
             )
-        context = self.namespace.stream(self.name).context
+        context = stream_context(self.namespace.stream(self.name))
         await delete_tree(context.store, self.node)
         with contextlib.suppress(NoSuchNodeError):
             await context.store.delete(context.nodes.paths.stream, ANY_VERSION)
@@ -294,7 +296,7 @@ class PartitionedStream:
         each = {name: options[name] for name in options.keys() - {"partitions", "end"}}
 
         async def open_reader() -> PartitionedReader:
-            opened = PartitionedReader()
+            opened: dict[int, StreamReader] = {}
             try:
                 for number in numbers:
                     begin: Start = "earliest"
@@ -303,12 +305,11 @@ class PartitionedStream:
                     elif number in start:
                         begin = start[number]
                     stop = None if end is None else end.get(number)
-                    reader = await self.partitions[number].reader(begin, end=stop, **each)
-                    opened.add(number, reader)
+                    opened[number] = await self.partitions[number].reader(begin, end=stop, **each)
             except BaseException:
-                await opened.close()
+                await asyncio.gather(*(reader.close() for reader in opened.values()))
                 raise
-            return opened
+            return PartitionedReader(opened)
 
         return Opening(open_reader)
 
@@ -339,7 +340,7 @@ class PartitionedStream:
                 stream = self.namespace.stream(own.dead_letter)
             letters = DeadLetters(group, own.max_deliveries, stream)
             nodes = self._group_nodes(group)
-            return await Consumer(self._find, nodes, own, letters).open()
+            return await join_group(Consumer(self._find, nodes, own, letters))
 
         return Opening(join)
 
@@ -359,7 +360,7 @@ class PartitionedStream:
             state, _, live = await nodes.look()
         except NoSuchNodeError as error:
             raise StreamNotFoundError(f"stream {self.name} has no group {name}") from error
-        found = await asyncio.gather(*(read_cursor(part.context, name) for part in self.partitions))
+        found = await asyncio.gather(*(read_cursor(each, name) for each in self._contexts()))
         return GroupInfo(
             name=name,
             generation=state.generation,
@@ -390,16 +391,19 @@ class PartitionedStream:
         )
         return self._partitions
 
+    def _contexts(self) -> list[StreamContext]:
+        return [stream_context(part) for part in self.partitions]
+
     def _group_nodes(self, group: str) -> GroupNodes:
         return GroupNodes(self._store, self.node, group)
 
     @property
     def _store(self) -> MetadataStore:
-        return self.partitions[0].context.store
+        return stream_context(self.partitions[0]).store
 
     async def end(self) -> StreamCut:
         """Return where each partition ends now, as far as readers see it."""
-        ends = await asyncio.gather(*(end_position(part.context) for part in self.partitions))
+        ends = await asyncio.gather(*(end_position(each) for each in self._contexts()))
         return StreamCut(enumerate(ends))
 
     async def truncate(

@@ -36,7 +36,7 @@ from quorumbook.metadata.store import MetadataStore
 from quorumbook.streams.errors import StreamNotFoundError, WriterBusyError
 from quorumbook.streams.format.names import ORPHANS_NAME
 from quorumbook.streams.metadata.namespace_nodes import NamespaceIdentity
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, namespace_store, stream_context
 
 #: What a ledger carries that a stream's writer made; where there is more, others have something
 #: to do with it as well.
@@ -73,17 +73,13 @@ class _Mark(NamedTuple):
 class InNamespace(Protocol):
     """A stream."""
 
-    @property
-    def context(self) -> StreamContext:
-        """Where its nodes lie."""
+    _context: StreamContext
 
 
 class StreamsOfNamespace(Protocol):
     """What is looked at in a namespace."""
 
-    @property
-    def store(self) -> MetadataStore:
-        """Its metadata store."""
+    _store: MetadataStore
 
     @property
     def path(self) -> str:
@@ -107,7 +103,7 @@ class OrphanFinder:
         """Take the namespace's."""
         self._namespace = namespace
         self._identity = identity
-        self._store = namespace.store
+        self._store = namespace_store(namespace)
         self._root = f"{namespace.path}/{ORPHANS_NAME}"
 
     async def run(self, *, delete: bool, grace_s: float) -> list[Orphan]:
@@ -162,7 +158,7 @@ class OrphanFinder:
         return found
 
     async def _allocation(self, stream: str) -> tuple[int, int] | None:
-        path = self._namespace.stream(stream).context.nodes.paths.allocation
+        path = stream_context(self._namespace.stream(stream)).nodes.paths.allocation
         node = await self._store.exists(path)
         return None if node is None else (node.creation_id, node.version)
 
@@ -170,7 +166,7 @@ class OrphanFinder:
         """See to it that whoever made a ledger before it was marked cannot name it any more."""
         if await self._allocation(stream) != mark.allocation or mark.allocation is None:
             return True
-        context = self._namespace.stream(stream).context
+        context = stream_context(self._namespace.stream(stream))
         lock, path = context.lock(), context.nodes.paths.allocation
         try:
             await lock.acquire()
@@ -191,7 +187,7 @@ class OrphanFinder:
             names = [name async for name in self._namespace.streams()]
             named: set[LedgerId] = set()
             for name in names:
-                nodes = self._namespace.stream(name).context.nodes
+                nodes = stream_context(self._namespace.stream(name)).nodes
                 with contextlib.suppress(StreamNotFoundError):
                     named.update(segment.ledger_id for segment in await nodes.segments())
                     allocated = (await nodes.read_state()).allocated

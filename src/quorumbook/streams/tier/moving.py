@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from quorumbook.client.context import Context
+from quorumbook.client.context import Context, client_context
 from quorumbook.env import Env, logger
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import (
@@ -249,7 +249,7 @@ async def _restored_ledger(
     with contextlib.suppress(NoSuchLedgerInMetadataError):
         return await ledgers.read(old.ledger_id)
     shape = Shape(old.ensemble_size, old.write_quorum_size, old.ack_quorum_size)
-    bookies = segment.context.client.context.bookies
+    bookies = client_context(segment.context.client).bookies
     ensemble = await bookies.new_ensemble(shape, old.custom_metadata)
     new = replace(
         old,
@@ -264,7 +264,7 @@ async def _restored_ledger(
 
 async def _fill(segment: SegmentInTier, manifest: Manifest, current: LedgerMetadata) -> None:
     """Write every entry to its write set, and read each copy back."""
-    context = segment.context.client.context
+    context = client_context(segment.context.client)
     key = master_key(current.password or b"")
     async for first, bodies in _bodies(segment.env, manifest):
         await segment.pace(sum(map(len, bodies)) * current.write_quorum_size)

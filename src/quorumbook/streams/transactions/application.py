@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_store
 from quorumbook.env import logger
 from quorumbook.errors import MetadataVersionConflict, NodeNotEmptyError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.store import MetadataStore, Node
 from quorumbook.streams.errors import TransactionLostError, WriterBusyError
 from quorumbook.streams.namespace import Namespace
+from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.streams.transactions.appended_rows import AppendedRows
 from quorumbook.streams.transactions.attempt import Attempt, AttemptResult, DraftOptions
 from quorumbook.streams.transactions.commit import (
@@ -56,7 +58,9 @@ class Place:
     @property
     def store(self) -> MetadataStore:
         """The store that has the application's nodes: that of the streams."""
-        return self.client.store if self.namespace is None else self.namespace.store
+        if self.namespace is None:
+            return client_store(self.client)
+        return namespace_store(self.namespace)
 
     @property
     def path(self) -> str:
@@ -219,7 +223,8 @@ class Application:
         if not by_stream:
             return []
         assert namespace is not None
-        return [(namespace.stream(name).context, by_stream[name]) for name in sorted(by_stream)]
+        streams = {name: stream_context(namespace.stream(name)) for name in sorted(by_stream)}
+        return [(context, by_stream[name]) for name, context in streams.items()]
 
     async def _write_manifest(
         self, batch: int, rows: Sequence[Draft], options: DraftOptions

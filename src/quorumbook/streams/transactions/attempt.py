@@ -28,7 +28,7 @@ from quorumbook.streams.format.names import TRANSACTION_COMPONENT
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.metadata.policy import StreamPolicy, known
 from quorumbook.streams.namespace import Namespace
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.transactions.drafts import (
     DraftWriter,
     LedgerDraft,
@@ -223,7 +223,7 @@ class Attempt:
     async def _read_rules(self, name: str) -> tuple[StreamRules, StreamPolicy]:
         if self._namespace is None:
             raise TransactionError(f"stream {name} is in no namespace: say which (namespace)")
-        context = self._namespace.stream(name).context
+        context = stream_context(self._namespace.stream(name))
         context.check_writable()
         if (await context.access()).denies_write:
             raise AccessDeniedError(f"nobody may write stream {name}")

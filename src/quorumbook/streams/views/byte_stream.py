@@ -17,6 +17,7 @@ from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.seek import TxId, find_txid
 from quorumbook.streams.reading.segment_reader import open_segment
 from quorumbook.streams.stream import Stream
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.writing.writer import StreamWriter
 
 #: What is written at once is cut into records of so many bytes.
@@ -53,7 +54,7 @@ class ByteStream:
 
     async def size(self) -> int:
         """Return the offset behind the last byte that readers can see."""
-        context = self._stream.context
+        context = stream_context(self._stream)
         for segment in reversed(await context.nodes.segments()):
             opened = await open_segment(context, segment, -1)
             if opened is None:
@@ -79,7 +80,7 @@ class ByteStream:
         Returns:
             The offset of the first byte that is left.
         """
-        await self._stream.truncate(await find_txid(self._stream.context, before + 1))
+        await self._stream.truncate(await find_txid(stream_context(self._stream), before + 1))
         async with self._stream.reader(tail=False) as reader:
             async for record in reader:
                 return record.txid - len(record.payload)

@@ -22,6 +22,7 @@ from quorumbook.streams.errors import DataLossError, PositionTruncatedError, Rec
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading.batches import Record
 from quorumbook.streams.stream import Stream
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.views.following import Follower
 from quorumbook.streams.views.state_snapshots import Snapshot, SnapshotStore
 from quorumbook.streams.writing.appended import Appended
@@ -94,7 +95,7 @@ class StateMachine(Closing, Generic[S]):
         self._stream = stream
         self._snapshot_every = snapshot_every
         self._truncates = truncates
-        self._snapshots = SnapshotStore(stream.context, name)
+        self._snapshots = SnapshotStore(stream_context(stream), name)
         self._follower = Follower(stream, self._apply, on_truncated=self._restore_newer)
         self._follower.go_on_from(None, 0)
         self._snapshot_sequence_id = 0

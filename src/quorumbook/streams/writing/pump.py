@@ -95,7 +95,7 @@ class Pump:
         self._tickets = itertools.count()
         #: What a child made by fork is told.
         self._forked: LocalProtocolError | None = None
-        watch(self)
+        watch(self, Pump.abandon)
 
     @property
     def pending_records(self) -> int:

@@ -10,7 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from quorumbook.client.writing.pending import Group, Watcher
-from quorumbook.client.writing.writer import LedgerWriter
+from quorumbook.client.writing.writer import (
+    LedgerWriter,
+    append_group,
+    publish_confirmed,
+    stop_writer,
+)
 from quorumbook.env import Complaint, logger
 from quorumbook.errors import (
     LedgerError,
@@ -96,7 +101,7 @@ class SegmentWriter:
         """Send entries together; the watcher learns when they are safe."""
         assert self._ledger is not None
         payloads = [entry.data for entry in entries]
-        self._ledger.append_group(Group(payloads, None, None, watcher))
+        append_group(self._ledger, Group(payloads, None, None, watcher))
 
     def is_full(self, state: PackState) -> bool:
         """Whether the segment is to be followed by the next; the next ledger is made ahead."""
@@ -126,7 +131,7 @@ class SegmentWriter:
     async def publish_confirmed(self) -> None:
         """Have readers see what is confirmed by now, whatever else is pending."""
         if self._ledger is not None:
-            await self._ledger.publish_confirmed()
+            await publish_confirmed(self._ledger)
 
     # Changing segments ---------------------------------------------------------------------
 
@@ -373,7 +378,7 @@ class SegmentWriter:
     def stop(self, error: QuorumbookError) -> None:
         """Fail what is on its way."""
         if self._ledger is not None:
-            self._ledger.stop(error)
+            stop_writer(self._ledger, error)
 
     async def let_go(self) -> None:
         """Give back what was made ahead; a segment that is open is left to the next writer."""

@@ -68,7 +68,7 @@ class StreamWriter(ClosingQuietly):
     """
 
     def __init__(self, context: StreamContext, options: WriterOptions, lock: StreamLock) -> None:
-        """Prepare; ``open`` does the rest."""
+        """Prepare; ``open_writer`` does the rest."""
         self._context = context
         self._options = options
         self._lock = lock
@@ -84,8 +84,7 @@ class StreamWriter(ClosingQuietly):
 
     # Life ----------------------------------------------------------------------------------
 
-    async def open(self) -> StreamWriter:
-        """Take lock and stream; ``Stream.writer`` does it."""
+    async def _open(self) -> StreamWriter:
         context, takeover = self._context, self._options.takeover
         context.check_writable()
         access = await context.access()
@@ -561,3 +560,8 @@ class StreamWriter(ClosingQuietly):
 
     def __repr__(self) -> str:
         return f"<StreamWriter {self._context.name}, next {self._pump.state.next_sequence_id}>"
+
+
+async def open_writer(context: StreamContext, options: WriterOptions) -> StreamWriter:
+    """Take the lock of a stream and the stream itself; ``Stream.writer`` does it."""
+    return await StreamWriter(context, options, context.lock())._open()  # noqa: SLF001 - of here

@@ -24,7 +24,7 @@ from quorumbook.streams import Namespace, Position
 from quorumbook.streams.errors import StreamNotFoundError, TransactionLostError
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.tier.nodes import ledger_of
 from quorumbook.streams.transactions import Application, Identity, Place
 from quorumbook.streams.transactions.origin import origin_of
@@ -79,7 +79,7 @@ async def look(namespace: Namespace, options: KeyOptions) -> Due:
     application = f"compact-keys {names}"
     if target_birth:
         await _check_target(namespace, options.target, application)
-    context = namespace.stream(options.source).context
+    context = stream_context(namespace.stream(options.source))
     segments = await context.nodes.segments()
     completed = [segment for segment in segments if not segment.is_in_progress]
     end = size = 0
@@ -97,7 +97,7 @@ async def look(namespace: Namespace, options: KeyOptions) -> Due:
 
 async def _check_target(namespace: Namespace, name: str, application: str) -> None:
     """Raise ConfigError if somebody else has records there."""
-    context = namespace.stream(name).context
+    context = stream_context(namespace.stream(name))
     for segment in without_truncated(await context.nodes.segments()):
         if await _batch_in(context, segment, application) is None:
             raise ConfigError(
@@ -146,7 +146,7 @@ async def drop_older(namespace: Namespace, name: str, due: Due) -> None:
 
     A job that is killed before this is given again, finds its batch committed, and does this.
     """
-    context = namespace.stream(name).context
+    context = stream_context(namespace.stream(name))
     last = -1
     for segment in without_truncated(await context.nodes.segments()):
         batch = await _batch_in(context, segment, due.application)

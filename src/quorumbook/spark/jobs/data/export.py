@@ -20,6 +20,7 @@ import pyarrow.parquet
 
 from quorumbook.autorecovery.audits.copies import closed_fragments
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
@@ -82,7 +83,7 @@ async def plan_streams(
     Raises:
         ConfigError: files cannot be put where they should.
     """
-    await in_worker(namespace.client.store.env, lambda: check_place(options.out))
+    await in_worker(client_store(namespace.client).env, lambda: check_place(options.out))
     units = []
     for name in await chosen_streams(namespace, streams):
         snapshot = await namespace.stream(name).snapshot()
@@ -101,7 +102,7 @@ async def plan_ledgers(
     Raises:
         ConfigError: files cannot be put where they should.
     """
-    await in_worker(client.store.env, lambda: check_place(options.out))
+    await in_worker(client_store(client).env, lambda: check_place(options.out))
     units = []
     async for metadata in client.list_ledgers():
         if not any(first <= metadata.ledger_id <= last for first, last in ranges):
@@ -141,7 +142,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     else:
         stem = f"ledger-{arguments['ledger_id']}-{arguments['from']:012d}"
         schema, rows = LEDGER_SCHEMA, _entries(cluster, pace, arguments)
-    worker = FileWorker(cluster.client.context.env)
+    worker = FileWorker(client_context(cluster.client).env)
     count = size = 0
     path = below(arguments["out"], f"{stem}.{arguments['format']}")
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
+from quorumbook.client.context import client_context
 from quorumbook.errors import ConfigError
 from quorumbook.spark.jobs.batches import Due, check_dense, what_is_due
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
@@ -182,7 +183,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     stem = f"{safe_name(stream)}-{split.segment:018d}-{split.first_entry:012d}"
     path = below(arguments["out"], f"{stem}.parquet")
     rows = Rows(arguments["decode"])
-    worker = FileWorker(cluster.client.context.env)
+    worker = FileWorker(client_context(cluster.client).env)
     writer = await _begun(worker, path, rows.schema)
     first = behind = -1
     count = size = 0

@@ -43,7 +43,7 @@ from quorumbook.streams.errors import (
 from quorumbook.streams.format.names import COPY_KEY
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.segment_reader import open_segment
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.transactions import (
     Application,
     AttemptResult,
@@ -270,7 +270,7 @@ async def copy_state(source: Cluster, target: Namespace, stream: str) -> CopySta
 
 
 async def _next_number(namespace: Namespace, stream: str) -> int:
-    context = namespace.stream(stream).context
+    context = stream_context(namespace.stream(stream))
     highest = (await context.nodes.read_state()).max_segment
     segments = await context.nodes.segments(for_writer=True)
     known = max((segment.number for segment in segments), default=0)
@@ -311,12 +311,12 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
         "segment": split.segment, "first": split.first_entry, "last": split.last_entry,
     }  # fmt: skip
     ledger = await attempt.make_segment_ledger(
-        namespace.stream(stream).context,
+        stream_context(namespace.stream(stream)),
         {COPY_KEY: json.dumps(note, separators=(",", ":")).encode()},
     )
     copier = _Copier(split, arguments["places"])
     try:
-        await _copy(source.stream(stream).context, pace, copier, ledger)
+        await _copy(stream_context(source.stream(stream)), pace, copier, ledger)
         await ledger.close()
     except BaseException:
         with contextlib.suppress(Exception):

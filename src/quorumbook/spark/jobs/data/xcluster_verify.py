@@ -22,6 +22,7 @@ from quorumbook.spark.pool import Cluster, connected
 from quorumbook.streams import Namespace, Record, SequenceId, Split
 from quorumbook.streams.errors import PositionTruncatedError, StreamNotFoundError
 from quorumbook.streams.segments import start_sequence_ids
+from quorumbook.streams.stream_context import stream_context
 
 _SPLIT_BYTES = 64 * 1024 * 1024
 #: So many findings of a unit are told one by one.
@@ -99,7 +100,7 @@ async def _copied(copies: Namespace, stream: str, sequence_id: int) -> AsyncGene
 async def _end_of(copies: Namespace, arguments: Values) -> Values:
     found = _Found(arguments["stream"])
     try:
-        nodes = copies.stream(arguments["stream"]).context.nodes
+        nodes = stream_context(copies.stream(arguments["stream"])).nodes
         segments = await nodes.segments(for_writer=True)
         last = segments[-1:]
         end = sum(chain(start_sequence_ids(last), (each.record_count for each in last)))

@@ -15,6 +15,7 @@ from typing import Any
 from quorumbook.autorecovery.audits.copies import closed_fragments
 from quorumbook.autorecovery.audits.replica_audit import audit_range
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.audit import CopyFinding, Severity
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -91,7 +92,7 @@ def units_of(metadata: LedgerMetadata, bookie: BookieId = "") -> list[Unit]:
 async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     """Audit one range."""
     audited = await audit_range(
-        cluster.client.context,
+        client_context(cluster.client),
         arguments["ledger_id"],
         arguments["first"],
         arguments["last"],

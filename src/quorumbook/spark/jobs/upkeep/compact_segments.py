@@ -15,6 +15,7 @@ from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Place
 
 
@@ -49,7 +50,7 @@ async def plan(
 def _compaction(
     namespace: Namespace, name: str, keep_s: float, pace: Pace | None = None
 ) -> Compaction:
-    context = namespace.stream(name).context
+    context = stream_context(namespace.stream(name))
     place = Place(namespace.client, namespace)
     if pace is None:
         return Compaction(place, context, keep_s=keep_s)

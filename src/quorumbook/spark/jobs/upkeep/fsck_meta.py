@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from quorumbook.client.context import client_store
 from quorumbook.errors import (
     MetadataFormatError,
     NoSuchLedgerInMetadataError,
@@ -38,7 +39,7 @@ from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import kept_ledgers
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
 from quorumbook.streams.format.segment_text import Truncation
-from quorumbook.streams.stream_context import StreamContext
+from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.tier.manifest import Manifest
 from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.transactions import Place
@@ -81,13 +82,13 @@ def _row(kind: str, subject: object, detail: str = "", *, fixed: bool = False) -
 
 async def _cluster(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
     client = cluster.client
-    cookies = set(await CookieStore(client.store).list())
+    cookies = set(await CookieStore(client_store(client)).list())
     writable, read_only = await client.bookies()
     found = [
         _row("no_cookie", bookie_id, "registered, and without a cookie")
         for bookie_id in sorted((writable | read_only) - cookies)
     ]
-    queue = UnderreplicationQueue(client.store, "fsck-meta")
+    queue = UnderreplicationQueue(client_store(client), "fsck-meta")
     try:
         damaged: list[MetadataFormatError] = []
         marked = [mark.ledger_id async for mark in queue.list(damaged)]
@@ -113,7 +114,7 @@ async def _unmark(queue: UnderreplicationQueue, ledger_id: int) -> bool:
 async def _stream(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
     namespace = await cluster.opened_namespace()
     name = arguments["stream"]
-    context = namespace.stream(name).context
+    context = stream_context(namespace.stream(name))
     tier = TierNodes(context.nodes)
     try:
         segments = await context.nodes.segments()
@@ -173,8 +174,8 @@ async def _foreign_files(context: StreamContext, number: int) -> list[dict[str, 
 
 
 async def _ledgers(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
-    cookies = set(await CookieStore(cluster.client.store).list())
-    now_ms = cluster.client.store.env.clock.wall_ms()
+    cookies = set(await CookieStore(client_store(cluster.client)).list())
+    now_ms = client_store(cluster.client).env.clock.wall_ms()
     references: dict[str, set[int] | None] = {}
     found = []
     async for ledger_id, metadata in ledgers_of(cluster.client, arguments["ids"]):
@@ -226,7 +227,7 @@ async def _referenced(cluster: Cluster, stream: str) -> set[int] | None:
     None: there is no such stream.
     """
     namespace = await cluster.opened_namespace()
-    nodes = namespace.stream(stream).context.nodes
+    nodes = stream_context(namespace.stream(stream)).nodes
     if not await nodes.exists():
         return None
     named = await kept_ledgers(Place(cluster.client, namespace))

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from quorumbook.autorecovery.copying.balance import Move
 from quorumbook.autorecovery.copying.moving import MoveOptions, Mover, Share, shares
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import BookieId
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
@@ -70,7 +71,7 @@ async def move(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     share = Share(**{**found, "bookies": tuple(arguments["share"]["bookies"])})  # type: ignore[arg-type]
     client = cluster.client
     # Copies are read and written in the background budget; it is this task's alone.
-    client.context.env.background.rate_bytes = pace.rate_bytes
+    client_context(client).env.background.rate_bytes = pace.rate_bytes
     target = arguments.get("target")
     mover = Mover(
         client,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_store
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
@@ -23,6 +24,7 @@ from quorumbook.streams.errors import (
     UnsupportedFormatError,
 )
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier import copying, moving
 from quorumbook.streams.tier.manifest import Manifest, TierState
 from quorumbook.streams.tier.nodes import TierNodes
@@ -52,12 +54,12 @@ async def plan_offload(
     Raises:
         ConfigError: files cannot be put there.
     """
-    env = namespace.client.store.env
+    env = client_store(namespace.client).env
     await in_worker(env, lambda: check_place(to))
     now_ms = env.clock.wall_ms()
     units = []
     for name in await chosen_streams(namespace, streams):
-        context = namespace.stream(name).context
+        context = stream_context(namespace.stream(name))
         nodes = TierNodes(context.nodes)
         for segment in await context.nodes.segments():
             if not _is_settled(segment) or now_ms - segment.completed_at_ms < older_than_s * 1000:
@@ -122,7 +124,7 @@ async def _with_files(
 ) -> list[Unit]:
     units = []
     for name in await chosen_streams(namespace, streams):
-        nodes = TierNodes(namespace.stream(name).context.nodes)
+        nodes = TierNodes(stream_context(namespace.stream(name)).nodes)
         numbers = [n for n in await nodes.numbers() if not segments or n in segments]
         for number, stored in zip(numbers, await of_each(nodes.read, numbers), strict=True):
             if stored is not None and stored.manifest.is_readable:
@@ -136,7 +138,7 @@ async def _with_files(
 
 async def _segment(cluster: Cluster, pace: Pace, arguments: Values) -> moving.SegmentInTier:
     namespace = await cluster.opened_namespace()
-    context = namespace.stream(arguments["stream"]).context
+    context = stream_context(namespace.stream(arguments["stream"]))
     number = arguments["segment"]
     for segment in await context.nodes.segments(first=number):
         if segment.number == number:
