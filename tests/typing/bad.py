@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import quorumbook
 import quorumbook.sync
+import quorumbook.sync.streams
 from quorumbook import BookKeeper
 from quorumbook.streams import Namespace, PartitionedStream, Stream
 
@@ -16,7 +17,8 @@ async def ledgers(bk: BookKeeper) -> None:
     await bk.create_ledger(lac_delay_ms=3)  # refused
     await bk.create_ledger(connect_timeout_s=3)  # refused
     await bk.open_ledger(0, recovery=True)  # refused
-    async with bk.open_ledger(0, digest="CRC32C") as reader:  # refused
+    bk.open_ledger(0, digest="CRC32C")  # refused
+    async with bk.open_ledger(0) as reader:
         await reader.read_entry("0")  # refused
 
 
@@ -41,3 +43,12 @@ async def partitions(orders: PartitionedStream) -> None:
 def blocking(bk: quorumbook.sync.BookKeeper) -> None:
     quorumbook.sync.connect("memory://bad", add_timout_s=1)  # refused
     bk.create_ledger(ensemble=3)  # refused
+    bk.open_ledger(0, recovery=True)  # refused
+    bk.ledger_metadata("0")  # refused
+    bk.create_ledger().append("text")  # refused
+
+
+def blocking_streams(stream: quorumbook.sync.streams.Stream) -> None:
+    stream.writer(linger_ms=5)  # refused
+    stream.writer().append(b"x", expected=1)  # refused
+    stream.cursor(start="earliest")  # refused

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import assert_type
 
 import quorumbook
 import quorumbook.sync
-from quorumbook import BookKeeper, LedgerReader, LedgerWriter
+import quorumbook.sync.streams
+from quorumbook import BookKeeper, LedgerMetadata, LedgerReader, LedgerWriter
 from quorumbook.streams import (
+    Appended,
+    AppendedBatch,
     Consumer,
     CursorReader,
     Namespace,
     PartitionedReader,
     PartitionedStream,
     PartitionedWriter,
+    Position,
     ReportingReader,
     StreamReader,
     StreamWriter,
@@ -64,3 +69,23 @@ async def partitions(orders: PartitionedStream) -> None:
 def blocking() -> None:
     with quorumbook.sync.connect("memory://good", add_timeout_s=1.5) as bk:
         bk.create_ledger(ack_quorum_size=1, max_pending_bytes=1000)
+        with bk.create_ledger(password=b"p") as writer:
+            assert_type(writer, quorumbook.sync.LedgerWriter)
+            assert_type(writer.append_batch([b"a"]), range)
+        assert_type(bk.open_ledger(7, recover=False), quorumbook.sync.LedgerReader)
+        assert_type(bk.ledger_metadata(7), LedgerMetadata)
+        assert_type(bk.metadata_uri, str)
+        assert_type(next(bk.list_ledger_ids()), int)
+
+
+def blocking_streams(namespace: quorumbook.sync.streams.Namespace) -> None:
+    stream = namespace.stream("s")
+    assert_type(stream, quorumbook.sync.streams.Stream)
+    with stream.writer(producer="p") as writer:
+        assert_type(writer.append(b"x", key=b"k"), Appended)
+        assert_type(writer.append_nowait(b"x"), Future[Appended])
+        assert_type(writer.append_batch([b"x"], atomic="set"), AppendedBatch)
+    with stream.reader(tail=False) as reader:
+        assert_type(reader, quorumbook.sync.streams.StreamReader)
+    assert_type(stream.cursors(), list[quorumbook.sync.streams.Cursor])
+    assert_type(stream.cursor("c").position, Position)

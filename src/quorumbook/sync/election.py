@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from quorumbook.metadata import election as aio
+from quorumbook.sync.declared import blocking, held
 from quorumbook.sync.loop import Owned
 
 
@@ -31,28 +32,15 @@ class Election(Owned):
     ) -> None:
         self.resign()
 
-    @property
-    def candidate(self) -> str:
-        """By which name this candidate stands."""
-        return self._aio.candidate
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this candidate leads, as far as this process knows."""
-        return self._aio.is_leader
-
-    def wait_to_lead(self) -> None:
-        """Wait until this candidate leads."""
-        self.run(self._aio.wait_to_lead)
-
-    def wait_to_lose(self) -> None:
-        """Wait until this candidate does not lead, as far as this process knows."""
-        self.run(self._aio.wait_to_lose)
-
-    def leader(self) -> str | None:
-        """Return who leads now, None if nobody stands."""
-        return self.run(self._aio.leader)
-
-    def resign(self) -> None:
-        """Stop leading, withdraw the vote, and stand no more."""
-        self.run(self._aio.resign)
+    candidate = held(aio.Election, lambda it: it.candidate)
+    """By which name this candidate stands."""
+    is_leader = held(aio.Election, lambda it: it.is_leader)
+    """Whether this candidate leads, as far as this process knows."""
+    wait_to_lead = blocking(aio.Election.wait_to_lead)
+    """Wait until this candidate leads."""
+    wait_to_lose = blocking(aio.Election.wait_to_lose)
+    """Wait until this candidate does not lead, as far as this process knows."""
+    leader = blocking(aio.Election.leader)
+    """Return who leads now, None if nobody stands."""
+    resign = blocking(aio.Election.resign)
+    """Stop leading, withdraw the vote, and stand no more."""

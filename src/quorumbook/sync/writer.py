@@ -8,14 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from quorumbook.client.options import ClientOptions
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, check_fits
 from quorumbook.client.writing import writer as aio
 from quorumbook.client.writing.pending import Group
 from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
-from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
-from quorumbook.ledger.metadata import LedgerMetadata
+from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId
+from quorumbook.sync.declared import blocking, held
 from quorumbook.sync.futures import AppendBatchFuture, AppendFuture, Batch
 from quorumbook.sync.loop import ClosingQuietly
 
@@ -47,45 +46,30 @@ class LedgerWriter(ClosingQuietly):
 
     # What it knows
 
-    @property
-    def id(self) -> LedgerId:
-        """The ledger's id."""
-        return self._aio.id
-
-    @property
-    def options(self) -> ClientOptions:
-        """The options of this writer."""
-        return self._aio.options
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as this writer last wrote it."""
-        return self._aio.metadata
+    id = held(aio.LedgerWriter, lambda it: it.id)
+    """The ledger's id."""
+    options = held(aio.LedgerWriter, lambda it: it.options)
+    """The options of this writer."""
+    metadata = held(aio.LedgerWriter, lambda it: it.metadata)
+    """The ledger's metadata as this writer last wrote it."""
 
     @property
     def last_add_pushed(self) -> EntryId:
         """The id of the newest entry appended so far, confirmed or not."""
         return self.run(self._last_add_pushed)
 
-    @property
-    def last_add_confirmed(self) -> EntryId:
-        """The newest entry that is safe, with all before it; -1 if there is none."""
-        return self._aio.last_add_confirmed
-
-    @property
-    def length(self) -> int:
-        """How many payload bytes are confirmed."""
-        return self._aio.length
+    last_add_confirmed = held(aio.LedgerWriter, lambda it: it.last_add_confirmed)
+    """The newest entry that is safe, with all before it; -1 if there is none."""
+    length = held(aio.LedgerWriter, lambda it: it.length)
+    """How many payload bytes are confirmed."""
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing can be appended any more: closed, aborted or failed."""
         return self._is_closing or self._aio.is_closed
 
-    @property
-    def is_degraded(self) -> bool:
-        """Whether writing goes on with fewer bookies than wanted."""
-        return self._aio.is_degraded
+    is_degraded = held(aio.LedgerWriter, lambda it: it.is_degraded)
+    """Whether writing goes on with fewer bookies than wanted."""
 
     @property
     def pending_entries(self) -> int:
@@ -192,13 +176,8 @@ class LedgerWriter(ClosingQuietly):
             self.loop_thread.loop.call_soon_threadsafe(self._take)
         return AppendBatchFuture(batch, first, len(frozen))
 
-    def append_at(self, entry_id: EntryId, payload: bytes) -> EntryId:
-        """Append an entry under an id; see ``quorumbook.LedgerWriter``.
-
-        It returns when all entries below it are safe too, so append those before or on other
-        threads, or use ``append_at_nowait``.
-        """
-        return self.run(lambda: self._aio.append_at(entry_id, payload))
+    append_at = blocking(aio.LedgerWriter.append_at)
+    """Append an entry under an id."""
 
     def append_at_nowait(self, entry_id: EntryId, payload: bytes) -> AppendFuture:
         """Append an entry under an id and return a future of it."""

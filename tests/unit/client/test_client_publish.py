@@ -8,6 +8,7 @@ import pytest
 
 from doubles.mock_bookie import PATIENCE_S, SILENCE, Behaviour, mock_cluster, until
 from quorumbook.client.context import client_context
+from quorumbook.client.writing.writer import publish_confirmed
 from quorumbook.errors import (
     ClientClosedError,
     LedgerClosedError,
@@ -107,7 +108,7 @@ async def test_s38_publishing_says_so_when_the_writer_ends_before_bookies_were_t
                 bookie.on_request = on_lacs(behaviour)
             publishing = [asyncio.create_task(ledger.flush())]
             if way != "fence":  # there an entry that is on its way counts as telling
-                publishing.append(asyncio.create_task(ledger.publish_confirmed()))
+                publishing.append(asyncio.create_task(publish_confirmed(ledger)))
             await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
             if way == "abort":
                 await ledger.abort()

@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 from quorumbook.streams.views import byte_stream as aio
+from quorumbook.sync.declared import blocking
 from quorumbook.sync.loop import Owned
 from quorumbook.sync.streams.stream import Stream, unwrapped
 
@@ -30,13 +31,10 @@ class ByteStream(Owned):
         """Read bytes: ``with bytes.reader() as file``; see the asyncio twin."""
         return ByteReader(self, self._aio.reader(offset, tail=tail))
 
-    def size(self) -> int:
-        """Return the offset behind the last byte that readers can see."""
-        return self.run(self._aio.size)
-
-    def truncate(self, before: int) -> int:
-        """Cut bytes off at the beginning; see the asyncio twin."""
-        return self.run(lambda: self._aio.truncate(before))
+    size = blocking(aio.ByteStream.size)
+    """Return the offset behind the last byte that readers can see."""
+    truncate = blocking(aio.ByteStream.truncate)
+    """Cut bytes off at the beginning."""
 
 
 class ByteWriter(io.RawIOBase):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 from quorumbook.streams.partitions import consumer as aio
-from quorumbook.streams.partitions.reader import PartitionRecord
+from quorumbook.sync.declared import blocking, held
 from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.cursor import Cursor
 
@@ -21,25 +21,14 @@ class Consumer(Closing):
         #: What was fetched on the loop thread: an interrupt of who waits for it loses nothing.
         self._found: list[aio.Delivery] = []
 
-    @property
-    def group(self) -> str:
-        """The group's name, which its cursors have too."""
-        return self._aio.group
-
-    @property
-    def member(self) -> str:
-        """By which name this member is known in the group."""
-        return self._aio.member
-
-    @property
-    def generation(self) -> int:
-        """The generation of the group that this member knows of."""
-        return self._aio.generation
-
-    @property
-    def assignment(self) -> frozenset[int]:
-        """The partitions whose records it hands out now."""
-        return self._aio.assignment
+    group = held(aio.Consumer, lambda it: it.group)
+    """The group's name, which its cursors have too."""
+    member = held(aio.Consumer, lambda it: it.member)
+    """By which name this member is known in the group."""
+    generation = held(aio.Consumer, lambda it: it.generation)
+    """The generation of the group that this member knows of."""
+    assignment = held(aio.Consumer, lambda it: it.assignment)
+    """The partitions whose records it hands out now."""
 
     def __iter__(self) -> Iterator[aio.Delivery]:
         return self
@@ -57,25 +46,19 @@ class Consumer(Closing):
     async def _find(self, max_records: int, wait_s: float | None) -> None:
         self._found = await self._aio.read(max_records, wait_s=wait_s)
 
-    def commit(self, record: PartitionRecord, *, state: bytes | None = None) -> None:
-        """Store that a record and all before it in its partition are done."""
-        self.run(lambda: self._aio.commit(record, state=state))
-
-    def nack(self, *records: PartitionRecord, delay_s: float = 0) -> None:
-        """Refuse records that are in hand: they are handed out again."""
-        self.run(lambda: self._aio.nack(*records, delay_s=delay_s))
-
-    def ack(self, *records: PartitionRecord) -> None:
-        """Store that single records are done, in any order."""
-        self.run(lambda: self._aio.ack(*records))
+    commit = blocking(aio.Consumer.commit)
+    """Store that a record and all before it in its partition are done."""
+    nack = blocking(aio.Consumer.nack)
+    """Refuse records that are in hand: they are handed out again."""
+    ack = blocking(aio.Consumer.ack)
+    """Store that single records are done, in any order."""
 
     def cursor(self, partition: int) -> Cursor:
         """Return the group's cursor in a partition that this member has."""
         return Cursor(self._aio.cursor(partition))
 
-    def close(self, *, is_done: bool = False) -> None:
-        """Leave the group, and let the others have the partitions."""
-        self.run(lambda: self._aio.close(is_done=is_done))
+    close = blocking(aio.Consumer.close)
+    """Leave the group, and let the others have the partitions."""
 
     def _end_block(self, error: BaseException | None) -> None:
         self.close(is_done=error is None)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from quorumbook.streams.cursors import cursor as aio
-from quorumbook.streams.cursors.acks import Acks
-from quorumbook.streams.cursors.lag import Lag
-from quorumbook.streams.format.position import Position
-from quorumbook.streams.reading.batches import Record
+from quorumbook.sync.declared import blocking, held
 from quorumbook.sync.loop import Owned
 
 
@@ -23,94 +20,46 @@ class Cursor(Owned):
         super().__init__()
         self._aio = cursor
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._aio.name
-
-    @property
-    def position(self) -> Position:
-        """Where to go on reading: ``stream.reader(cursor.position)``."""
-        return self._aio.position
-
-    @property
-    def state(self) -> bytes | None:
-        """What was stored with the position; None if nothing was, or another side moved it."""
-        return self._aio.state
-
-    @property
-    def holds_retention(self) -> bool:
-        """Whether retention keeps what it has not passed."""
-        return self._aio.holds_retention
-
-    @property
-    def is_overrun(self) -> bool:
-        """Whether a hard limit of retention deleted records that it had not passed."""
-        return self._aio.is_overrun
-
-    def refresh(self) -> None:
-        """Read it again, after a CursorConflictError say."""
-        self.run(self._aio.refresh)
-
-    @property
-    def acks(self) -> Acks | None:
-        """What was acknowledged one by one; None if nothing was from its position on."""
-        return self._aio.acks
-
-    @property
-    def owner(self) -> str:
-        """Which member of a group moves it; empty if none does."""
-        return self._aio.owner
-
-    def commit(self, last_processed: Position | Record, *, state: bytes | None = None) -> None:
-        """Store how far the application is; see ``quorumbook.streams.Cursor``."""
-        self.run(lambda: self._aio.commit(last_processed, state=state))
-
-    def commit_place(
-        self, position: Position, sequence_id: int, state: bytes | None = None
-    ) -> None:
-        """Do what ``commit`` does; a sequence id below 0 is not known."""
-        self.run(lambda: self._aio.commit_place(position, sequence_id, state))
-
-    def ack(self, *records: Position | Record) -> None:
-        """Store that single records are done, in any order; see ``quorumbook.streams.Cursor``."""
-        self.run(lambda: self._aio.ack(*records))
-
-    def ack_gone(self, first: int, last: int, end: Position) -> None:
-        """Count as done what no reader gets: truncated records, chunks of a larger one."""
-        self.run(lambda: self._aio.ack_gone(first, last, end))
-
-    def nack(self, *records: Position | Record) -> None:
-        """Take acknowledgements back: who reads by the cursor next gets those records again."""
-        self.run(lambda: self._aio.nack(*records))
-
-    def refuse(self, *records: Position | Record, delay_s: float = 0) -> None:
-        """Have a group's members hand out records again, and count that they were in vain."""
-        self.run(lambda: self._aio.refuse(*records, delay_s=delay_s))
-
-    def take(self, owner: str) -> None:
-        """Shut others out: who read the cursor before gets CursorConflictError from now on."""
-        self.run(lambda: self._aio.take(owner))
-
-    def reset(self, position: Position, *, state: bytes | None = None) -> None:
-        """Have reading go on at a position, back or forth."""
-        self.run(lambda: self._aio.reset(position, state=state))
-
-    def hold_retention(self, *, holds: bool) -> None:
-        """Have retention keep what the cursor has not passed, or not."""
-        self.run(lambda: self._aio.hold_retention(holds=holds))
-
-    def mark_overrun(self) -> None:
-        """Remember that records were deleted that it had not passed."""
-        self.run(self._aio.mark_overrun)
-
-    def delete(self) -> None:
-        """Forget the cursor; nothing holds retention for it any more."""
-        self.run(self._aio.delete)
-
-    def lag(self) -> Lag:
-        """Return what is still before it."""
-        return self.run(self._aio.lag)
+    name = held(aio.Cursor, lambda it: it.name)
+    """Its name."""
+    position = held(aio.Cursor, lambda it: it.position)
+    """Where to go on reading: ``stream.reader(cursor.position)``."""
+    state = held(aio.Cursor, lambda it: it.state)
+    """What was stored with the position; None if nothing was, or another side moved it."""
+    holds_retention = held(aio.Cursor, lambda it: it.holds_retention)
+    """Whether retention keeps what it has not passed."""
+    is_overrun = held(aio.Cursor, lambda it: it.is_overrun)
+    """Whether a hard limit of retention deleted records that it had not passed."""
+    refresh = blocking(aio.Cursor.refresh)
+    """Read it again, after a CursorConflictError say."""
+    acks = held(aio.Cursor, lambda it: it.acks)
+    """What was acknowledged one by one; None if nothing was from its position on."""
+    owner = held(aio.Cursor, lambda it: it.owner)
+    """Which member of a group moves it; empty if none does."""
+    commit = blocking(aio.Cursor.commit)
+    """Store how far the application is."""
+    commit_place = blocking(aio.Cursor.commit_place)
+    """Do what ``commit`` does; a sequence id below 0 is not known."""
+    ack = blocking(aio.Cursor.ack)
+    """Store that single records are done, in any order."""
+    ack_gone = blocking(aio.Cursor.ack_gone)
+    """Count as done what no reader gets: truncated records, chunks of a larger one."""
+    nack = blocking(aio.Cursor.nack)
+    """Take acknowledgements back: who reads by the cursor next gets those records again."""
+    refuse = blocking(aio.Cursor.refuse)
+    """Have a group's members hand out records again, and count that they were in vain."""
+    take = blocking(aio.Cursor.take)
+    """Shut others out: who read the cursor before gets CursorConflictError from now on."""
+    reset = blocking(aio.Cursor.reset)
+    """Have reading go on at a position, back or forth."""
+    hold_retention = blocking(aio.Cursor.hold_retention)
+    """Have retention keep what the cursor has not passed, or not."""
+    mark_overrun = blocking(aio.Cursor.mark_overrun)
+    """Remember that records were deleted that it had not passed."""
+    delete = blocking(aio.Cursor.delete)
+    """Forget the cursor; nothing holds retention for it any more."""
+    lag = blocking(aio.Cursor.lag)
+    """Return what is still before it."""
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.cursors import reader as aio
-from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.batches import Record
+from quorumbook.sync.declared import blocking, iterating
 from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.cursor import Cursor
 
@@ -37,9 +38,8 @@ class CursorReader(Closing):
             raise StopIteration
         return found[0]
 
-    def read_batches(self) -> Iterator[RecordBatch]:
-        """Yield records as they come, those of an entry together."""
-        return self.iterate(self._aio.read_batches)
+    read_batches = iterating(aio.CursorReader.read_batches)
+    """Yield records as they come, those of an entry together."""
 
     def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[Record]:
         """Return the next records; see ``quorumbook.streams.CursorReader``."""
@@ -51,13 +51,10 @@ class CursorReader(Closing):
     async def _find(self, max_records: int, wait_s: float | None) -> None:
         self._found = await self._aio.read(max_records, wait_s=wait_s)
 
-    def commit(self) -> None:
-        """Move the cursor behind what is done: what was handed out before the last call."""
-        self.run(self._aio.commit)
-
-    def close(self, *, is_done: bool = False) -> None:
-        """Let go of everything; see ``quorumbook.streams.CursorReader``."""
-        self.run(lambda: self._aio.close(is_done=is_done))
+    commit = blocking(aio.CursorReader.commit)
+    """Move the cursor behind what is done: what was handed out before the last call."""
+    close = blocking(aio.CursorReader.close)
+    """Let go of everything."""
 
     def _end_block(self, error: BaseException | None) -> None:
         if error is None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from quorumbook.env import Env
 from quorumbook.options import takes
 from quorumbook.streams import namespace as aio
-from quorumbook.streams.format.binding import AccessControl
 from quorumbook.streams.metadata import namespace_options as aio_options
-from quorumbook.streams.metadata.policy import StreamPolicy
-from quorumbook.streams.namespace import NamespaceEvent
-from quorumbook.streams.retention.orphans import Orphan
-from quorumbook.streams.stream import StreamInfo
 from quorumbook.sync.client import BookKeeper, wrapped
 from quorumbook.sync.client import unwrapped as client_of
+from quorumbook.sync.declared import blocking, deriving, held, iterating, once
 from quorumbook.sync.election import Election
 from quorumbook.sync.loop import Closing, run_once
 from quorumbook.sync.streams.stream import Stream
@@ -50,95 +44,39 @@ class Namespace(Closing):
             options["client"] = client_of(options["client"])
         return cls(run_once(lambda: aio.Namespace.open(address, **options)))
 
-    @staticmethod
-    def bind(
-        address: str,
-        *,
-        ledgers_path: str | None = None,
-        acl_root: str | None = None,
-        first_segment: int | None = None,
-        policy: StreamPolicy | None = None,
-        exist_ok: bool = False,
-        env: Env | None = None,
-    ) -> None:
-        """Make a node a namespace; see ``quorumbook.streams.Namespace``."""
-        run_once(
-            lambda: aio.Namespace.bind(
-                address,
-                ledgers_path=ledgers_path,
-                acl_root=acl_root,
-                first_segment=first_segment,
-                policy=policy,
-                exist_ok=exist_ok,
-                env=env,
-            )
-        )
-
-    @staticmethod
-    def unbind(address: str, *, env: Env | None = None) -> None:
-        """Make a node no namespace any more; its streams stay where they are."""
-        run_once(lambda: aio.Namespace.unbind(address, env=env))
-
-    def close(self) -> None:
-        """Let go of what ``open`` made; writers and readers are closed before."""
-        self.run(self._aio.close)
+    bind = staticmethod(once(aio.Namespace.bind))
+    """Make a node a namespace."""
+    unbind = staticmethod(once(aio.Namespace.unbind))
+    """Make a node no namespace any more; its streams stay where they are."""
+    close = blocking(aio.Namespace.close)
+    """Let go of what ``open`` made; writers and readers are closed before."""
 
     @property
     def client(self) -> BookKeeper:
         """The client of the cluster that holds the ledgers."""
         return wrapped(self._aio.client)
 
-    @property
-    def path(self) -> str:
-        """The namespace's node."""
-        return self._aio.path
-
-    def policy(self) -> StreamPolicy:
-        """Return what holds for all streams that do not say otherwise, as far as it was set."""
-        return self.run(self._aio.policy)
-
-    def set_policy(self, policy: StreamPolicy, *, expected: StreamPolicy | None = None) -> None:
-        """Replace the policy for all streams."""
-        self.run(lambda: self._aio.set_policy(policy, expected=expected))
-
-    def orphans(self, *, delete: bool = False, grace_s: float = 3600.0) -> list[Orphan]:
-        """Return the ledgers of this namespace's streams that nothing refers to."""
-        return self.run(lambda: self._aio.orphans(delete=delete, grace_s=grace_s))
-
-    def access(self, name: str) -> AccessControl:
-        """Return what nobody may do with a stream."""
-        return self.run(lambda: self._aio.access(name))
-
-    def stream(self, name: str) -> Stream:
-        """Return a stream by name; whether it exists is seen when it is used."""
-        return Stream(self._aio.stream(name))
-
-    def create_stream(
-        self, name: str, *, policy: StreamPolicy | None = None, exist_ok: bool = False
-    ) -> StreamInfo:
-        """Create a stream; see ``quorumbook.streams.Namespace``."""
-        return self.run(lambda: self._aio.create_stream(name, policy=policy, exist_ok=exist_ok))
-
-    def election(self, name: str, candidate: str = "") -> Election:
-        """Return a candidate of an election; it avoids fights, and gives no safety."""
-        return Election(self._aio.election(name, candidate))
-
-    def streams(self, prefix: str = "", *, recursive: bool = True) -> Iterator[str]:
-        """Yield the names of all streams, sorted."""
-        return self.iterate(lambda: self._aio.streams(prefix, recursive=recursive))
-
-    def watch(self) -> Iterator[NamespaceEvent]:
-        """Yield the streams that there are, and then what is created and deleted."""
-        return self.iterate(self._aio.watch)
-
-    def delete_stream(
-        self, name: str, *, missing_ok: bool = False, forget_files: bool = False
-    ) -> list[str]:
-        """Delete a stream with its ledgers; see ``quorumbook.streams.Namespace``."""
-        return self.run(
-            lambda: self._aio.delete_stream(name, missing_ok=missing_ok, forget_files=forget_files)
-        )
-
-    def rename_stream(self, old: str, new: str) -> None:
-        """Give a stream another name, in one step; subscriptions go along."""
-        self.run(lambda: self._aio.rename_stream(old, new))
+    path = held(aio.Namespace, lambda it: it.path)
+    """The namespace's node."""
+    policy = blocking(aio.Namespace.policy)
+    """Return what holds for all streams that do not say otherwise, as far as it was set."""
+    set_policy = blocking(aio.Namespace.set_policy)
+    """Replace the policy for all streams."""
+    orphans = blocking(aio.Namespace.orphans)
+    """Return the ledgers of this namespace's streams that nothing refers to."""
+    access = blocking(aio.Namespace.access)
+    """Return what nobody may do with a stream."""
+    stream = deriving(aio.Namespace.stream, Stream)
+    """Return a stream by name; whether it exists is seen when it is used."""
+    create_stream = blocking(aio.Namespace.create_stream)
+    """Create a stream."""
+    election = deriving(aio.Namespace.election, Election)
+    """Return a candidate of an election; it avoids fights, and gives no safety."""
+    streams = iterating(aio.Namespace.streams)
+    """Yield the names of all streams, sorted."""
+    watch = iterating(aio.Namespace.watch)
+    """Yield the streams that there are, and then what is created and deleted."""
+    delete_stream = blocking(aio.Namespace.delete_stream)
+    """Delete a stream with its ledgers."""
+    rename_stream = blocking(aio.Namespace.rename_stream)
+    """Give a stream another name, in one step; subscriptions go along."""

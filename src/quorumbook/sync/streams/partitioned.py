@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from quorumbook.errors import BackpressureError, QuorumbookError
 from quorumbook.options import takes
@@ -17,7 +17,6 @@ from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.partitions import stream as aio
 from quorumbook.streams.partitions.options import (
     ConsumerOptions,
-    PartitionedReaderOptions,
     PartitionedWriterOptions,
 )
 from quorumbook.streams.partitions.partitioning import (
@@ -32,10 +31,10 @@ from quorumbook.streams.partitions.partitioning import (
 from quorumbook.streams.partitions.reader import PartitionedReader as AioReader
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.writer import PartitionedWriter as AioWriter
-from quorumbook.streams.reading.seek import Time
-from quorumbook.streams.retention.truncation import TruncatedSegment
+from quorumbook.streams.stream import Stream as AioStream
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.sync.declared import blocking, deriving, held
 from quorumbook.sync.loop import Closing, ClosingQuietly, Owned, run_once
 from quorumbook.sync.streams.consumer import Consumer, on_thread
 from quorumbook.sync.streams.cursor import Cursor
@@ -65,6 +64,18 @@ def _info(info: aio.GroupInfo) -> GroupInfo:
         claims=info.claims,
         cursors={n: None if each is None else Cursor(each) for n, each in info.cursors.items()},
     )
+
+
+def _infos(infos: list[aio.GroupInfo]) -> list[GroupInfo]:
+    return list(map(_info, infos))
+
+
+def _streams(streams: tuple[AioStream, ...]) -> tuple[Stream, ...]:
+    return tuple(map(Stream, streams))
+
+
+def _reader(reader: AioReader) -> PartitionedReader:
+    return PartitionedReader(reader)
 
 
 class PartitionedStream(Owned):
@@ -103,58 +114,31 @@ class PartitionedStream(Owned):
         """Return a partitioned stream that is there."""
         return cls(run_once(lambda: aio.PartitionedStream.open(unwrapped(namespace), name)))
 
-    def refresh(self) -> tuple[Stream, ...]:
-        """Notice partitions that were added, and return all."""
-        return tuple(map(Stream, self.run(self._aio.refresh)))
+    refresh = blocking(aio.PartitionedStream.refresh, _streams)
+    """Notice partitions that were added, and return all."""
+    grow = blocking(aio.PartitionedStream.grow)
+    """Have more partitions: empty ones, behind those that there are."""
+    delete = blocking(aio.PartitionedStream.delete)
+    """Delete it with all its records, and what is known of its groups."""
+    name = held(aio.PartitionedStream, lambda it: it.name)
+    """The name that the partitions share."""
+    partitions = held(aio.PartitionedStream, lambda it: _streams(it.partitions))
+    """The partitions, as far as this process knows; ``refresh`` looks."""
+    node = held(aio.PartitionedStream, lambda it: it.node)
+    """The metadata node that says how many partitions there are."""
 
-    def grow(self, partitions: int, *, policy: StreamPolicy | None = None) -> None:
-        """Have more partitions: empty ones, behind those that there are."""
-        self.run(lambda: self._aio.grow(partitions, policy=policy))
-
-    def delete(self, *, forget_files: bool = False) -> list[str]:
-        """Delete it with all its records, and what is known of its groups."""
-        return self.run(lambda: self._aio.delete(forget_files=forget_files))
-
-    @property
-    def name(self) -> str:
-        """The name that the partitions share."""
-        return self._aio.name
-
-    @property
-    def partitions(self) -> tuple[Stream, ...]:
-        """The partitions, as far as this process knows; ``refresh`` looks."""
-        return tuple(map(Stream, self._aio.partitions))
-
-    @property
-    def node(self) -> str:
-        """The metadata node that says how many partitions there are."""
-        return self._aio.node
-
-    def partition_of(self, key: bytes) -> int:
-        """Return the partition that a key's records are in."""
-        return self._aio.partition_of(key)
+    partition_of = deriving(aio.PartitionedStream.partition_of, int)
+    """Return the partition that a key's records are in."""
 
     @takes(PartitionedWriterOptions)
     def writer(self, **options: Any) -> PartitionedWriter:
         """Become the writer of partitions; see the asyncio twin."""
         own = PartitionedWriterOptions.of(options)
+        opened = self.run(lambda: self._aio.writer(**options))
+        return PartitionedWriter(self.name, len(self.partitions), opened, own)
 
-        async def begin() -> PartitionedWriter:
-            opened = await self._aio.writer(**options)
-            return PartitionedWriter(self.name, len(self.partitions), opened, own)
-
-        return self.run(begin)
-
-    @takes(PartitionedReaderOptions)
-    def reader(
-        self, start: StreamCut | Time | Literal["earliest", "latest"] = "earliest", **options: Any
-    ) -> PartitionedReader:
-        """Read partitions at the same time; see the asyncio twin."""
-
-        async def begin() -> PartitionedReader:
-            return PartitionedReader(await self._aio.reader(start, **options))
-
-        return self.run(begin)
+    reader = blocking(aio.PartitionedStream.reader, _reader)
+    """Read partitions at the same time: ``with orders.reader() as reader``."""
 
     @takes(ConsumerOptions)
     def consumer(self, group: str, **options: Any) -> Consumer:
@@ -165,38 +149,21 @@ class PartitionedStream(Owned):
         for name in "on_assigned", "on_revoked":
             if options.get(name) is not None:
                 options[name] = on_thread(options[name])
+        return Consumer(self.run(lambda: self._aio.consumer(group, **options)))
 
-        async def begin() -> Consumer:
-            return Consumer(await self._aio.consumer(group, **options))
+    groups = blocking(aio.PartitionedStream.groups, _infos)
+    """Return the groups that consume the stream, by name."""
+    group = blocking(aio.PartitionedStream.group, _info)
+    """Return what is known of a group."""
+    delete_group = blocking(aio.PartitionedStream.delete_group)
+    """Forget a group and its cursors."""
+    end = blocking(aio.PartitionedStream.end)
+    """Return where each partition ends now, as far as readers see it."""
 
-        return self.run(begin)
-
-    def groups(self) -> list[GroupInfo]:
-        """Return the groups that consume the stream, by name."""
-        return list(map(_info, self.run(self._aio.groups)))
-
-    def group(self, name: str) -> GroupInfo:
-        """Return what is known of a group."""
-        return _info(self.run(lambda: self._aio.group(name)))
-
-    def delete_group(self, name: str) -> None:
-        """Forget a group and its cursors."""
-        self.run(lambda: self._aio.delete_group(name))
-
-    def end(self) -> StreamCut:
-        """Return where each partition ends now, as far as readers see it."""
-        return self.run(self._aio.end)
-
-    @takes(WriterOptions)
-    def seal(self, **options: Any) -> None:
-        """End all partitions for ever; those that are sealed already stay so."""
-        self.run(lambda: self._aio.seal(**options))
-
-    def truncate(
-        self, before: StreamCut | Time, *, dry_run: bool = False
-    ) -> dict[int, list[TruncatedSegment]]:
-        """Cut off what lies before a cut in the partitions that it names, or before a time."""
-        return self.run(lambda: self._aio.truncate(before, dry_run=dry_run))
+    seal = blocking(aio.PartitionedStream.seal)
+    """End all partitions permanently; those that are sealed already stay so."""
+    truncate = blocking(aio.PartitionedStream.truncate)
+    """Cut off what lies before a cut in the partitions that it names, or before a time."""
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"
@@ -356,6 +323,5 @@ class PartitionedReader(Closing):
     async def _fetch(self, max_records: int, wait_s: float | None) -> None:
         self._fetched += await self._aio.read(max_records, wait_s=wait_s)
 
-    def close(self) -> None:
-        """Let go of everything."""
-        self.run(self._aio.close)
+    close = blocking(AioReader.close)
+    """Let go of everything."""

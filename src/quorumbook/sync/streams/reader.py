@@ -11,6 +11,7 @@ from quorumbook.streams.reading import reader as aio
 from quorumbook.streams.reading.batches import Record, RecordBatch
 from quorumbook.streams.reading.reader import StreamItem
 from quorumbook.streams.reading.seek import Start
+from quorumbook.sync.declared import blocking, held
 from quorumbook.sync.loop import Closing
 
 R = TypeVar("R")
@@ -36,20 +37,12 @@ class BaseReader(Closing, Generic[R]):
         """Whether everything that was visible has been handed out."""
         return self._aio.caught_up and self._left() is None
 
-    @property
-    def read_ahead_bytes(self) -> int:
-        """What segments behind the present one take in memory."""
-        return self._aio.read_ahead_bytes
-
-    @property
-    def lag_s(self) -> float:
-        """How long ago what was read last was appended; 0 at the end, and where nobody said."""
-        return self._aio.lag_s
-
-    @property
-    def idle_reason(self) -> str:
-        """Why no record comes, ``caught_up`` or ``unreachable``; empty while some do."""
-        return self._aio.idle_reason
+    read_ahead_bytes = held(aio.BaseReader[R], lambda it: it.read_ahead_bytes)
+    """What segments behind the present one take in memory."""
+    lag_s = held(aio.BaseReader[R], lambda it: it.lag_s)
+    """How long ago what was read last was appended; 0 at the end, and where nobody said."""
+    idle_reason = held(aio.BaseReader[R], lambda it: it.idle_reason)
+    """Why no record comes, ``caught_up`` or ``unreachable``; empty while some do."""
 
     @property
     def position(self) -> Position:
@@ -116,9 +109,8 @@ class BaseReader(Closing, Generic[R]):
         self._keep(None)
         self._interrupted_at = None
 
-    def close(self) -> None:
-        """Let go of everything."""
-        self.run(self._aio.close)
+    close = blocking(aio.BaseReader[R].close)
+    """Let go of everything."""
 
     def _fetch(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         before = self._interrupted_at

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Generic
 
 from quorumbook.options import takes
-from quorumbook.streams.format.position import Position
 from quorumbook.streams.views import state_machine as aio
 from quorumbook.streams.views.state_machine import S
 from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.sync.declared import blocking, held
 from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.stream import Stream, unwrapped
 
@@ -42,52 +42,31 @@ class StateMachine(Closing, Generic[S]):
         self.run(self._aio.open)
         return self
 
-    def close(self) -> None:
-        """Step down if it leads, and follow no more."""
-        self.run(self._aio.close)
+    close = blocking(aio.StateMachine.close)
+    """Step down if it leads, and follow no more."""
 
     def __enter__(self) -> StateMachine[S]:
         return self.open()
 
-    @property
-    def is_leading(self) -> bool:
-        """Whether commands can be proposed here, as far as this process knows."""
-        return self._aio.is_leading
-
-    @property
-    def next_sequence_id(self) -> int:
-        """One more than the sequence id of the last command that was applied; 0 before it."""
-        return self._aio.next_sequence_id
-
-    @property
-    def position(self) -> Position | None:
-        """Behind the last command that was applied; None before the first."""
-        return self._aio.position
-
-    def refresh(self) -> None:
-        """Wait until everything is applied that readers can see now."""
-        self.run(self._aio.refresh)
-
-    def wait_for(self, position: Position) -> None:
-        """Wait until the command at a position is applied."""
-        self.run(lambda: self._aio.wait_for(position))
+    is_leading = held(aio.StateMachine, lambda it: it.is_leading)
+    """Whether commands can be proposed here, as far as this process knows."""
+    next_sequence_id = held(aio.StateMachine, lambda it: it.next_sequence_id)
+    """One more than the sequence id of the last command that was applied; 0 before it."""
+    position = held(aio.StateMachine, lambda it: it.position)
+    """Behind the last command that was applied; None before the first."""
+    refresh = blocking(aio.StateMachine.refresh)
+    """Wait until everything is applied that readers can see now."""
+    wait_for = blocking(aio.StateMachine.wait_for)
+    """Wait until the command at a position is applied."""
 
     @takes(WriterOptions)
     def lead(self, **options: Any) -> None:
         """Become the leader: shut the last one out, and apply everything it has stored."""
         self.run(lambda: self._aio.lead(**options))
 
-    def propose(self, payload: bytes) -> Any:
-        """Append a command, and return what ``apply`` made of it when it was safe.
-
-        An interrupt does not take the command back.
-        """
-        return self.run(lambda: self._aio.propose(payload))
-
-    def step_down(self) -> None:
-        """Wait for what was proposed, lead no more, and follow."""
-        self.run(self._aio.step_down)
-
-    def snapshot(self) -> bool:
-        """Store the state as it is now, and delete the snapshot before."""
-        return self.run(self._aio.snapshot)
+    propose = blocking(aio.StateMachine.propose)
+    """Append a command, and return what ``apply`` made of it when it was safe."""
+    step_down = blocking(aio.StateMachine.step_down)
+    """Wait for what was proposed, lead no more, and follow."""
+    snapshot = blocking(aio.StateMachine.snapshot)
+    """Store the state as it is now, and delete the snapshot before."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import TypeVar, overload
 
-from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading.batches import Record
 from quorumbook.streams.views import table_view as aio
-from quorumbook.streams.views.table_view import Change, own_key
+from quorumbook.streams.views.table_view import own_key
+from quorumbook.sync.declared import blocking, held, iterating
 from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.stream import Stream, unwrapped
 
@@ -44,9 +44,8 @@ class TableView(Closing, Mapping[K, V]):
         self.run(self._aio.open)
         return self
 
-    def close(self) -> None:
-        """Follow the stream no more."""
-        self.run(self._aio.close)
+    close = blocking(aio.TableView.close)
+    """Follow the stream no more."""
 
     def __enter__(self) -> TableView[K, V]:
         return self.open()
@@ -72,18 +71,12 @@ class TableView(Closing, Mapping[K, V]):
         """Return the values that are there now."""
         return self._now().values()
 
-    @property
-    def position(self) -> Position | None:
-        """Behind the last record that is in the table; None before the first."""
-        return self._aio.position
-
-    def refresh(self) -> None:
-        """Wait until everything is in the table that readers can see now."""
-        self.run(self._aio.refresh)
-
-    def wait_for(self, position: Position) -> None:
-        """Wait until the record at a position is in the table: what ``append`` returned, say."""
-        self.run(lambda: self._aio.wait_for(position))
+    position = held(aio.TableView, lambda it: it.position)
+    """Behind the last record that is in the table; None before the first."""
+    refresh = blocking(aio.TableView.refresh)
+    """Wait until everything is in the table that readers can see now."""
+    wait_for = blocking(aio.TableView.wait_for)
+    """Wait until the record at a position is in the table: what ``append`` returned, say."""
 
     def on_change(self, callback: Callable[[K, V | None], object]) -> Callable[[], None]:
         """Have a callback run for every record, in order, with its key and value; None: deleted.
@@ -103,9 +96,8 @@ class TableView(Closing, Mapping[K, V]):
         remove = self.run(add)
         return lambda: self.run(take_away)
 
-    def changes(self, *, replay: bool = False) -> Iterator[Change[K, V]]:
-        """Yield what becomes of keys; see ``quorumbook.streams.TableView``."""
-        return self.iterate(lambda: self._aio.changes(replay=replay))
+    changes = iterating(aio.TableView.changes)
+    """Yield what becomes of keys."""
 
     def _now(self) -> dict[K, V]:
         async def copy() -> dict[K, V]:

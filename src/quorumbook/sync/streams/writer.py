@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, Literal, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from quorumbook.client.writing.writer import frozen
-from quorumbook.streams.format.attributes import Attributes
-from quorumbook.streams.format.position import Position
-from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
 from quorumbook.streams.writing import writer as aio
-from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.sync.declared import Method, blocking, described_as, held
 from quorumbook.sync.loop import ClosingQuietly
 from quorumbook.sync.streams.calls import AppendCalls
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _appending(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Method[P, T]:
+    """Return a method that appends as one of asyncio does, in the order of all calls, and waits."""
+    is_batch = "batch" in method.__name__
+
+    def call(self: StreamWriter, payload: Any, **options: Any) -> Any:
+        return self._append(payload, options, is_batch=is_batch, waits=True).result()
+
+    return cast("Method[P, T]", described_as(method)(call))
+
+
+def _appending_nowait(
+    method: Callable[Concatenate[Any, P], asyncio.Future[T]],
+) -> Method[P, Future[T]]:
+    """Return a method that appends as one of asyncio does, and returns a future."""
+    is_batch = "batch" in method.__name__
+
+    def call(self: StreamWriter, payload: Any, **options: Any) -> Any:
+        return self._append(payload, options, is_batch=is_batch, waits=False)
+
+    return cast("Method[P, Future[T]]", described_as(method)(call))
 
 
 class StreamWriter(ClosingQuietly):
@@ -37,10 +58,8 @@ class StreamWriter(ClosingQuietly):
         """The sequence id that the next record gets."""
         return self._after_calls(self._next_sequence_id)
 
-    @property
-    def epoch(self) -> int:
-        """Greater than that of every writer before: a fencing token for other systems."""
-        return self._aio.epoch
+    epoch = held(aio.StreamWriter, lambda it: it.epoch)
+    """Greater than that of every writer before: a fencing token for other systems."""
 
     @property
     def last_txid(self) -> int:
@@ -51,55 +70,22 @@ class StreamWriter(ClosingQuietly):
         """Return the last number of this writer's producer, stored or on its way; -1: none."""
         return self._after_calls(self._last_number)
 
-    @property
-    def last_position(self) -> Position | None:
-        """Where the last acknowledged record of the present segment is; None if there is none."""
-        return self._aio.last_position
+    last_position = held(aio.StreamWriter, lambda it: it.last_position)
+    """Where the last acknowledged record of the present segment is; None if there is none."""
 
     @property
     def pending_records(self) -> int:
         """How many records were appended and are not acknowledged."""
         return self._calls.pending_records
 
-    def append(
-        self,
-        payload: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        event_time_ms: int | None = None,
-        txid: int | None = None,
-        producer_seq: int | None = None,
-        expected_sequence: int | None = None,
-    ) -> Appended:
-        """Append a record and wait until it is safe; see ``quorumbook.streams.StreamWriter``."""
-        options = {
-            "key": key, "headers": headers, "event_time_ms": event_time_ms, "txid": txid,
-            "producer_seq": producer_seq, "expected_sequence": expected_sequence,
-        }  # fmt: skip
-        return self._append(payload, options, waits=True).result()
-
-    def append_nowait(
-        self,
-        payload: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        event_time_ms: int | None = None,
-        txid: int | None = None,
-        producer_seq: int | None = None,
-        expected_sequence: int | None = None,
-    ) -> Future[Appended]:
-        """Append a record and return a future of where it is.
-
-        Raises:
-            BackpressureError: too much is pending; call ``drain`` and try again.
-        """
-        options = {
-            "key": key, "headers": headers, "event_time_ms": event_time_ms, "txid": txid,
-            "producer_seq": producer_seq, "expected_sequence": expected_sequence,
-        }  # fmt: skip
-        return self._append(payload, options, waits=False)
+    append = _appending(aio.StreamWriter.append)
+    """Append a record and wait until it is safe."""
+    append_nowait = _appending_nowait(aio.StreamWriter.append_nowait)
+    """Append a record and return a future of where it is."""
+    append_batch = _appending(aio.StreamWriter.append_batch)
+    """Append many records and wait until all are safe."""
+    append_batch_nowait = _appending_nowait(aio.StreamWriter.append_batch_nowait)
+    """Append many records and return one future for them."""
 
     def put(
         self,
@@ -144,40 +130,6 @@ class StreamWriter(ClosingQuietly):
         self._after_calls(self._aio.confirmed)
         self._calls.check_failure()
 
-    def append_batch(
-        self,
-        payloads: Iterable[bytes],
-        *,
-        attributes: Sequence[Attributes | None] | None = None,
-        txids: Sequence[int] | None = None,
-        producer_seq: int | None = None,
-        atomic: bool | Literal["set"] = False,
-        expected_sequence: int | None = None,
-    ) -> AppendedBatch:
-        """Append many records and wait until all are safe; see the asyncio twin."""
-        options = {"attributes": attributes, "txids": txids, "producer_seq": producer_seq,
-                   "atomic": atomic, "expected_sequence": expected_sequence}  # fmt: skip
-        return self._append_batch(payloads, options, waits=True).result()
-
-    def append_batch_nowait(
-        self,
-        payloads: Iterable[bytes],
-        *,
-        attributes: Sequence[Attributes | None] | None = None,
-        txids: Sequence[int] | None = None,
-        producer_seq: int | None = None,
-        atomic: bool | Literal["set"] = False,
-        expected_sequence: int | None = None,
-    ) -> Future[AppendedBatch]:
-        """Append many records and return one future for them.
-
-        Raises:
-            BackpressureError: too much is pending; call ``drain`` and try again.
-        """
-        options = {"attributes": attributes, "txids": txids, "producer_seq": producer_seq,
-                   "atomic": atomic, "expected_sequence": expected_sequence}  # fmt: skip
-        return self._append_batch(payloads, options, waits=False)
-
     def drain(self) -> None:
         """Wait until there is room again for what was refused last."""
         self.check_process()
@@ -193,9 +145,8 @@ class StreamWriter(ClosingQuietly):
         """Complete the present segment; the next record begins another one."""
         self._after_calls(self._aio.roll)
 
-    def truncate(self, before: Cut) -> list[TruncatedSegment]:
-        """Cut off what lies before a record; see ``Stream.truncate``."""
-        return self.run(lambda: self._aio.truncate(before))
+    truncate = blocking(aio.StreamWriter.truncate)
+    """Cut off what lies before a record."""
 
     def seal(self) -> None:
         """End the stream for ever: readers come to its end, and nobody appends again."""
@@ -206,32 +157,25 @@ class StreamWriter(ClosingQuietly):
         self._after_calls(self._aio.close)
         self._calls.check_failure()
 
-    def abort(self) -> None:
-        """Stop at once: fail what is pending, and leave the segment for the next writer."""
-        self.run(self._aio.abort)
+    abort = blocking(aio.StreamWriter.abort)
+    """Stop at once: fail what is pending, and leave the segment for the next writer."""
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"
 
-    def _append(self, payload: bytes, options: dict[str, Any], *, waits: bool) -> Future[Appended]:
+    def _append(
+        self, payload: Any, options: dict[str, Any], *, is_batch: bool, waits: bool
+    ) -> Future[Any]:
         self.check_process()
-        kept = frozen(payload)
-
-        def start() -> Any:
-            return self._aio.append_nowait(kept, **options)
-
-        return self._calls.put(start, 1, len(kept), waits=waits)
-
-    def _append_batch(
-        self, payloads: Iterable[bytes], options: dict[str, Any], *, waits: bool
-    ) -> Future[AppendedBatch]:
-        self.check_process()
-        kept = [frozen(payload) for payload in payloads]
-
-        def start() -> Any:
-            return self._aio.append_batch_nowait(kept, **options)
-
-        return self._calls.put(start, len(kept), sum(map(len, kept)), waits=waits)
+        if is_batch:
+            many = [frozen(each) for each in payload]
+            append_many = self._aio.append_batch_nowait
+            size_bytes = sum(map(len, many))
+            return self._calls.put(
+                lambda: append_many(many, **options), len(many), size_bytes, waits=waits
+            )
+        kept, append = frozen(payload), self._aio.append_nowait
+        return self._calls.put(lambda: append(kept, **options), 1, len(kept), waits=waits)
 
     def _after_calls(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run something behind all that was appended before."""
