@@ -29,6 +29,7 @@ from quorumbook.spark.rows.schema import LEDGER_COLUMNS, STREAM_COLUMNS, struct_
 from quorumbook.spark.source.tail import TailReader
 from quorumbook.streams import Namespace
 from quorumbook.streams.metadata.address import DEFAULT_PATH
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier import moving
 
 _IN_FLIGHT = 64
@@ -157,7 +158,7 @@ async def remove_files(uri: str, stream: str) -> None:
         found = namespace.stream(stream)
         for segment in await found.segments():
             await moving.remove(
-                moving.SegmentInTier(context=found.context, metadata=segment.metadata)
+                moving.SegmentInTier(context=stream_context(found), metadata=segment.metadata)
             )
 
 

@@ -25,6 +25,7 @@ from quorumbook.streams.errors import (
     PositionTruncatedError,
     StreamNotFoundError,
 )
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
@@ -132,7 +133,7 @@ async def test_a_member_that_dies_is_replaced_and_commits_nothing_more(
         dead._remove_callback()
         dead._remove_callback = lambda: None
         dead._task.cancel()
-        await end_session_of(theirs.partitions[0].context.store)
+        await end_session_of(stream_context(theirs.partitions[0]).store)
         got = await consume(alive, 20 + 20 - 3)
         assert alive.assignment == {0, 1}
         assert (
@@ -188,7 +189,7 @@ async def test_a_member_whose_session_ends_joins_again(ns: Namespace, other: Nam
     async with mine.consumer("g", auto_commit_s=0) as consumer:
         await consume(consumer, 7)
         before = consumer.member
-        await end_session_of(mine.partitions[0].context.store)
+        await end_session_of(stream_context(mine.partitions[0]).store)
         await until(lambda: consumer.member != before and len(consumer.assignment) == 4)
         # It had committed nothing.
         got = await consume(consumer, 40)

@@ -150,7 +150,7 @@ async def test_who_waits_for_the_lock_queues_up_again_in_another_session(
 ) -> None:
     await ns.create_stream("s")
     mine, theirs = ns.stream("s"), other.stream("s")
-    lock = theirs.context.nodes.paths.lock
+    lock = stream_context(theirs).nodes.paths.lock
 
     async def write() -> int:
         async with mine.writer(wait_for_lock_s=PATIENCE_S) as writer:

@@ -26,6 +26,7 @@ from quorumbook.streams.errors import (
 )
 from quorumbook.streams.partitions.partition_node import partitioned_names
 from quorumbook.streams.partitions.partitioning import partition_of
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 
@@ -229,7 +230,7 @@ async def test_partitioned_streams_are_made_found_and_deleted(ns: Namespace) -> 
     await ns.delete_stream("a/s/p1")
     await PartitionedStream.create(ns, "a/s", partitions=2, exist_ok=True)
     assert (await stream.partitions[1].info()).segments == []
-    store = stream.partitions[0].context.store
+    store = stream_context(stream.partitions[0]).store
     for data, error in (
         (b"", CorruptRecordsError),
         (b'{"version":1,"partitions":2,"hash":"murmur2"}', UnsupportedFormatError),

@@ -111,5 +111,6 @@ class Held(Protocol[R_co]):
 
 def held(kind: type[A], value: Callable[[A], R]) -> Held[R]:
     """Return a property that shows what the object of asyncio knows, without waiting."""
-    del kind  # what type checkers take the parameter of ``value`` for
-    return cast("Held[R]", property(lambda twin: value(twin._aio)))  # noqa: SLF001 - a twin's
+    shown = getattr(kind, value.__code__.co_names[-1], None)  # a plain attribute has no doc
+    twin = property(lambda twin: value(twin._aio), doc=shown and inspect.getdoc(shown))  # noqa: SLF001 - ours
+    return cast("Held[R]", twin)

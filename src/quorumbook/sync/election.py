@@ -32,8 +32,11 @@ class Election(Owned):
     ) -> None:
         self.resign()
 
-    candidate = held(aio.Election, lambda it: it.candidate)
-    """By which name this candidate stands."""
+    @property
+    def candidate(self) -> str:
+        """By which name this candidate stands."""
+        return self._aio.candidate
+
     is_leader = held(aio.Election, lambda it: it.is_leader)
     """Whether this candidate leads, as far as this process knows."""
     wait_to_lead = blocking(aio.Election.wait_to_lead)

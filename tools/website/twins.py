@@ -1,0 +1,50 @@
+"""The site shows a declared method of the blocking twin with the parameters of asyncio's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import griffe
+
+_DECLARATIONS = {"blocking", "iterating", "deriving", "_appending", "_appending_nowait"}
+
+
+class DeclaredTwins(griffe.Extension):
+    """Makes functions of what ``quorumbook.sync.declared`` declares."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Look through the twin when all of the package is known."""
+        if pkg.name == "quorumbook" and "sync" in pkg.members:
+            for module in _modules(pkg["sync"]):
+                for kind in module.classes.values():
+                    if not kind.is_alias:
+                        _describe(pkg, kind)
+
+
+def _modules(module: griffe.Module) -> list[griffe.Module]:
+    below = [each for each in module.modules.values() if not each.is_alias]
+    return [module, *(found for each in below for found in _modules(each))]
+
+
+def _describe(pkg: griffe.Module, kind: griffe.Class) -> None:
+    for name, member in list(kind.members.items()):
+        if member.is_alias or not member.is_attribute:
+            continue
+        call = member.value
+        if not isinstance(call, griffe.ExprCall) or str(call.function) not in _DECLARATIONS:
+            continue
+        path = call.arguments[0].canonical_path.replace("[R]", "").removeprefix("quorumbook.")
+        try:
+            method = pkg[path]
+        except KeyError:  # what is inherited is not known yet; the attribute's text says enough
+            continue
+        function = griffe.Function(
+            name,
+            lineno=member.lineno,
+            endlineno=member.endlineno,
+            parameters=method.parameters,
+            returns=call.arguments[1] if len(call.arguments) > 1 else method.returns,
+            docstring=method.docstring,
+            parent=kind,
+        )
+        kind.set_member(name, function)
