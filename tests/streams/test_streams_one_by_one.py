@@ -17,6 +17,7 @@ from quorumbook.streams import (
     Stream,
 )
 from quorumbook.streams.errors import CursorConflictError, LockLostError
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
 
 COUNT = 20
@@ -152,7 +153,7 @@ async def test_who_loses_the_lock_in_a_batch_gets_nothing_more_of_it(ns: Namespa
     stream = await written(ns)
     reader = await stream.reader(cursor="c", tail=False, exclusive=True, auto_commit_s=1000)
     await taken(reader, 5)
-    await end_session_of(stream.context.store)
+    await end_session_of(stream_context(stream).store)
     async with asyncio.timeout(PATIENCE_S):
         while not reader._is_lost:
             await asyncio.sleep(0.01)
@@ -189,7 +190,7 @@ async def test_whose_session_ends_in_a_batch_gets_nothing_more_of_it(
     consumer = await mine.consumer("g", auto_commit_s=1000)
     generation = consumer.member
     assert await taken(consumer, 5) == list(range(5))
-    await end_session_of(mine.partitions[0].context.store)
+    await end_session_of(stream_context(mine.partitions[0]).store)
     async with asyncio.timeout(PATIENCE_S):
         while consumer.member == generation or not consumer.assignment:
             await asyncio.sleep(0.01)

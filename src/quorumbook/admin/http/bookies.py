@@ -17,6 +17,7 @@ from quorumbook.admin.http.fields import Field
 from quorumbook.admin.http.jobs import Job
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, shares
+from quorumbook.client.context import client_store
 from quorumbook.errors import ConnectFailedError, NoSuchNodeError, QuorumbookError
 from quorumbook.metadata.bookies.cookies import CookieStore
 
@@ -86,7 +87,7 @@ async def _part(ask: Ask, address: str, path: str) -> Any:
 
 async def change_bookie(ask: Ask, bookie_id: str, path: str, body: dict[str, object]) -> Any:
     """Have a bookie change something, and return its answer."""
-    address = await http_of((await ask.service.client()).store, bookie_id)
+    address = await http_of(client_store(await ask.service.client()), bookie_id)
     ask.service.forget_facts()
     return await asyncio.to_thread(
         ask_bookie,
@@ -211,7 +212,7 @@ async def _move(
         writable, read_only = await client.bookies()
         if bookie_id not in writable | read_only:
             with contextlib.suppress(NoSuchNodeError):
-                await CookieStore(client.store).delete(bookie_id)
+                await CookieStore(client_store(client)).delete(bookie_id)
                 forgotten = True
     return _result(moved, left, forgotten)
 

@@ -9,6 +9,7 @@ from quorumbook.admin.facts.verdict import judge
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field
 from quorumbook.admin.http.problems import ApiError
+from quorumbook.client.context import client_store
 from quorumbook.metadata.recovery.quarantine import Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import PeriodicCheck
@@ -37,7 +38,7 @@ async def cluster(ask: Ask) -> dict[str, object]:
 async def recovery(ask: Ask) -> dict[str, object]:
     """Return how auto-recovery stands."""
     facts = await ask.service.facts()
-    queue = UnderreplicationQueue((await ask.service.client()).store)
+    queue = UnderreplicationQueue(client_store(await ask.service.client()))
     try:
         return {
             "enabled": await queue.is_enabled(),
@@ -56,7 +57,7 @@ async def recovery(ask: Ask) -> dict[str, object]:
 
 async def underreplicated(ask: Ask) -> dict[str, object]:
     """Return the queue of under-replicated ledgers, and why each is still there."""
-    store = (await ask.service.client()).store
+    store = client_store(await ask.service.client())
     queue, failures = UnderreplicationQueue(store), Quarantine(store)
     rows: list[dict[str, object]] = []
     is_more = False
@@ -84,7 +85,7 @@ async def underreplicated(ask: Ask) -> dict[str, object]:
 
 
 async def _change_recovery(ask: Ask) -> object:
-    queue = UnderreplicationQueue((await ask.service.client()).store)
+    queue = UnderreplicationQueue(client_store(await ask.service.client()))
     try:
         if ask.body["enabled"] is not None:
             await (queue.enable() if ask.body["enabled"] else queue.disable())
@@ -97,7 +98,7 @@ async def _change_recovery(ask: Ask) -> object:
 
 
 async def _audit_now(ask: Ask) -> object:
-    queue = UnderreplicationQueue((await ask.service.client()).store)
+    queue = UnderreplicationQueue(client_store(await ask.service.client()))
     try:
         if not await queue.is_enabled():
             raise ApiError(409, "recovery-disabled", "auto-recovery is switched off; enable it")
@@ -113,7 +114,7 @@ async def _audit_now(ask: Ask) -> object:
 
 async def node(ask: Ask) -> dict[str, object]:
     """Return a node of the metadata."""
-    return await node_row((await ask.service.client()).store, ask.query["path"])
+    return await node_row(client_store(await ask.service.client()), ask.query["path"])
 
 
 async def _jobs(ask: Ask) -> object:

@@ -17,6 +17,7 @@ from quorumbook.admin.facts.ledgers import (
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.records import shown_bytes
+from quorumbook.client.context import client_store
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
 _NAMES = {"id": Field("integer", "The ledger's id.", minimum=0, maximum=ID_MAX)}
@@ -28,7 +29,7 @@ _ENTRY_BYTES_MAX = 4 * 1024 * 1024
 async def ledgers(ask: Ask) -> dict[str, object]:
     """Return a page of ledgers."""
     page = await ledger_page(
-        (await ask.service.client()).store, _filter(ask.query), ask.query["limit"]
+        client_store(await ask.service.client()), _filter(ask.query), ask.query["limit"]
     )
     return {
         "ledgers": [ledger_row(metadata) for metadata in page.ledgers],
@@ -59,7 +60,7 @@ async def ledger(ask: Ask) -> dict[str, object]:
     ledger_id = ask.path["id"]
     metadata = await client.ledger_metadata(ledger_id)
     writable, read_only = await client.bookies()
-    queue = UnderreplicationQueue(client.store)
+    queue = UnderreplicationQueue(client_store(client))
     try:
         mark = await queue.read(ledger_id)
         worker = await queue.worker_of(ledger_id) if mark else None

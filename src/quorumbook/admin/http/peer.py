@@ -20,6 +20,7 @@ from quorumbook.admin.http import bookies as bookie_endpoints
 from quorumbook.admin.http.endpoint import Ask, Endpoint, Text
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
+from quorumbook.client.context import client_store
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
@@ -189,7 +190,7 @@ async def _of_one_bookie(ask: Ask) -> object:
                 f"this server stands for a cluster of {len(up)} bookies; say which: bookie=ID",
             )  # fmt: skip
         bookie_id = up[0].bookie_id
-    address = await http_of((await ask.service.client()).store, str(bookie_id))
+    address = await http_of(client_store(await ask.service.client()), str(bookie_id))
     method = str(ask.path["method"])
     headers = {} if method == "GET" else ask.service.bookie_headers()
     body = json.dumps(dict(ask.body)).encode() if ask.body else None
@@ -203,7 +204,7 @@ async def _of_one_bookie(ask: Ask) -> object:
 
 
 async def _queue(ask: Ask) -> UnderreplicationQueue:
-    return UnderreplicationQueue((await ask.service.client()).store)
+    return UnderreplicationQueue(client_store(await ask.service.client()))
 
 
 async def _recovery_status(ask: Ask) -> object:

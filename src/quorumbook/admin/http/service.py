@@ -20,6 +20,7 @@ from quorumbook.admin.http.jobs import Jobs
 from quorumbook.admin.http.streams_held import HeldStreams
 from quorumbook.bookie.http.access import read_tokens
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context, client_store
 from quorumbook.env.shown import shown
 
 #: All ledgers are read again for the facts after so long.
@@ -80,7 +81,7 @@ class Service:
                     await client.close()
                     raise
                 if self.options.io_rate_bytes:
-                    client.context.env.background.rate_bytes = self.options.io_rate_bytes
+                    client_context(client).env.background.rate_bytes = self.options.io_rate_bytes
                 self._client = client
             return self._client
 
@@ -94,11 +95,11 @@ class Service:
         async with self._facts_lock:
             now = asyncio.get_running_loop().time()
             if fresh or self._ledgers is None or now - self._ledgers_at > _SURVEY_S:
-                self._ledgers = await survey(client.store)
+                self._ledgers = await survey(client_store(client))
                 self._ledgers_at = asyncio.get_running_loop().time()
                 self._facts = None
             if self._facts is None or now - self._facts_at > _FACTS_S:
-                self._facts = await cluster_facts(client.store, ledgers=self._ledgers)
+                self._facts = await cluster_facts(client_store(client), ledgers=self._ledgers)
                 self._facts_at = asyncio.get_running_loop().time()
             return self._facts
 

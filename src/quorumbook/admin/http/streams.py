@@ -17,6 +17,7 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
 )
 from quorumbook.streams.metadata.policy import DEFAULTS
+from quorumbook.streams.stream_context import stream_context
 
 
 async def streams(ask: Ask) -> dict[str, object]:
@@ -203,7 +204,7 @@ async def _reset_cursor(ask: Ask) -> object:
     )
     await one.info()
     cursor = await one.cursor(ask.path["cursor"], start=start)
-    await cursor.reset(await place(one.context, start))
+    await cursor.reset(await place(stream_context(one), start))
     return await _cursor_row(cursor)
 
 
@@ -224,7 +225,7 @@ async def _reset_group(ask: Ask) -> object:
     await found.group(ask.path["group"])  # says so if there is none
     for part in found.partitions:
         cursor = await part.cursor(ask.path["group"], start=start)
-        position = await place(part.context, start)
+        position = await place(stream_context(part), start)
         while True:
             try:
                 await cursor.reset(position)
