@@ -247,7 +247,7 @@ def test_every_command_and_its_options_are_documented(path, command):
     heading = re.search(rf"^### `{path}\b[^`]*`$", text, re.MULTILINE)
     assert heading, f"docs/commands.md has no heading for `{path}`"
     section = text[heading.start() :].split("\n### ", 1)[0]
-    common = {"--metadata", "--config", "--set", "-v", "-o"}
+    common = {"--metadata", "--context", "--config", "--set", "-v", "-o"}
     if path.startswith("quorumbook spark "):
         shared = text[re.search(r"^### `quorumbook spark JOB`$", text, re.MULTILINE).start() :]
         common |= set(re.findall(r"^\| `(--[a-z-]+)", shared.split("\n### ", 1)[0], re.MULTILINE))

@@ -34,7 +34,8 @@ T = TypeVar("T")
 #: Beside a checkpoint that computed, each of them took the interpreter's own 5 ms: 23 ms for one
 #: write and sync where it is 3 without.
 _SWITCH_INTERVAL_S = 0.0002
-_OWN = ("metadata", "config_file", "peer_file", "overrides", "is_verbose", "output_form")
+_BY_CONTEXT = "context"
+_OWN = ("metadata", "context", "config_file", "peer_file", "overrides", "is_verbose", "output_form")
 
 
 class Call:
@@ -48,8 +49,10 @@ class Call:
         is_verbose: bool,
         peer_file: str | None = None,
         metadata: str | None = None,
+        context: str | None = None,
         output_form: str = TABLE,
     ) -> None:
+        self._context = context or os.environ.get("QUORUMBOOK_CONTEXT") or None
         self._metadata = metadata
         self._config_file = config_file
         self._peer_file = peer_file
@@ -70,13 +73,24 @@ class Call:
     @functools.cached_property
     def settings(self) -> Settings:
         """Every option's value; read when first asked for."""
+        from quorumbook.cli.known.context_file import read_contexts
         from quorumbook.config import load
 
+        known = read_contexts() if self._metadata is None else None
+        named = known.get(self._context) if known is not None and self._context else None
+        if named is not None and named.config and not self._config_file:
+            self._config_file = named.config
         settings = load(
             file=self._config_file, peer_file=self._peer_file, overrides=self._overrides
         )
         if self._metadata is not None:
-            settings = settings.replaced("metadata.uri", self._metadata, "--metadata")
+            return settings.replaced("metadata.uri", self._metadata, "--metadata")
+        if named is not None:
+            return settings.replaced("metadata.uri", named.metadata, _BY_CONTEXT)
+        if known is not None and known.current and settings["metadata.uri"].is_default:
+            # Nobody says which cluster: the one that was chosen.
+            current = known.get(known.current).metadata
+            return settings.replaced("metadata.uri", current, _BY_CONTEXT)
         return settings
 
     @property
@@ -146,7 +160,7 @@ class Call:
 
         What may be secret is there: whoever has a login here can read a command line.
         """
-        set_here = self.settings.variables("--set", "--metadata", "the command")
+        set_here = self.settings.variables("--set", "--metadata", _BY_CONTEXT, "the command")
         return {**os.environ, **set_here}
 
     def show_warnings(self) -> None:
@@ -197,6 +211,7 @@ class ClusterCommand(click.Command):
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
+        self._forms = tuple(forms)
         if has_metadata:
             self.params.append(
                 click.Option(
@@ -204,6 +219,9 @@ class ClusterCommand(click.Command):
                     help="Where the cluster's metadata is (also QUORUMBOOK_METADATA).",
                 )
             )  # fmt: skip
+            self.params.append(
+                click.Option(["--context"], metavar="NAME", help="The cluster of this name.")
+            )
         if has_peer_file:
             self.params.append(
                 click.Option(
@@ -214,7 +232,7 @@ class ClusterCommand(click.Command):
         self.params += [
             click.Option(
                 ["--config", "config_file"], metavar="FILE",
-                help="Configuration file (default: quorumbook.toml if it is here).",
+                help="Configuration file [default: quorumbook.toml here, or in /etc/quorumbook].",
             ),
             click.Option(
                 ["--set", "overrides"], metavar="KEY=VALUE", multiple=True,
@@ -237,6 +255,7 @@ class ClusterCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an exception becomes a line on standard error."""
         own = {name: ctx.params.pop(name) for name in _OWN if name in ctx.params}
+        self._take_from_before(ctx, own)
         ctx.obj = Call(**own)
         if ctx.obj.is_verbose:
             configure_logging(is_verbose=True)
@@ -250,6 +269,24 @@ class ClusterCommand(click.Command):
         except (Exception, KeyboardInterrupt) as error:
             return self._failed(error, error, is_verbose=ctx.obj.is_verbose)
         return result
+
+    def _take_from_before(self, ctx: click.Context, own: dict[str, Any]) -> None:
+        """Take the common options that stand before the command, too."""
+        before = ctx.find_root().params if ctx.parent is not None else {}
+        for name in ("metadata", "context", "config_file"):
+            if name in own and own[name] is None:
+                own[name] = before.get(name)
+        own["is_verbose"] = own.get("is_verbose") or bool(before.get("is_verbose"))
+        if "overrides" in own:
+            own["overrides"] = (*(before.get("overrides") or ()), *own["overrides"])
+        form = before.get("output_form")
+        source = ctx.get_parameter_source("output_form")
+        if form is None or source is click.core.ParameterSource.COMMANDLINE:
+            return
+        if form not in self._forms:
+            known = ", ".join(self._forms) or "none"
+            ctx.fail(f"-o {form} is not a form of this command's output; it has: {known}")
+        own["output_form"] = form
 
     def _failed(self, error: BaseException, whole: BaseException, *, is_verbose: bool) -> int:
         result = verdict(error)

@@ -41,6 +41,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("config:config", "Show every option and where its value comes from."),
     "bench": ("bench:bench", "Measure a cluster."),
     "help": ("help:help_", "Explain an error, and what to do about it."),
+    "context": ("cluster.contexts:context", "Name clusters, and choose one."),
+    "completion": ("cluster.completion:completion", "Complete commands and names in a shell."),
 }
 
 
@@ -91,7 +93,13 @@ def _print_version(ctx: click.Context, _param: click.Parameter, is_wanted: bool)
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Show the version and exit.",
 )  # fmt: skip
-def root() -> None:
+@click.option("--metadata", metavar="URI", help="Where the cluster's metadata is.")
+@click.option("--context", metavar="NAME", help="The cluster of this name.")
+@click.option("--config", "config_file", metavar="FILE", help="Configuration file.")
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set an option.")
+@click.option("-o", "--output", "output_form", metavar="FORM", help="Form of the output.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Log more.")
+def root(**_given: object) -> None:
     """A replicated log store, compatible with Apache BookKeeper.
 
     First steps: `quorumbook standalone` runs a cluster in ./quorumbook-data;

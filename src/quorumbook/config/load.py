@@ -4,7 +4,8 @@ Later sources win over earlier ones:
 
     default               schema.py
     file of the peer      ``--conf FILE``: a Java ``bk_server.conf``; see ``peer_conf``
-    file                  ``--config FILE``, or ``quorumbook.toml`` in the working directory
+    file                  ``--config FILE``, or ``quorumbook.toml`` in the working directory,
+                          or ``/etc/quorumbook/quorumbook.toml``
     environment           ``QUORUMBOOK_<SECTION>_<NAME>``; ``QUORUMBOOK_METADATA`` is short for
                           ``QUORUMBOOK_METADATA_URI``
     --set KEY=VALUE       ``section.name``, or the peer's key
@@ -41,6 +42,8 @@ _log = logger("config")
 MadeT = TypeVar("MadeT", bound=Options)
 
 DEFAULT_FILE = "quorumbook.toml"
+#: Where the packages for hosts and pods put it.
+SYSTEM_FILE = "/etc/quorumbook/quorumbook.toml"
 FILE_VARIABLE = "QUORUMBOOK_CONFIG"
 METADATA_VARIABLE = "QUORUMBOOK_METADATA"
 
@@ -169,14 +172,17 @@ def load(
     path = file or variables.get(FILE_VARIABLE)
     if path is not None:
         _read_file(settings, path, foreign if file else "")
-    elif os.path.exists(DEFAULT_FILE):
-        if distrust := distrust_of(os.stat(DEFAULT_FILE)):
-            _log.warning(
-                "%s is ignored: %s; to use it all the same, give --config %s",
-                os.path.abspath(DEFAULT_FILE), distrust, DEFAULT_FILE,
-            )  # fmt: skip
-        else:
-            _read_file(settings, DEFAULT_FILE)
+    elif not os.path.exists(DEFAULT_FILE):
+        # One that not everybody may read is for those who may.
+        if os.access(SYSTEM_FILE, os.R_OK):
+            _read_file(settings, SYSTEM_FILE)
+    elif distrust := distrust_of(os.stat(DEFAULT_FILE)):
+        _log.warning(
+            "%s is ignored: %s; to use it all the same, give --config %s",
+            os.path.abspath(DEFAULT_FILE), distrust, DEFAULT_FILE,
+        )  # fmt: skip
+    else:
+        _read_file(settings, DEFAULT_FILE)
     _read_environment(settings, variables)
     for override in overrides:
         key, equals, raw = override.partition("=")

@@ -1,8 +1,11 @@
 """A cluster as it is now; the command line, the HTTP API and the console say the same of it.
 
 words        counts, sizes and times as people read them
+places       places in a stream as people write them
 bookie_http  asks a running bookie over HTTP
 bookies      every bookie that anything knows of: writable, read-only, or down
 cluster      all that a verdict is made of, in one picture
+ledgers      search, and one ledger's picture
+nodes        the metadata tree
 verdict      ok, warning or critical, and why
 """

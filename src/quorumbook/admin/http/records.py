@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
 from typing import Any, cast
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.facts.places import WHERE, parse_place
 from quorumbook.admin.http.endpoint import Ask, Endpoint, Events
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.streams_held import IN_HAND_MAX, MEMBER_IDLE_S
-from quorumbook.errors import QuorumbookError
+from quorumbook.errors import LocalProtocolError
 from quorumbook.streams import (
     Appended,
     Attributes,
@@ -33,14 +32,11 @@ from quorumbook.streams import (
     Record,
     SequenceId,
     Stream,
-    TxId,
-    parse_position,
 )
 
 NAMESPACE = Field("string", "The namespace the stream is in.", default="/streams", max_length=500)
 PARTITION = Field("integer", "This one of its partitions.", minimum=0, maximum=1_000_000)
 NAME = Field("string", "The stream's name; it may have slashes.", max_length=500)
-WHERE = "earliest, latest, a position, seq:N, txid:N, or a time such as 2026-11-22T14:00"
 _GROUP = Field("string", "The group's name.", max_length=200)
 _MEMBER = Field("string", "The member's name; another one for each that consumes at a time.",
                 is_required=True, max_length=200)  # fmt: skip
@@ -58,18 +54,10 @@ def start_of(text: str) -> Any:
     Raises:
         ApiError: It is no place.
     """
-    if text in ("earliest", "latest"):
-        return text
-    kind, _, number = text.partition(":")
-    if kind in ("seq", "txid") and number.isascii() and number.isdigit() and len(number) <= 19:
-        return SequenceId(number) if kind == "seq" else TxId(number)
-    with contextlib.suppress(ValueError):
-        time = datetime.fromisoformat(text)
-        return time if time.tzinfo else time.astimezone()
     try:
-        return parse_position(text)
-    except (QuorumbookError, ValueError):
-        raise bad_parameter(f"{text[:80]!r} is not a place in a stream; use {WHERE}") from None
+        return parse_place(text)
+    except LocalProtocolError as error:
+        raise bad_parameter(str(error)) from None
 
 
 def shown_bytes(data: bytes) -> dict[str, str]:

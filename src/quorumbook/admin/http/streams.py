@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.facts.places import WHERE
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
-from quorumbook.admin.http.records import NAME, NAMESPACE, PARTITION, WHERE, start_of
+from quorumbook.admin.http.records import NAME, NAMESPACE, PARTITION, start_of
 from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamInfo, StreamPolicy
 from quorumbook.streams.cursors.cursor import place
 from quorumbook.streams.errors import (

@@ -9,11 +9,12 @@ import click
 from quorumbook.admin.facts.bookie_http import look
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.http_client import address_of, change
+from quorumbook.cli.known.names import bookie_ids
 from quorumbook.config import OPTIONS
 
 
 @click.command(cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @click.option("--minor", is_flag=True, help="With a minor compaction.")
 @click.option("--major", is_flag=True, help="With a major compaction.")
 @click.option("--suspend", "choice", flag_value="suspend", help="Compact nothing from now on.")
@@ -39,7 +40,7 @@ def gc(
 
 
 @click.command("gc-hold", cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @click.option("--approve", metavar="SET", help="Let exactly this set of ledgers be deleted.")
 @click.pass_obj
 def gc_hold(call: Call, bookie: str, approve: str | None) -> None:
@@ -53,7 +54,7 @@ def gc_hold(call: Call, bookie: str, approve: str | None) -> None:
 
 
 @click.command("explain-gc", cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @click.pass_obj
 def explain_gc(call: Call, bookie: str) -> None:
     """Say of each entry log of a bookie what keeps it, and what happens to it next."""
@@ -65,7 +66,7 @@ def explain_gc(call: Call, bookie: str) -> None:
 
 
 @click.command(cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @click.option("--now", is_flag=True, help="Begin to read all of it now.")
 @click.pass_obj
 def scrub(call: Call, bookie: str, now: bool) -> None:
@@ -75,7 +76,7 @@ def scrub(call: Call, bookie: str, now: bool) -> None:
 
 
 @click.command("background-io", cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @click.option("--rate-bytes", metavar="SIZE", help="The rate from now on; 0 sets no limit.")
 @click.pass_obj
 def background_io(call: Call, bookie: str, rate_bytes: str | None) -> None:

@@ -17,6 +17,7 @@ import click
 
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import NOT_NOW
+from quorumbook.cli.known.names import bookie_ids
 from quorumbook.cli.progress import progress
 from quorumbook.client.context import client_context, client_store
 
@@ -35,7 +36,7 @@ _LINE_EVERY_S = 10.0
 
 
 @click.command(cls=ClusterCommand)
-@click.argument("bookies", nargs=-1, required=True)
+@click.argument("bookies", nargs=-1, required=True, shell_complete=bookie_ids)
 @_dry_run
 @_skip_open
 @click.option("--delete-cookie", is_flag=True, help="Forget the bookies once nothing names them.")
@@ -52,7 +53,7 @@ def recover(
 
 
 @click.command(cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @_dry_run
 @_skip_open
 @click.pass_obj
@@ -62,7 +63,7 @@ def drain(call: Call, bookie: BookieId, dry_run: bool, skip_open: bool) -> int:
 
 
 @click.command(cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @_dry_run
 @_skip_open
 @click.pass_obj

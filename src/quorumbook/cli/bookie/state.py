@@ -14,6 +14,7 @@ from quorumbook.admin.facts.bookie_http import look
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import REFUSED
 from quorumbook.cli.http_client import address_of, change
+from quorumbook.cli.known.names import bookie_ids
 from quorumbook.client.context import client_store
 from quorumbook.errors import MetadataFormatError
 
@@ -27,7 +28,7 @@ READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 
 @click.command(cls=ClusterCommand)
 @click.argument("action", type=click.Choice(["on", "off", "status"]))
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @click.option("--reason", default="no reason given", help="Why; it is kept and shown.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would mean for writers.")
 @click.pass_obj
@@ -45,7 +46,7 @@ def readonly(call: Call, action: str, bookie: BookieId, reason: str, dry_run: bo
 
 
 @click.command("can-stop", cls=ClusterCommand)
-@click.argument("bookie")
+@click.argument("bookie", shell_complete=bookie_ids)
 @click.option(
     "--copies", type=click.IntRange(1), default=1, show_default=True,
     help="How many copies of every entry must be left.",

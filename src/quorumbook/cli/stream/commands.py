@@ -71,11 +71,17 @@ def ls(call: Call, prefix: str, path: str) -> None:
     """List streams, nested ones included."""
 
     async def run() -> None:
-        async with opened(call, path) as namespace:
-            rows = ({"name": name} async for name in namespace.streams(prefix))
-            await call.output.stream(
-                rows, ["name"], empty="no stream; `quorumbook stream create NAME` makes one"
-            )
+        from quorumbook.streams.errors import NamespaceNotBoundError
+
+        empty = "no stream; `quorumbook stream create NAME` makes one"
+        try:
+            async with opened(call, path) as namespace:
+                rows = ({"name": name} async for name in namespace.streams(prefix))
+                await call.output.stream(rows, ["name"], empty=empty)
+        except NamespaceNotBoundError:
+            # The first stream makes it.
+            call.output.rows([], ["name"])
+            call.note(empty)
 
     call.run(run())
 

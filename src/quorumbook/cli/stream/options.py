@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
 from quorumbook.cli.common import Call
+from quorumbook.cli.known.names import stream_names
 
 if TYPE_CHECKING:
     from quorumbook.streams import Namespace, PartitionedStream, Stream
     from quorumbook.streams.reading.seek import Start
 
-WHERE = "earliest, latest, a position, seq:N, txid:N, or a time in ISO form"
+WHERE = "earliest, latest, a position, seq:N, txid:N, or a time: ISO, -1h, yesterday 14:00"
 
 namespace_option = click.option(
     "--namespace", "path", metavar="PATH", default="/streams", show_default=True,
     help="The namespace the stream is in.",
 )  # fmt: skip
-name_argument = click.argument("name", metavar="NAME")
+name_argument = click.argument("name", metavar="NAME", shell_complete=stream_names)
 partition_option = click.option(
     "--partition", type=click.IntRange(min=0), metavar="N", help="This one of its partitions.",
 )  # fmt: skip
@@ -80,15 +80,11 @@ async def whole_or_part(
 
 
 def parse_start(text: str) -> Start:
-    """Read where to begin."""
-    from quorumbook.streams import SequenceId, TxId, parse_position
+    """Read where to begin.
 
-    if text in ("earliest", "latest"):
-        return cast("Start", text)
-    kind, _, number = text.partition(":")
-    if kind in ("seq", "txid") and number.isdigit():
-        return SequenceId(number) if kind == "seq" else TxId(number)
-    with contextlib.suppress(ValueError):
-        time = datetime.fromisoformat(text)
-        return time if time.tzinfo else time.astimezone()
-    return parse_position(text)
+    Raises:
+        LocalProtocolError: It is no place; the message says which forms there are.
+    """
+    from quorumbook.admin.facts.places import parse_place
+
+    return parse_place(text)

@@ -1,0 +1,1 @@
+"""What is known by name: the contexts of a user, bookies and streams for completion."""
