@@ -11,8 +11,10 @@ Nothing is sent here; ``pump`` does that.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.errors import BackpressureError, LocalProtocolError
@@ -35,6 +37,19 @@ from quorumbook.streams.writing.pending import PendingAppend, row_size, single
 _HEAD_ROOM_BYTES = 128
 #: More records than a run ever has.
 _TXIDS_LEFT = 1 << 20
+#: What a record's future may be: the loop thread settles it.
+FutureLike: TypeAlias = "asyncio.Future[Any] | concurrent.futures.Future[Any]"
+
+
+def _pass_on(future: FutureLike, outcome: asyncio.Future[Any]) -> None:
+    if future.done():
+        return
+    if outcome.cancelled():
+        future.cancel()
+    elif (error := outcome.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(outcome.result())
 
 
 class Intake:
@@ -75,7 +90,7 @@ class Intake:
         self.first_sequence_id = 0
         #: As long as ``payloads``, or shorter where the last records have none.
         self._attributes: list[bytes] = []
-        self._futures: list[asyncio.Future[Any] | None] = []
+        self._futures: list[FutureLike | None] = []
         self._first_number = -1
 
     # Appends that go on by themselves -------------------------------------------------------
@@ -151,7 +166,7 @@ class Intake:
         payload: bytes,
         attributes: Attributes | None,
         number: int | None,
-        future: asyncio.Future[Any] | None,
+        future: FutureLike | None,
     ) -> int:
         """Take one record in; return the sequence id with which all of it is stored.
 
@@ -166,7 +181,9 @@ class Intake:
         need = size + HEADER_SIZE_BYTES
         if need > self._run_bytes or self.state.last_txid > MAX_USER_TXID - _TXIDS_LEFT:
             first, _ = self.first_new(number, 1)
-            told = self._loop.create_future() if future is None else future
+            told = self._loop.create_future()
+            if future is not None:
+                told.add_done_callback(partial(_pass_on, future))
             self.append(single(payload, told, number=first, attributes=attributes), None, None)
             return self.state.next_sequence_id - 1
         is_next = number is None or number == self._first_number + len(self.payloads)

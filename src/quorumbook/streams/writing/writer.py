@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.closing import ClosingQuietly
@@ -39,7 +39,7 @@ from quorumbook.streams.retention.retention import Retention
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment, truncate
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
-from quorumbook.streams.writing.intake import Intake
+from quorumbook.streams.writing.intake import FutureLike, Intake
 from quorumbook.streams.writing.limits import Quota, quota_of
 from quorumbook.streams.writing.numbering import Numbering, load_producers
 from quorumbook.streams.writing.options import WriterOptions
@@ -358,7 +358,7 @@ class StreamWriter(ClosingQuietly):
         payload: bytes,
         attributes: Attributes | None,
         number: int | None,
-        future: asyncio.Future[Appended] | None,
+        future: FutureLike | None,
     ) -> int:
         self._check_open()
         first = self.next_sequence_id
@@ -565,3 +565,19 @@ class StreamWriter(ClosingQuietly):
 async def open_writer(context: StreamContext, options: WriterOptions) -> StreamWriter:
     """Take the lock of a stream and the stream itself; ``Stream.writer`` does it."""
     return await StreamWriter(context, options, context.lock())._open()  # noqa: SLF001 - of here
+
+
+def put_with(
+    writer: StreamWriter,
+    payload: bytes,
+    options: Mapping[str, Any] | None,
+    future: FutureLike | None,
+) -> int:
+    """Append as ``put`` does, with what its options say; tell a future where the record is.
+
+    With a future the record has no number of a producer.
+    """
+    if future is None:
+        return writer.put(payload, **(options or {}))
+    carried = None if options is None else attributes_of(**options)
+    return writer._put(payload, carried, None, future)  # noqa: SLF001 - of this module

@@ -12,10 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
@@ -27,30 +27,70 @@ from quorumbook.errors import (
     QuorumbookError,
 )
 from quorumbook.streams.writing import writer as aio
+from quorumbook.streams.writing.appended import Appended
 from quorumbook.streams.writing.options import WriterOptions
 
 T = TypeVar("T")
 
+_OVER = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
+
+
+#: Held while a future gets its condition, or is settled without one.
+_settling = threading.Lock()
+
 
 class LoopFuture(Future[T]):
-    """A future that the loop thread settles: in a child made by fork it is never waited for."""
+    """A future that the loop thread settles: in a child made by fork it is never waited for.
+
+    It is running from the start, as cancelling takes no record back.  Most are never waited for,
+    so the condition that others have from the start, and what goes with it, is made when somebody
+    asks for it: a future is one object until then.
+    """
 
     def __init__(self) -> None:
         self._generation = forks.generation
-        super().__init__()
+        self._state = RUNNING
+        self._result: T | None = None
+        self._exception: BaseException | None = None
+        self._own_condition: threading.Condition | None = None
 
     @property
     def _condition(self) -> threading.Condition:
         """What everybody who looks at a future takes first."""
-        if self._generation == forks.generation:
+        if self._generation != forks.generation:
+            if self._state not in _OVER:
+                raise forks.forked_error()
+            self._make_lists()
+            return threading.Condition()
+        with _settling:
+            if self._own_condition is None:
+                self._own_condition = threading.Condition()
+                self._make_lists()
             return self._own_condition
-        if self._state not in (CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED):
-            raise forks.forked_error()
-        return threading.Condition()
 
     @_condition.setter
     def _condition(self, condition: threading.Condition) -> None:
         self._own_condition = condition
+
+    def _make_lists(self) -> None:
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+
+    def done(self) -> bool:
+        """Tell whether the outcome is known."""
+        if self._state in _OVER:
+            return True
+        forks.check_owner(self._generation)
+        return False
+
+    def set_result(self, result: T) -> None:
+        """Settle it."""
+        with _settling:
+            if self._own_condition is None:  # nobody waits, and nobody is to be called
+                self._result = result
+                self._state = FINISHED
+                return
+        super().set_result(result)
 
 
 class _Call(Generic[T]):
@@ -63,8 +103,6 @@ class _Call(Generic[T]):
         self.count = count
         self.size_bytes = size_bytes
         self.future: Future[T] = LoopFuture()
-        # Cancelling does not take a record back: the writer owns it.
-        self.future.set_running_or_notify_cancel()
 
     def finish(self, outcome: asyncio.Future[T]) -> None:
         if outcome.cancelled():
@@ -73,6 +111,10 @@ class _Call(Generic[T]):
             self.future.set_exception(error)
         else:
             self.future.set_result(outcome.result())
+
+
+#: A record that joins: its payload, or with it what it carries, and its future if it has one.
+_Row: TypeAlias = bytes | tuple[bytes, dict[str, Any] | None, LoopFuture[Appended] | None]
 
 
 class _Run(_Call[None]):
@@ -84,8 +126,7 @@ class _Run(_Call[None]):
         super().__init__(self._begin, 0, 0)
         self._writer = writer
         self.first_ticket = first_ticket
-        #: Payloads with the rest of what ``StreamWriter.put`` takes.
-        self.rows: list[tuple[bytes, dict[str, Any]]] = []
+        self.rows: list[_Row] = []
         self._begun = 0
         self._last = -1
         self._refusal: QuorumbookError | None = None
@@ -93,14 +134,23 @@ class _Run(_Call[None]):
     def _begin(self) -> asyncio.Future[None]:
         """Put what was not put yet; what is refused holds up nobody else."""
         put = self._writer.put
-        for payload, options in islice(self.rows, self._begun, None):
+        for row in islice(self.rows, self._begun, None):
+            future = None
             try:
-                self._last = put(payload, **options)
+                if isinstance(row, bytes):
+                    self._last = put(row)
+                else:
+                    payload, options, future = row
+                    self._last = aio.put_with(self._writer, payload, options, future)
             except BackpressureError:
                 raise
             except QuorumbookError as error:
-                self._refusal = self._refusal or error
+                if future is None:
+                    self._refusal = self._refusal or error
+                else:
+                    future.set_exception(error)
             self._begun += 1
+        self.rows.clear()
         return asyncio.ensure_future(self._settled())
 
     async def _settled(self) -> None:
@@ -120,7 +170,8 @@ class AppendCalls:
     ) -> None:
         """Take the loop of the writer, its options, and itself."""
         self._loop = loop
-        self._options = options
+        self._max_records = options.max_pending_records
+        self._max_bytes = options.max_pending_bytes
         self._drain = writer.drain
         self._writer = writer
         #: Runs that are not settled.
@@ -128,12 +179,15 @@ class AppendCalls:
         self._next_ticket = 0
         #: What went wrong with a run of which nobody was told, and its first ticket.
         self._failure: tuple[int, BaseException] | None = None
-        self._room = threading.Condition()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         #: Records and bytes that are not acknowledged, and those that were refused last.
         self._records = 0
         self._bytes = 0
         self._refused = (1, 0)
         self._queue: list[_Call[Any]] = []
+        #: The last of the queue, if records may still join it.
+        self._joined: _Run | None = None
         #: On the loop thread: what the writer has no room for yet.
         self._waiting: deque[_Call[Any]] = deque()
         self._pumping: asyncio.Task[None] | None = None
@@ -160,49 +214,49 @@ class AppendCalls:
         with self._room:
             while not self._has_room(call.count, call.size_bytes):
                 if not waits:
-                    self._refused = call.count, call.size_bytes
-                    raise BackpressureError(
-                        f"{self._records} records are pending: no room for {count} more with "
-                        f"{size_bytes} bytes"
-                    )
+                    self._check_room(call.count, call.size_bytes)
                 self._room.wait()
             self._records += call.count
             self._bytes += call.size_bytes
             is_first = not self._queue
             self._queue.append(call)
+            self._joined = None
         if is_first:
             self._loop.call_soon_threadsafe(self._take)
         return call.future
 
-    def join(self, payload: bytes, options: dict[str, Any]) -> int:
+    def join(
+        self,
+        payload: bytes,
+        options: dict[str, Any] | None = None,
+        future: LoopFuture[Appended] | None = None,
+    ) -> int:
         """Have one record appended behind all that was put before; return its ticket.
 
         Raises:
             BackpressureError: too much is pending.
         """
         size_bytes = len(payload) + ENTRY_OVERHEAD_BYTES
-        with self._room:
-            if not self._has_room(1, size_bytes):
-                self._refused = 1, size_bytes
-                raise BackpressureError(
-                    f"{self._records} records are pending: no room for one more with "
-                    f"{len(payload)} bytes"
-                )
-            is_first = not self._queue
-            run = self._queue[-1] if self._queue else None
-            if not isinstance(run, _Run):
-                run = _Run(self._writer, self._next_ticket)
-                self._queue.append(run)
+        is_plain = options is None and future is None
+        row = payload if is_plain else (payload, options, future)
+        with self._lock:
+            if self._records >= self._max_records or self._bytes + size_bytes > self._max_bytes:
+                self._check_room(1, size_bytes)
+            run = self._joined
+            if run is None:
+                run = self._joined = _Run(self._writer, self._next_ticket)
                 self._runs.append(run)
-            run.rows.append((payload, options))
+                is_first = not self._queue
+                self._queue.append(run)
+                if is_first:
+                    self._loop.call_soon_threadsafe(self._take)
+            run.rows.append(row)
             run.count += 1
             run.size_bytes += size_bytes
             self._records += 1
             self._bytes += size_bytes
             ticket = self._next_ticket
-            self._next_ticket += 1
-        if is_first:
-            self._loop.call_soon_threadsafe(self._take)
+            self._next_ticket = ticket + 1
         return ticket
 
     def confirmed(self, ticket: int) -> None:
@@ -225,16 +279,27 @@ class AppendCalls:
             raise _again(failure[1])
 
     def wait_for_room(self) -> None:
-        """Wait until there is room for what was refused last."""
+        """Wait until there is room for what was refused last, and for more than that."""
         with self._room:
             (count, size_bytes), self._refused = self._refused, (1, 0)
+            # Else who is woken by a few records has room for a few, and waits again.
+            count = max(count, self._max_records // 8)
+            size_bytes = max(size_bytes, self._max_bytes // 8)
             while not self._has_room(count, size_bytes):
                 self._room.wait()
 
+    def _check_room(self, count: int, size_bytes: int) -> None:
+        if not self._has_room(count, size_bytes):
+            self._refused = count, size_bytes
+            raise BackpressureError(
+                f"{self._records} records are pending: no room for {count} more with "
+                f"{size_bytes - count * ENTRY_OVERHEAD_BYTES} bytes"
+            )
+
     def _has_room(self, count: int, size_bytes: int) -> bool:
         # What is too large for any window is the writer's to refuse.
-        is_in = self._bytes + size_bytes <= self._options.max_pending_bytes
-        fits = is_in and self._records + count <= self._options.max_pending_records
+        is_in = self._bytes + size_bytes <= self._max_bytes
+        fits = is_in and self._records + count <= self._max_records
         return fits or not self._records
 
     # On the loop thread
@@ -247,7 +312,7 @@ class AppendCalls:
 
     def _take(self) -> None:
         with self._room:
-            calls, self._queue = self._queue, []
+            calls, self._queue, self._joined = self._queue, [], None
         self._waiting += calls
         if self._pumping is None:
             self._start()

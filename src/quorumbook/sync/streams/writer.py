@@ -8,14 +8,18 @@ from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from quorumbook.client.writing.writer import frozen
+from quorumbook.env import forks
 from quorumbook.streams.writing import writer as aio
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import Method, blocking, described_as, held
 from quorumbook.sync.loop import ClosingQuietly
-from quorumbook.sync.streams.calls import AppendCalls
+from quorumbook.sync.streams.calls import AppendCalls, LoopFuture
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: What a record that joins others (``AppendCalls.join``) may have beside its payload.
+_CARRIED: dict[str, Any] = {"key": None, "headers": None, "event_time_ms": None}
 
 
 def _appending(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Method[P, T]:
@@ -35,7 +39,9 @@ def _appending_nowait(
     is_batch = "batch" in method.__name__
 
     def call(self: StreamWriter, payload: Any, **options: Any) -> Any:
-        return self._append(payload, options, is_batch=is_batch, waits=False)
+        if is_batch or not _CARRIED.keys() >= options.keys():
+            return self._append(payload, options, is_batch=is_batch, waits=False)
+        return self._join(payload, _CARRIED | options if options else None)
 
     return cast("Method[P, Future[T]]", described_as(method)(call))
 
@@ -99,19 +105,21 @@ class StreamWriter(ClosingQuietly):
         """Append a record without a future of its own, the fastest way for one record a call.
 
         Returns:
-            A ticket for ``confirmed``, one more than the last.  A record that is refused has one
+            A ticket for ``confirmed``, larger than the last.  A record that is refused has one
             too: ``confirmed`` of it says why, and the next ``drain``, ``flush`` or ``close``.
 
         Raises:
             BackpressureError: too much is pending; call ``drain`` and try again.
         """
-        self.check_process()
-        options: dict[str, Any] = {}
-        if key is not None or headers is not None or event_time_ms is not None:
-            options = {"key": key, "headers": headers, "event_time_ms": event_time_ms}
+        if self.process_generation != forks.generation:
+            self.check_process()
+        kept = payload if type(payload) is bytes else frozen(payload)
+        if key is None and headers is None and event_time_ms is None and producer_seq is None:
+            return self._calls.join(kept)
+        options: dict[str, Any] = {"key": key, "headers": headers, "event_time_ms": event_time_ms}
         if producer_seq is not None:
             options["producer_seq"] = producer_seq
-        return self._calls.join(payload if type(payload) is bytes else frozen(payload), options)
+        return self._calls.join(kept, options)
 
     def confirmed(self, sequence_id: int | None = None) -> None:
         """Wait until the record with a ticket of ``put``, and all before it, are safe.
@@ -162,6 +170,13 @@ class StreamWriter(ClosingQuietly):
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"
+
+    def _join(self, payload: Any, options: dict[str, Any] | None) -> Future[Any]:
+        self.check_process()
+        future: LoopFuture[Any] = LoopFuture()
+        kept = payload if type(payload) is bytes else frozen(payload)
+        self._calls.join(kept, options, future)
+        return future
 
     def _append(
         self, payload: Any, options: dict[str, Any], *, is_batch: bool, waits: bool
