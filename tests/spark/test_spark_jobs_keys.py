@@ -98,7 +98,7 @@ def test_the_latest_of_each_key_replaces_the_result_before(spark, world, capsys)
     # What others wrote is not replaced.
     world.write("others", (b"k", b"v"))
     for words, what in (
-        ({"target": "others"}, "is no result"), ({"target": "a"}, "another stream"),
+        ({"target": "others"}, "is not a result"), ({"target": "a"}, "another stream"),
         ({"source": "missing"}, "missing"),
     ):  # fmt: skip
         capsys.readouterr()
@@ -268,7 +268,7 @@ def test_records_of_others_that_were_merged_with_a_result_are_not_replaced(world
     world.run(lambda ns: work.batch(ns, [b"1"]))
     world.write("b", (b"k", b"theirs"))
     world.run(lambda ns: merge(ns, ""))
-    with pytest.raises(ConfigError, match="is no result"):
+    with pytest.raises(ConfigError, match="is not a result"):
         world.run(lambda ns: job.look(ns, work.options))
 
 
@@ -279,10 +279,10 @@ def test_a_result_of_another_source_is_not_replaced(world):
     world.run(lambda ns: ns.create_stream("b"))
     world.run(lambda ns: work.batch(ns, [b"1"], [b"2"]))
     for step in (tier, restore, merge):
-        with pytest.raises(ConfigError, match="is no result"):
+        with pytest.raises(ConfigError, match="is not a result"):
             world.run(lambda ns: job.look(ns, job.KeyOptions(source="c", target="b")))
         world.run(lambda ns, step=step: step(ns, str(world.tmp_path / "files")))
-    with pytest.raises(ConfigError, match="is no result"):
+    with pytest.raises(ConfigError, match="is not a result"):
         world.run(lambda ns: job.look(ns, job.KeyOptions(source="c", target="b")))
 
 

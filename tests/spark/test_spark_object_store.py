@@ -420,7 +420,7 @@ def test_a_place_that_is_none_is_told_before_any_task(space, bucket, run, job, c
     for uri, told in (
         (elsewhere, "no bucket nobodys-bucket"),
         (f"{bucket.uri('dir')}&nonsense=1", "nonsense"),
-        ("s9://bucket/dir", "s9://bucket/dir is no place for files"),
+        ("s9://bucket/dir", "s9://bucket/dir is not a place for files"),
     ):
         assert run(*JOBS[job], uri) == (2, None)
         assert told in capsys.readouterr().err.splitlines()[-1]

@@ -97,7 +97,7 @@ def test_offsets_of_a_partition_that_is_not_there_are_refused(
     for offsets, message in (
         ({"0": 1, "7": 1}, f"names {name}/p7, which is not read"),
         ({"0": 1}, f"says nothing of {name}/p1"),
-        ({"x": 1}, "'x' is no partition"),
+        ({"x": 1}, "'x' is not a partition"),
     ):
         with pytest.raises(ConfigError, match=message):
             read(f"stream:{name}", startingOffsets=json.dumps({name: offsets}))

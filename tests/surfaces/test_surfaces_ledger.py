@@ -111,7 +111,7 @@ def test_ledgers_are_listed_and_filtered(quorumbook):
 
 def test_a_deleted_ledger_is_gone(quorumbook):
     ledger_id = _write(quorumbook, b"x\n")
-    assert "say --yes" in quorumbook("ledger", "delete", ledger_id, code=2).err
+    assert "add --yes" in quorumbook("ledger", "delete", ledger_id, code=2).err
     quorumbook("ledger", "delete", ledger_id, "--yes")
     missing = quorumbook("ledger", "read", ledger_id, code=3)
     assert "quorumbook ledger ls" in missing.err

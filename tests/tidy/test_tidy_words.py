@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from typing import Any
@@ -106,3 +107,40 @@ def test_every_public_name_of_a_class_that_does_something_is_for_programs(
 def test_every_public_name_says_what_it_is_for(name: str, kind: type) -> None:
     members = {each: inspect.getattr_static(kind, each) for each in public_names(kind)}
     assert [f"{name}.{each}" for each, value in members.items() if not inspect.getdoc(value)] == []
+
+
+#: What people do not say, and what they say instead.
+_NOT_SAID = {
+    r"\b[Tt]he peer\b": "Apache BookKeeper, or a Java bookie",
+    r"\bsay --yes\b": "add --yes",
+    r"\banew\b": "again",
+    r"(?<!there )\b(is|are) no (a |an )?(position|record|offset|option|text|JSON)\b": "is not a",
+}
+
+
+def said(tree: ast.Module) -> list[tuple[int, str]]:
+    """Return the texts of a module that people may see: messages, help, and options' texts."""
+    private = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            of_click = any("command" in ast.unparse(d) or "group" in ast.unparse(d)
+                           for d in getattr(node, "decorator_list", ()))  # fmt: skip
+            if not of_click and ast.get_docstring(node) is not None:
+                private.add(id(getattr(node.body[0], "value", None)))
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in private
+    ]
+
+
+def test_messages_and_help_say_what_people_say() -> None:
+    found = [
+        f"{path.name}:{line}: {text!r}: say {better!r}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for line, text in said(ast.parse(path.read_text(encoding="utf-8")))
+        for wrong, better in _NOT_SAID.items()
+        if re.search(wrong, text)
+    ]
+    assert found == []

@@ -53,7 +53,7 @@ class DigestMd5Client:
         given = _directives(challenge, _CHALLENGE_BYTES_MAX)
         nonce, realm = given.get("nonce", ""), given.get("realm", "")
         if not nonce or given.get("algorithm") != "md5-sess":
-            raise SecurityError("its SASL challenge is none of DIGEST-MD5")
+            raise SecurityError("its SASL challenge is not valid DIGEST-MD5")
         if "auth" not in re.split(r"[\s,]+", given.get("qop", "auth")):
             raise SecurityError("its SASL asks for more than authentication")
         is_utf8 = given.get("charset", "").lower() == "utf-8"
@@ -120,7 +120,7 @@ class DigestMd5Server:
             "digest-uri": self._service,
         }
         if not user or not client_nonce or given.get("charset") != "utf-8":
-            raise SecurityError("its message is none of DIGEST-MD5 with charset=utf-8")
+            raise SecurityError("its message is not valid DIGEST-MD5 with charset=utf-8")
         for name, value in said.items():
             if given.get(name, "auth" if name == "qop" else "") != value:
                 raise SecurityError(f"its DIGEST-MD5 says another {name} than we asked for")

@@ -178,7 +178,7 @@ def _load(name: str, settings: str, side: int, option: str) -> object | None:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{option}: {name} cannot be found: {error}") from None
     if not isinstance(getattr(made, "name", None), str):
-        raise ConfigError(f"{option}: {name} is no plug-in; it has no name for its messages")
+        raise ConfigError(f"{option}: {name} is not a plug-in; it has no name for its messages")
     return cast(object, made)
 
 

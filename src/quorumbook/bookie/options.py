@@ -62,7 +62,7 @@ class BookieOptions(Options):
         peer_key="journalDirectories", section="storage",
     )
     index_directories: tuple[str, ...] = option(
-        (), "Where a bookie that was the peer's kept its index, if not in the ledger directories.",
+        (), "Where an adopted Java bookie kept its index, if not in the ledger directories.",
         peer_key="indexDirectories", section="storage",
     )
     ledger_directories: tuple[str, ...] = option(

@@ -38,7 +38,7 @@ class ClientOptions(Options):
         minimum=0.001, peer_key="addEntryTimeoutSec",
     )
     add_quorum_timeout_s: float = option(
-        60.0, "Longest wait for an entry's ack quorum, replacements included; 0 waits for ever.",
+        60.0, "Longest wait for an entry's ack quorum, replacements included; 0 waits forever.",
         minimum=0,
     )
     read_timeout_s: float = option(
@@ -102,7 +102,7 @@ class ClientOptions(Options):
         peer_key="stickyReadSEnabled",
     )
     batch_reads: bool = option(
-        True, "Ask for many entries with one request, which bookies of the peer know since 4.17.",
+        True, "Ask for many entries with one request, which Java bookies know since 4.17.",
         peer_key="batchReadEnabled",
     )
     recovery_batch_entries: int = option(
@@ -114,7 +114,7 @@ class ClientOptions(Options):
         peer_key="delayEnsembleChange",
     )
     require_replacement: bool = option(
-        False, "Close the writer when a failed bookie cannot be replaced, as the peer does.",
+        False, "Close the writer when a failed bookie cannot be replaced, as the Java client does.",
     )
     max_ensemble_changes: int = option(
         0, "Ensemble changes of one writer before it gives up; 0 sets no limit.",

@@ -222,7 +222,7 @@ def _read_file(settings: dict[str, Setting], path: str, foreign: str = "") -> No
             _store(settings, name, content, source=source, distrust=distrust)
             continue
         if name not in _SECTIONS:
-            raise ConfigError(f"{name} ({source}) is no section{_nearest(name, _SECTIONS)}")
+            raise ConfigError(f"{name} ({source}) is not a section{_nearest(name, _SECTIONS)}")
         for key, raw in content.items():
             # The peer's keys are unique, so they need no section of their own.
             full = key if key in _BY_PEER_KEY else f"{name}.{key}"
@@ -271,7 +271,7 @@ def _store(
         is_peer_unit = option is not None
     if option is None:
         raise ConfigError(
-            f"{key} ({source}) is no option{_nearest(key, (*_BY_KEY, *_BY_PEER_KEY))}"
+            f"{key} ({source}) is not an option{_nearest(key, (*_BY_KEY, *_BY_PEER_KEY))}"
         )
     value = option.parse(raw, source=source, is_peer_unit=is_peer_unit)
     _demand_trust(option, value, source, distrust)

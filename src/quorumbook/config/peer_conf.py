@@ -155,7 +155,7 @@ class PeerConf:
         if name not in _LAYOUTS:
             key = self.source("ledgerManagerFactoryClass", "ledgerManagerType")
             raise ConfigError(
-                f"metadata.uri: {name!r} ({key}) is no ledger manager known here; leave it out, "
+                f"metadata.uri: {name!r} ({key}) is not a ledger manager known here; leave it out, "
                 "and the cluster's LAYOUT decides"
             )
         return f"zk+{name}"

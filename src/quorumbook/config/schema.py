@@ -34,7 +34,7 @@ _OF_COMMANDS = (
     ),
     Option(
         "storage", "peer_storage", Kind.TEXT, "",
-        "The peer's storage that directories come from and go back to; empty finds out.",
+        "The Java bookie's storage that directories come from and go back to; empty finds out.",
         choices=("", "sorted", "db"),
     ),
     Option(

@@ -191,7 +191,7 @@ def _why_not_loaded(options: TlsOptions, error: ssl.SSLError) -> str:
     if "BAD_DECRYPT" in reason or "PASSWORD" in reason:
         return f"{key} is encrypted with another password; put it into tls.key_password_file"
     return (
-        f"{certificate} and {key} are no certificate and key in PEM form ({reason.lower()}); "
+        f"{certificate} and {key} are not a certificate and a key in PEM form ({reason.lower()}); "
         "`openssl pkcs12 -in STORE -out FILE -nodes` makes one of a PKCS12 store"
     )
 

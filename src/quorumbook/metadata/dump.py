@@ -168,12 +168,12 @@ class DumpReader:
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise self._damaged("it is no JSON object")
+            raise self._damaged("it is not a JSON object")
         return values
 
     def _header(self, values: dict[str, Any]) -> DumpHeader:
         if values.get("format") != FORMAT:
-            raise self._damaged("it is no dump of metadata")
+            raise self._damaged("it is not a dump of metadata")
         if values.get("version") != VERSION:
             raise MetadataFormatError(
                 f"{self._name} was written by a newer release (format {values.get('version')!r}, "
@@ -187,7 +187,7 @@ class DumpReader:
         try:
             layout, instance_id = (str(text).encode() for text in texts)
         except UnicodeEncodeError as error:
-            raise self._damaged("it is no text") from error
+            raise self._damaged("it is not text") from error
         Layout.decode(layout)
         return DumpHeader(layout, instance_id, values["is_online"])
 

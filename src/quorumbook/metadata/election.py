@@ -66,7 +66,7 @@ def named_election(store: MetadataStore, parent: str, name: str, candidate: str)
         LocalProtocolError: an election cannot have that name.
     """
     if not re.fullmatch(r"[^/\0]+", name) or name in (".", ".."):
-        raise LocalProtocolError(f"{name!r} is no name of an election: it is one name in a path")
+        raise LocalProtocolError(f"{name!r} is not a name of an election: it is one name in a path")
     if not candidate:
         candidate = f"candidate-{store.env.random.getrandbits(64):016x}"
     return Election(store, f"{parent}/{name}", candidate)

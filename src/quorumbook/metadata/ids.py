@@ -56,7 +56,7 @@ class IdCounters:
         """Return the counters if they can be, else raise ``LocalProtocolError``."""
         for number in (self.short, self.high_bits, self.low):
             if number is not None and (type(number) is not int or not 0 <= number < 2**32):
-                raise LocalProtocolError(f"{number!r} is no counter of ledger ids")
+                raise LocalProtocolError(f"{number!r} is not a counter of ledger ids")
         return self
 
     def steps(self, kind: LayoutKind, *, leap: bool) -> int | None:

@@ -153,7 +153,7 @@ def _states(env: Env, directories: Directories) -> Iterator[Finding]:
         except StorageError as error:
             yield _of(
                 "ledger states", error, "a copy of keys and fences is damaged; the index has them",
-                "the next checkpoint writes it anew", HARMLESS,
+                "the next checkpoint writes it again", HARMLESS,
             )  # fmt: skip
 
 
@@ -167,7 +167,8 @@ def _index(
     ]
     if foreign:
         return None, Finding(
-            "index", foreign[0], "these are directories of the peer", "its index is not looked at",
+            "index", foreign[0], "these are directories of a Java bookie",
+            "its index is not looked at",
             "`quorumbook bookie adopt` reads it", HARMLESS,
         )  # fmt: skip
     if not has_logs and not index_exists(directories.index_path):

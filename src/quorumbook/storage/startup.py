@@ -173,7 +173,7 @@ class _Opening:
             parts = index_parts(self._env, directory)
             if parts:
                 raise ForeignDirectoryError(
-                    "a bookie of the peer keeps its index here; stop it, and `quorumbook bookie "
+                    "a Java bookie keeps its index here; stop it, and `quorumbook bookie "
                     "adopt` takes the directories over",
                     path=f"{directory}/{parts[0]}",
                 )
@@ -341,7 +341,7 @@ class _Opening:
             lost = index.runs_in(entry_log_id)
             if lost:
                 _log.error(
-                    "entry log %x is gone, and with it %d runs of entries; they are copied anew "
+                    "entry log %x is gone, and with it %d runs of entries; they are copied again "
                     "from other bookies", entry_log_id, len(lost),
                 )  # fmt: skip
                 index.divide((row, [row._replace(checksum=DAMAGED)]) for row in lost)

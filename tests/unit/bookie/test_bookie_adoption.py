@@ -471,7 +471,7 @@ async def test_a_bookie_does_not_start_on_what_is_the_peers_or_half_way(tmp_path
     with pytest.raises(ForeignDirectoryError, match="keeps these directories already"):
         await take(disk, store)
     (disk.ledgers[0] / "current" / "0" / "1").mkdir(parents=True)
-    with pytest.raises(ForeignDirectoryError, match="bookie of the peer keeps its index"):
+    with pytest.raises(ForeignDirectoryError, match="Java bookie keeps its index"):
         await serving(disk)
 
 

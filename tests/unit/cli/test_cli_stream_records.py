@@ -19,10 +19,10 @@ def batch_of(payload: bytes) -> RecordBatch:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{", "is no record"),
+        (b"{", "is not a record"),
         (b'{"kye": 1}', "unknown field kye"),
         (b'{"key": "k"}', "neither text nor base64, hex or json; its fields are .*hex"),
-        (b'{"base64": "?"}', "is no record"),
+        (b'{"base64": "?"}', "is not a record"),
         (b'{"text": "a", "txid": 1}\n{"text": "b"}', "either all"),
     ],
 )
@@ -50,5 +50,5 @@ def test_a_table_shows_what_a_record_carries(
 
 
 def test_a_payload_that_is_no_json_says_which(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(click.ClickException, match="1:0:1 is no JSON"):
+    with pytest.raises(click.ClickException, match="1:0:1 is not JSON"):
         RecordPrinter("jsonl", "json", None).show(batch_of(b"{"))

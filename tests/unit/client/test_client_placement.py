@@ -34,7 +34,7 @@ async def stand(cluster: MockCluster, *locations: str) -> None:
 
 
 async def replaced(ledger, victim: str) -> None:
-    """Append until a bookie is no member any more."""
+    """Append until a bookie is not a member any more."""
     async with asyncio.timeout(PATIENCE_S):
         while victim in ledger.metadata.ensemble:
             await ledger.append(b"x")

@@ -106,9 +106,9 @@ def test_durations_may_have_a_unit(text, value):
     ],
 )
 def test_an_unknown_key_is_an_error_that_names_the_nearest(override, suggestion):
-    with pytest.raises(ConfigError, match=r"\(--set\) is no option") as caught:
+    with pytest.raises(ConfigError, match=r"\(--set\) is not an option") as caught:
         load(environment={}, overrides=[override])
-    assert suggestion in str(caught.value).partition("is no option")[2]
+    assert suggestion in str(caught.value).partition("is not an option")[2]
 
 
 def test_an_unknown_variable_is_an_error_that_names_the_nearest():

@@ -273,7 +273,7 @@ async def test_a_cluster_of_the_peers_own_driver_is_refused(etcd, open_etcd):
     for name in ("layout", "instanceid"):
         etcd.wipe()
         etcd.put(f"/ledgers/{name}")
-        with pytest.raises(MetadataFormatError, match="the peer's etcd driver has a cluster"):
+        with pytest.raises(MetadataFormatError, match="etcd driver has a cluster at"):
             await open_store(etcd.uri())
         await open_etcd(etcd.uri("/elsewhere"))
 

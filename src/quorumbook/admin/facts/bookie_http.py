@@ -45,7 +45,7 @@ def ask(
     """
     url = address.rstrip("/") + path
     if not url.startswith(("http://", "https://")):
-        raise LocalProtocolError(f"{address} is no HTTP address")
+        raise LocalProtocolError(f"{address} is not an HTTP address")
     request = urllib.request.Request(url, body, dict(headers or {}), method=method)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310

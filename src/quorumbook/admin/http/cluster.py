@@ -173,7 +173,7 @@ TOKEN_FIELDS = {
     "name": Field("string", "Whom it is for.", is_required=True, max_length=64),
     "role": Field("string", "What it may do.", is_required=True,
                   choices=("viewer", "operator", "admin")),
-    "days": Field("number", "How long it is good for; for ever if not given.", minimum=0.001,
+    "days": Field("number", "How long it is good for; forever if not given.", minimum=0.001,
                   maximum=36500),
     "namespaces": Field("array", "Namespaces of streams it is confined to; all if not given. With "
                         "any it sees nothing else of the cluster.", max_length=100),

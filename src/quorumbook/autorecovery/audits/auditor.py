@@ -121,7 +121,7 @@ class Auditor:
             except MetadataError as error:
                 _log.warning("auditing goes on in %g s: %s", _PAUSE_S, error)
             except Exception:
-                _log.exception("auditing failed and begins anew in %g s", _PAUSE_S)
+                _log.exception("auditing failed and starts again in %g s", _PAUSE_S)
             await asyncio.sleep(_PAUSE_S)
 
     async def _serve_term(self) -> None:

@@ -127,7 +127,7 @@ class BookieAudits:
             except LocalProtocolError:
                 raise  # the store was closed
             except QuorumbookError as error:
-                _log.warning("the audit ended early, it begins anew in %g s: %s", pause_s, error)
+                _log.warning("the audit ended early, it starts again in %g s: %s", pause_s, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _RETRY_LAST_S)
 

@@ -109,7 +109,7 @@ class PeriodicChecks:
                 except LocalProtocolError:
                     raise  # the store was closed
                 except QuorumbookError as error:
-                    _log.warning("a check ended early, it begins anew in %g s: %s", pause_s, error)
+                    _log.warning("a check ended early, it starts again in %g s: %s", pause_s, error)
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, _RETRY_LAST_S)
         finally:

@@ -69,7 +69,7 @@ _FINDING = ("severity", "kind", "path", "offset", "ledger_id", "problem", "meani
 @_repair
 @click.pass_obj
 def rebuild_index(call: Call, data_dir: str | None, is_repair: bool) -> None:
-    """Make a bookie's index anew from its entry logs."""
+    """Make a bookie's index again from its entry logs."""
     from quorumbook.bookie.stopped.repair import rebuild_index as rebuild
     from quorumbook.env import Env
 
@@ -170,7 +170,7 @@ def _number(text: str) -> int:
     try:
         return int(text, 16)
     except ValueError:
-        raise click.UsageError(f"{text} is no number in hex") from None
+        raise click.UsageError(f"{text} is not a number in hex") from None
 
 
 def _logs(env: Any, directories: Directories) -> Iterator[Row]:

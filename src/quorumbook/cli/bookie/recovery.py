@@ -55,7 +55,7 @@ def underreplicated(
 @recovery.command(cls=ClusterCommand)
 @click.pass_obj
 def status(call: Call) -> None:
-    """Show whether ledgers are repaired, who is auditor, and what it checked when."""
+    """Show whether ledgers are re-replicated, which bookie is auditor, and what it checked."""
     call.output.record(call.run(_status(call)))
 
 
@@ -76,7 +76,7 @@ def disable(call: Call) -> None:
 @recovery.command(cls=ClusterCommand)
 @click.pass_obj
 def auditor(call: Call) -> None:
-    """Print who is auditor."""
+    """Print which bookie is the auditor."""
     call.output.record({"auditor": call.run(_auditor(call))})
 
 

@@ -119,7 +119,7 @@ async def tell(watching: asyncio.Task[None], seen: HealingDemo, say: Callable[[s
             break
         if is_noticed and seen.copied != told:
             told = seen.copied
-            say(f"Healing: {told:,} of {seen.lacking:,} lost copies have been made anew.")
+            say(f"Healing: {told:,} of {seen.lacking:,} lost copies have been made again.")
     say(
         f"{seen.healed_s:.1f} s after the kill the ledger was healed: {seen.lacking:,} entries"
         " were copied, and each one is on three bookies again."

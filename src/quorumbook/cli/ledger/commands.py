@@ -217,7 +217,7 @@ def delete(call: Call, ledger_ids: Sequence[int], yes: bool) -> int:
     named = ", ".join(map(str, ledger_ids))
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("say --yes to delete without being asked")
+            raise click.UsageError("add --yes to delete without being asked")
         if not click.confirm(f"Delete ledger {named} and all its entries?", err=True):
             call.note("nothing was deleted")
             return FAILED

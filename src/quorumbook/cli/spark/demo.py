@@ -252,8 +252,8 @@ async def _heal(client: BookKeeper, lost: str, say: Say) -> None:
         left = [m async for m in client.list_ledgers() if _names(m, lost)]
         if not left:
             say(
-                "Auto-recovery has made every copy anew that was on the killed bookie: no ledger"
-                f" names it any more, {time.monotonic() - began:.0f} s after the last commit."
+                "Auto-recovery has made again every replica that was on the killed bookie: no "
+                f"ledger names it any more, {time.monotonic() - began:.0f} s after the last commit."
             )
             return
         if time.monotonic() - began > _HEALED_WITHIN_S:

@@ -302,7 +302,7 @@ def delete(call: Call, names: Sequence[str], yes: bool, forget_files: bool, path
     """Delete streams with their ledgers and files, for good."""
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("say --yes to delete without being asked")
+            raise click.UsageError("add --yes to delete without being asked")
         if not click.confirm(f"Delete stream {', '.join(names)} and all its records?", err=True):
             call.note("nothing was deleted")
             return FAILED

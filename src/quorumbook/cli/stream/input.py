@@ -87,7 +87,7 @@ def json_form(lines: list[bytes]) -> InputPiece:
                 cast("list[int]", piece.txids).append(int(row["txid"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise click.UsageError(
-                f"{line[:200].decode(errors='backslashreplace')} is no record: {error}; its "
+                f"{line[:200].decode(errors='backslashreplace')} is not a record: {error}; its "
                 f"fields are {', '.join(_JSON_NAMES)}"
             ) from error
     if not piece.txids:

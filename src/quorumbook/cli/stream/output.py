@@ -135,7 +135,7 @@ def _decoded(record: Record, decode: str) -> dict[str, Any]:
         return {"json": json.loads(payload)}
     except ValueError as error:
         raise click.ClickException(
-            f"record {record.position} is no JSON: {error}; --decode auto shows it as it is"
+            f"record {record.position} is not JSON: {error}; --decode auto shows it as it is"
         ) from error
 
 

@@ -39,7 +39,7 @@ _SEGMENT_COLUMNS = ["segment", "ledger_id", "state", "truncated", "first_sequenc
 @namespace_option
 @click.pass_obj
 def show(call: Call, name: str, partition: int | None, path: str) -> None:
-    """Show what the metadata say of a stream: its policy, its size, who writes it.
+    """Show what the metadata say of a stream: its policy, its size, its writer.
 
     Of a partitioned stream, that of all partitions together and of each.
     """
@@ -193,7 +193,7 @@ def truncate(
 def seal(
     call: Call, name: str, partition: int | None, takeover: str, wait_s: float, path: str
 ) -> None:
-    """End a stream for ever: nobody appends to it again.
+    """End a stream permanently: nobody appends to it again.
 
     Of a partitioned stream all partitions are sealed, and none while somebody writes one of them.
     What is printed is how they are then; where some could not be sealed, the command can be given

@@ -158,7 +158,7 @@ class _Handshake(asyncio.Protocol):
             while len(self._bytes) >= LENGTH_SIZE_BYTES:
                 stop = LENGTH_SIZE_BYTES + int.from_bytes(self._bytes[:LENGTH_SIZE_BYTES], "big")
                 if not LENGTH_SIZE_BYTES < stop <= _FRAME_SIZE_BYTES_MAX:
-                    raise RemoteProtocolError("it sent something that is no short frame")
+                    raise RemoteProtocolError("it sent something that is not a short frame")
                 if len(self._bytes) < stop:
                     break
                 one, self._bytes = self._bytes[:stop], self._bytes[stop:]

@@ -495,7 +495,7 @@ class AppendState:
             "last add confirmed beyond succeeded": self.last_add_confirmed > self._base - 1,
             "negative pending count": pending < 0,
             "acks of what was not pushed": any(bits >> pending for bits in self._acks),
-            "failed bookie is no member": any(
+            "failed bookie is not a member": any(
                 self.ensemble[index] != bookie_id for index, bookie_id in self._failed.items()
             ),
             "base moved during a change": (

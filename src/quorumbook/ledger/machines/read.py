@@ -142,7 +142,7 @@ class ReadState:
         """
         if not 0 <= first_entry_id <= last_entry_id:
             raise LocalProtocolError(
-                f"entries {first_entry_id} to {last_entry_id} are no range to read",
+                f"entries {first_entry_id} to {last_entry_id} are not a range to read",
                 ledger_id=metadata.ledger_id,
             )
         self._metadata = metadata

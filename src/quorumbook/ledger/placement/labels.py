@@ -36,7 +36,8 @@ def parse_labels(texts: Sequence[str], where: str) -> dict[str, str]:
         match = _LABEL.fullmatch(text)
         if match is None:
             raise ConfigError(
-                f"{where}: {text!r} is no label; write key=value, of letters, digits and _ . / : -"
+                f"{where}: {text!r} is not a label; write key=value, of letters, digits and "
+                "_ . / : -"
             )
         key, value = match.groups()
         if labels.setdefault(key, value) != value:

@@ -29,7 +29,7 @@ def check_location(text: str) -> str:
     """
     location = text.strip().rstrip("/")
     if not _LOCATION.fullmatch(location):
-        raise ConfigError(f"{text!r} is no place of a bookie; write /rack or /region/rack")
+        raise ConfigError(f"{text!r} is not a place of a bookie; write /rack or /region/rack")
     return location
 
 

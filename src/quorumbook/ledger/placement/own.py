@@ -61,7 +61,7 @@ def options_of_ledger(
     try:
         given = json.loads(data)
     except ValueError as error:
-        raise ConfigError(f"{where}: {data!r} is no JSON") from error
+        raise ConfigError(f"{where}: {data!r} is not JSON") from error
     _check(given, where)
     changes: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
@@ -73,11 +73,11 @@ def options_of_ledger(
 
 def _check(given: Any, where: str) -> None:
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{where}: {given!r} is no mapping")
+        raise ConfigError(f"{where}: {given!r} is not a mapping")
     for name, value in given.items():
         kind = LEDGER_OPTIONS.get(name)
         if kind is None:
-            raise ConfigError(f"{where}: {name!r} is none of {', '.join(LEDGER_OPTIONS)}")
+            raise ConfigError(f"{where}: {name!r} is not one of {', '.join(LEDGER_OPTIONS)}")
         if type(value) is not kind or (isinstance(value, int) and value < 0):
             raise ConfigError(f"{where}: {name} is no {value!r}")
     if given.get("policy", "random") not in POLICIES or given.get("policy") == "local-bookie":

@@ -110,7 +110,7 @@ class BookieServiceInfo:
 def _endpoint_of_id(bookie_id: BookieId) -> Endpoint:
     host, _, port = bookie_id.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise _bad(bookie_id, "it is empty and the id is no host:port")
+        raise _bad(bookie_id, "it is empty and the id is not a host:port")
     return Endpoint(bookie_id, int(port), host, BOOKIE_PROTOCOL)
 
 

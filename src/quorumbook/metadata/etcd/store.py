@@ -392,8 +392,9 @@ class EtcdStore:
             return
         if any(each.response_range.count for each in answer.responses):
             raise MetadataFormatError(
-                f"{self.uri}: the peer's etcd driver has a cluster at {self.ledgers_root}, whose "
-                "keys are others than ours; use another path in the URI, or another etcd"
+                f"{self.uri}: Apache BookKeeper's etcd driver has a cluster at "
+                f"{self.ledgers_root}, whose keys are others than ours; use another path in the "
+                "URI, or another etcd"
             )
 
     async def _let_go(self) -> None:

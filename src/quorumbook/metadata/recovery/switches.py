@@ -122,7 +122,7 @@ class RecoverySwitches:
     async def set_lost_bookie_delay_s(self, delay_s: int) -> None:
         """Set it for the whole cluster, whether or not it was set before."""
         if not 0 <= delay_s < 2**31:
-            raise LocalProtocolError(f"{delay_s} s is no delay between 0 and 2^31 - 1")
+            raise LocalProtocolError(f"{delay_s} s is not a delay between 0 and 2^31 - 1")
         await self._put("lostBookieRecoveryDelay", str(delay_s).encode())
 
     async def propose_lost_bookie_delay_s(self, delay_s: int) -> None:

@@ -393,7 +393,7 @@ def _decode_answer(data: bytes, position: int, stop: int) -> Answer:
     """Decode one frame that is no add answer."""
     size = stop - position
     if size < 8:
-        raise RemoteProtocolError(f"a frame of {size} bytes is no v2 answer")
+        raise RemoteProtocolError(f"a frame of {size} bytes is not a v2 answer")
     header = int.from_bytes(data[position + 4 : position + 8], "big")
     if header == _READ_HEADER and size >= ANSWER.size:
         _, _, code, ledger_id, entry_id = ANSWER.unpack_from(data, position)
@@ -402,7 +402,9 @@ def _decode_answer(data: bytes, position: int, stop: int) -> Answer:
         return _batch_read_answer(data, position, data[position + BATCH_READ_ANSWER.size : stop])
     if header == _AUTH_HEADER:
         return decode_auth(data[position + 8 : stop])
-    raise RemoteProtocolError(f"a frame of {size} bytes with header {header:08x} is no v2 answer")
+    raise RemoteProtocolError(
+        f"a frame of {size} bytes with header {header:08x} is not a v2 answer"
+    )
 
 
 def _is_batch_read(head: bytes) -> bool:

@@ -231,7 +231,7 @@ def decode_request(data: bytes, position: int, stop: int) -> Request:
     """
     size = stop - position
     if size < 8:
-        raise RemoteProtocolError(f"a frame of {size} bytes is no v2 request")
+        raise RemoteProtocolError(f"a frame of {size} bytes is not a v2 request")
     header = int.from_bytes(data[position + 4 : position + 8], "big")
     version, opcode, _ = split_packet_header(header)
     request: Request

@@ -314,5 +314,5 @@ def _decode_response(body: bytes) -> V3Response:
             if details.HasField(field):
                 setattr(response, attribute, getattr(details, field))
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError("an answer has a text that is none") from error
+        raise RemoteProtocolError("an answer has a text that is not UTF-8") from error
     return response

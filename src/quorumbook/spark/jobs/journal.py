@@ -73,7 +73,7 @@ class JobJournal:
             found = head["version"], head["job"], head["arguments"]
             done = {line["key"]: line["result"] for line in rest}
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is no file of a job: {error!r}") from error
+            raise ConfigError(f"{path} is not a file of a job: {error!r}") from error
         expected = (_VERSION, job, json.loads(json.dumps(arguments)))
         if found != expected:
             raise ConfigError(
@@ -105,7 +105,9 @@ class JobJournal:
 
 def _path(directory: str, job_id: str) -> str:
     if not re.fullmatch(r"[a-z-]+-[0-9a-f]{8}", job_id):
-        raise ConfigError(f"{job_id!r} is no id of a job; the report and the first line name it")
+        raise ConfigError(
+            f"{job_id!r} is not an id of a job; the report and the first line name it"
+        )
     if "://" in directory:
         raise ConfigError(f"--state-dir {directory}: a directory of this machine, not a URI")
     return os.path.join(directory, f"{job_id}.jsonl")

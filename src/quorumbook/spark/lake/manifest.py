@@ -185,7 +185,7 @@ class ManifestTable:
         try:
             return json.loads(data)
         except ValueError as error:
-            raise LakeFormatError(f"{path} is no manifest: {error}") from error
+            raise LakeFormatError(f"{path} is not a manifest: {error}") from error
 
 
 def committed_files(location: str) -> list[str]:

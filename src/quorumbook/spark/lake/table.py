@@ -71,7 +71,7 @@ class LakeState:
             streams = {name: Reached(*each) for name, each in found["streams"].items()}
             return cls(batch=int(found["batch"]), cluster=found["cluster"], streams=streams)
         except (KeyError, TypeError, ValueError) as error:
-            raise LakeFormatError(f"{found!r} is no state of a table: {error!r}") from error
+            raise LakeFormatError(f"{found!r} is not a state of a table: {error!r}") from error
 
 
 class LakeTable(Protocol):

@@ -116,7 +116,7 @@ class Offsets:
                 _parse_cuts(stored["t"]) if "t" in stored else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{stored!r} are no offsets of this data source") from error
+            raise ConfigError(f"{stored!r} are not offsets of this data source") from error
 
 
 def parse_offset(numbers: Any) -> Offset:
@@ -126,13 +126,13 @@ def parse_offset(numbers: Any) -> Offset:
         ValueError: it is neither.
     """
     if not isinstance(numbers, list) or not 3 <= len(numbers) <= 5:
-        raise ValueError(f"{numbers!r} is no offset")
+        raise ValueError(f"{numbers!r} is not an offset")
     return Offset(*map(_natural, numbers))
 
 
 def _natural(number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise ValueError(f"{number!r} is no natural number")
+        raise ValueError(f"{number!r} is not a natural number")
     return number
 
 

@@ -165,7 +165,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ConfigError(f"streamPattern {text!r} is no regular expression: {error}") from None
+        raise ConfigError(f"streamPattern {text!r} is not a regular expression: {error}") from None
     return text
 
 

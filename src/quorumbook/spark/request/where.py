@@ -88,7 +88,7 @@ def _object(text: str) -> dict[str, Any]:
         return {}
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise TypeError(f"{text!r} is no JSON object")
+        raise TypeError(f"{text!r} is not a JSON object")
     return found
 
 
@@ -100,7 +100,7 @@ def _by_partition(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         for number, each in value.items():
             if not number.isdecimal():
-                raise ValueError(f"{number!r} is no partition of {name}")
+                raise ValueError(f"{number!r} is not a partition of {name}")
             yield partition_name(name, int(number)), each
 
 
@@ -108,13 +108,13 @@ def _place(value: Any) -> int | Offset:
     if isinstance(value, list):
         return parse_offset(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     return value
 
 
 def _time(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no time in milliseconds")
+        raise TypeError(f"{value!r} is not a time in milliseconds")
     return value
 
 

@@ -261,7 +261,7 @@ class _Planner:
             raise ConfigError(
                 f"the checkpoint has read {', '.join(others[:5])}, which {selection} does not "
                 "select; dropUnselected=true goes on without it, and another checkpointLocation "
-                "begins anew"
+                "starts again"
             )
         return {name: offset for name, offset in known.items() if name not in others}
 

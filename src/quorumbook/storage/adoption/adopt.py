@@ -112,7 +112,7 @@ def settle(
     index, places, kept = draft.index, draft.places, list(kept)
     reasons = [draft.doubt] if draft.doubt else []
     if draft.kind is None:
-        reasons.append("it was taken over without the peer's index")
+        reasons.append("it was taken over without the Java bookie's index")
     limbo: list[StoredLedger] = []
     if draft.damage:
         hit = draft.damaged_ledgers

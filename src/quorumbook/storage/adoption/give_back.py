@@ -156,9 +156,9 @@ def demand_certain(index: IndexReader, kind: str) -> None:
     count = index.count_in_limbo()
     if count and kind != DB:
         raise ForeignDirectoryError(
-            f"{count} ledgers are in limbo, which index files cannot say, and the peer would deny "
-            "entries that it may have lost; --storage db keeps it, or give the cluster an empty "
-            "bookie instead"
+            f"{count} ledgers are in limbo, which index files cannot say, and a Java bookie would "
+            "deny entries that it may have lost; --storage db keeps it, or give the cluster an "
+            "empty bookie instead"
         )
 
 

@@ -79,7 +79,7 @@ def decode_header(data: bytes, path: str) -> IndexHeader:
         raise CorruptIndexError("the header is cut", path=path, offset=len(data))
     magic, version, key_size = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise CorruptIndexError("this is no index file of a ledger", path=path, offset=0)
+        raise CorruptIndexError("this is not an index file of a ledger", path=path, offset=0)
     if version not in (0, VERSION):
         raise CorruptIndexError(f"version {version} is not known", path=path, offset=4)
     position = _HEAD.size

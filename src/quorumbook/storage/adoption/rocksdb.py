@@ -82,7 +82,7 @@ class RocksIndex:
         (ledger_id,) = _ID.unpack(key)
         if ledger_id < 0:
             if ledger_id == _FLAGS_KEY and _ID.unpack(data)[0] & _NEEDS_INTEGRITY_CHECK:
-                self.doubt = "the peer had not finished its integrity check"
+                self.doubt = "the Java bookie had not finished its integrity check"
             return
         try:
             known = parse("LedgerData", data)

@@ -65,7 +65,7 @@ def decode_index_marks(text: str | None, count: int) -> Marks:
     matches = [_MARK.fullmatch(part) for part in str(text).split(",")]
     marks = tuple(LogMark(int(match[1]), int(match[2])) for match in matches if match)
     if len(marks) != len(matches) or len(marks) != count:
-        raise DamagedIndexError(f"the index is damaged: {text!r} is no mark of {count} journals")
+        raise DamagedIndexError(f"the index is damaged: {text!r} is not a mark of {count} journals")
     return marks
 
 

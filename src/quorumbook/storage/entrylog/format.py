@@ -146,7 +146,7 @@ def decode_header(data: bytes, entry_log_id: int, path: str) -> EntryLogHeader:
                 offset=24,
             )
     if magic != MAGIC:
-        raise CorruptEntryLogError("this is no entry log", path=path, offset=0)
+        raise CorruptEntryLogError("this is not an entry log", path=path, offset=0)
     if version not in (0, VERSION):
         raise CorruptEntryLogError(f"version {version} is not known", path=path, offset=4)
     if version == 0:

@@ -117,7 +117,7 @@ class Index(IndexReader):
             connection.execute(DELETED_SCHEMA)
             return
         if not create:
-            raise DamagedIndexError("the file is no index of ours", path=self._path)
+            raise DamagedIndexError("the file is not an index of ours", path=self._path)
         connection.executescript(
             f"BEGIN; {SCHEMA} {DELETED_SCHEMA}; PRAGMA application_id = {APPLICATION_ID}; "
             f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"

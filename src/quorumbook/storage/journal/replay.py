@@ -183,7 +183,7 @@ def _check_newest(env: Env, directory: str, ids: list[int], mark: LogMark) -> No
     try:
         newest = int(env.disk.read_file(path), 16)
     except ValueError:
-        _log.warning("%s is damaged; the next journal writes it anew", path)
+        _log.warning("%s is damaged; the next journal writes it again", path)
         return
     # The peer, if it had the directory meanwhile, went on without keeping the note.
     if newest >= mark.journal_id and newest not in ids:

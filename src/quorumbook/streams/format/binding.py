@@ -66,7 +66,7 @@ class Binding:
         try:
             version, *rest = data.decode().split("\n")
         except UnicodeDecodeError as error:
-            raise CorruptRecordsError(f"the namespace's binding is no text: {error}") from error
+            raise CorruptRecordsError(f"the namespace's binding is not text: {error}") from error
         kind, body = (rest[0], "".join(rest[1:])) if rest else ("", "")
         if version != _VERSION or kind != _KIND:
             raise UnsupportedFormatError(
@@ -142,5 +142,5 @@ def _decode_fields(body: str) -> dict[int, object]:
             ((kind, value),) = typed.items()
             found[int(number)] = bool(value) if kind == "tf" else value
     except (ValueError, AttributeError) as error:
-        raise CorruptRecordsError(f"{body[:200]!r} is no thrift JSON: {error}") from error
+        raise CorruptRecordsError(f"{body[:200]!r} is not thrift JSON: {error}") from error
     return found

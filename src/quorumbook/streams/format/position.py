@@ -56,7 +56,7 @@ class Position(NamedTuple):
         """
         version = data[0] if data else None
         if version not in (0, 1) or len(data) != (_V0_SIZE, _FIELDS.size)[version]:
-            raise CorruptRecordsError(f"{len(data)} bytes of version {version} are no position")
+            raise CorruptRecordsError(f"{len(data)} bytes of version {version} are not a position")
         return cls(*_FIELDS.unpack_from(data)[1:])
 
     @classmethod
@@ -71,7 +71,7 @@ class Position(NamedTuple):
         try:
             return cls.from_bytes(base64.b64decode(text + "=" * (-len(text) % 4)))
         except binascii.Error as error:
-            raise CorruptRecordsError(f"{text!r} is no position: {error}") from error
+            raise CorruptRecordsError(f"{text!r} is not a position: {error}") from error
 
     def __str__(self) -> str:
         return f"{self.segment}:{self.entry}:{self.slot}"

@@ -61,6 +61,6 @@ def _checked(path: str) -> str:
     path = path.rstrip("/")
     if not re.fullmatch(r"(/[^/#]+)+", path):
         raise ConfigError(
-            f"{shown(path)!r} is no path of a namespace; the usual one is {DEFAULT_PATH}"
+            f"{shown(path)!r} is not a path of a namespace; the usual one is {DEFAULT_PATH}"
         )
     return path

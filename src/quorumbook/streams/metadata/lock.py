@@ -167,7 +167,7 @@ class StreamLock:
             if other == name:
                 return
             _log.warning(
-                "the lock at %s is taken from %s by force", self._path, await self._owner_of(other)
+                "the lock at %s is taken over from %s", self._path, await self._owner_of(other)
             )
             await self._delete(f"{self._path}/{other}")
 
@@ -180,7 +180,8 @@ class StreamLock:
     async def _busy(self, name: str) -> WriterBusyError:
         owner = await self._owner_of(name) if name else "somebody"
         return WriterBusyError(
-            f"{owner} has the lock at {self._path}; wait for it, or take it over by force",
+            f"{owner} has the lock at {self._path}; wait for it, or take it over with "
+            "takeover='force' (--takeover force)",
             owner=owner,
         )
 

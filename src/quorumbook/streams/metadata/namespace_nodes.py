@@ -55,11 +55,13 @@ async def read_binding(store: MetadataStore, path: str) -> Binding:
     try:
         node = await store.get(path)
     except NoSuchNodeError as error:
-        raise NamespaceNotBoundError(f"{path} is no namespace of streams{hint}") from error
+        raise NamespaceNotBoundError(f"{path} is not a namespace of streams{hint}") from error
     try:
         return Binding.decode(node.data)
     except NamespaceNotBoundError as error:
-        raise NamespaceNotBoundError(f"{path} is no namespace of streams: {error}{hint}") from error
+        raise NamespaceNotBoundError(
+            f"{path} is not a namespace of streams: {error}{hint}"
+        ) from error
 
 
 async def write_binding(

@@ -210,7 +210,7 @@ class StreamPolicy(Options):
         try:
             return cls.of(found)
         except ConfigError as error:
-            raise ConfigError(f"the policy at {path} is none: {error}") from error
+            raise ConfigError(f"the policy at {path} is invalid: {error}") from error
 
     @staticmethod
     def is_in(data: bytes) -> bool:

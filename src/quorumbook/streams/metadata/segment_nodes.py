@@ -169,4 +169,4 @@ def decoded_segment(data: bytes, path: str) -> SegmentMetadata:
     try:
         return SegmentMetadata.decode(data.decode("ascii"))
     except UnicodeDecodeError as error:
-        raise CorruptRecordsError(f"metadata node {path} is no segment metadata") from error
+        raise CorruptRecordsError(f"metadata node {path} is not segment metadata") from error

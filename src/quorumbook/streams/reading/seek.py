@@ -67,8 +67,8 @@ async def start_position(context: StreamContext, start: Start) -> Position | Non
     if isinstance(start, Time):
         return await find_time(context, start)
     raise TypeError(
-        f"{start!r} is no place to begin: use a Position, SequenceId, TxId, datetime, 'earliest' "
-        "or 'latest'"
+        f"{start!r} is not a place to begin: use a Position, SequenceId, TxId, datetime, "
+        "'earliest' or 'latest'"
     )
 
 

@@ -106,7 +106,7 @@ def file_system(location: str) -> tuple[Any, str]:
             return system, path
         return fs.LocalFileSystem(), location
     except (ValueError, OSError) as error:
-        raise ConfigError(f"{location} is no place for files: {error}") from error
+        raise ConfigError(f"{location} is not a place for files: {error}") from error
 
 
 def is_object_store(system: Any) -> bool:

@@ -186,4 +186,4 @@ class AppendedRows:
                 marks = Mark(int(count), str(digest)), Mark(int(next_count), str(next_digest))
                 self._marks[stream] = marks
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise MetadataFormatError(f"{self._what}: {stored[:100]!r} are no marks") from error
+            raise MetadataFormatError(f"{self._what}: {stored[:100]!r} are not marks") from error

@@ -67,8 +67,8 @@ class TransactionNodes:
         ledgers = store.ledgers_root
         if not root.startswith("/") or root == "/" or f"{root}/".startswith(f"{ledgers}/"):
             raise ConfigError(
-                f"txnRoot {root!r} is no path outside of {ledgers}, where the ledgers are; leave "
-                "it out for the usual one"
+                f"txnRoot {root!r} is not a path outside of {ledgers}, where the ledgers are; "
+                "leave it out for the usual one"
             )
         if not application:
             raise ConfigError("an application's name (txnAppId) is not empty")

@@ -72,7 +72,7 @@ class Head:
         try:
             return cls(**found)
         except TypeError as error:
-            raise CorruptRecordsError(f"metadata node {path} is no head: {error}") from error
+            raise CorruptRecordsError(f"metadata node {path} is not a head: {error}") from error
 
 
 class AttemptName(NamedTuple):
@@ -122,7 +122,7 @@ class AttemptRecord:
                 due_ms=found.get("due_ms", 0),
             )
         except (KeyError, TypeError) as error:
-            raise CorruptRecordsError(f"metadata node {path} is no attempt: {error}") from error
+            raise CorruptRecordsError(f"metadata node {path} is not an attempt: {error}") from error
 
 
 def is_committed(head: Head, who: Identity, batch: int, *, may_reset: bool = False) -> bool:

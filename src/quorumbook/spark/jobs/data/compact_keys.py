@@ -101,7 +101,7 @@ async def _check_target(namespace: Namespace, name: str, application: str) -> No
     for segment in without_truncated(await context.nodes.segments()):
         if await _batch_in(context, segment, application) is None:
             raise ConfigError(
-                f"--to stream:{name}: segment {segment.number} is no result of compacting this "
+                f"--to stream:{name}: segment {segment.number} is not a result of compacting this "
                 "stream, and would be replaced; give another stream"
             )
 

@@ -162,7 +162,7 @@ class CrossCluster:
             {name: copy.reached for name, copy in self._copies.items() if copy.reached},
             max_bytes=self._max_bytes,
             allows_loss=False,
-            remedy="delete the copy, and it is made anew",
+            remedy="delete the copy, and it is made again",
         )
 
     async def _prepare(self, namespace: Namespace, due: Due) -> _Planned:
