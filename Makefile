@@ -21,7 +21,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -127,6 +127,9 @@ docs-serve: setup  ## Show the site on http://127.0.0.1:8000 while you write.
 
 contact-sheet: setup  ## Take a picture of every page of the console (Chromium; DIRECTORY=contact-sheet).
 	PYTHONPATH=tests $(BIN)/python -m admin.contact_sheet $(or $(DIRECTORY),contact-sheet)
+
+picture: setup  ## Run the demo, and draw what it prints into docs/images/demo.svg.
+	$(BIN)/python -m tools.website.recording
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -88,6 +88,7 @@ class Reader:
         binaries = os.path.dirname(sys.executable)
         self._environment["PATH"] = f"{binaries}:{self._environment['PATH']}"
         self._environment["COLUMNS"] = "120"
+        self._environment["QUORUMBOOK_ADMIN_PORT"] = "0"  # others run beside it
 
     def __enter__(self) -> Reader:
         return self

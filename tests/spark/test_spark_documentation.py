@@ -1,4 +1,4 @@
-"""What docs/spark.md and the README show of Spark works as it stands there."""
+"""What docs/spark.md and the how-to show of Spark works as it stands there."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_the_examples_of_the_documentation_run_one_after_the_other(
     assert spark.read.parquet(names["out"]).count() == 2
 
 
-def test_the_readme_shows_spark_in_a_few_lines(
+def test_the_how_to_shows_spark_in_a_few_lines(
     spark: Any, own_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = [each for each in examples("README.md") if "spark" in each]
+    (example,) = examples("docs/how-to/use-spark.md")
     uri = "sqlite:///quorumbook-data/metadata.db"
     assert uri in example
     assert len(example.strip().splitlines()) <= 12
@@ -79,10 +79,10 @@ def test_the_readme_shows_spark_in_a_few_lines(
 
 
 # A session of its own takes its time; only what a terminal shows tells what workers print.
-def test_the_readme_s_example_of_spark_prints_no_trace(
+def test_the_how_to_s_example_of_spark_prints_no_trace(
     own_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    (example,) = [each for each in examples("README.md") if "spark" in each]
+    (example,) = examples("docs/how-to/use-spark.md")
     with Streams(own_cluster) as streams:
         streams.run(streams.namespace.create_stream("orders", exist_ok=True))
     script = tmp_path / "example.py"
