@@ -9,6 +9,8 @@ from uuid import uuid4
 import pytest
 
 from quorumbook.cli.main import main
+from quorumbook.spark.jobs.engine import Limits
+from quorumbook.spark.jobs.queries import spread_state
 from quorumbook.streams import Namespace
 from quorumbook.streams.stream_context import stream_context
 
@@ -93,6 +95,18 @@ def test_sql_and_python_choose_and_change_records(world):
     )  # fmt: skip
     assert code == 0
     assert world.read(target) == [b"%d=%d" % (n, 2 * n) for n in range(10, 20, 2)]
+
+
+def test_state_is_in_as_many_partitions_as_tasks_run_at_once_unless_somebody_says(spark):
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    try:
+        for given, expected in ("200", "2"), ("7", "7"):
+            spark.conf.set(name, given)
+            spread_state(spark, Limits())
+            assert spark.conf.get(name) == expected
+    finally:
+        spark.conf.set(name, before)
 
 
 def event(carrier, minute, delay):

@@ -16,17 +16,18 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from quorumbook.client.context import client_store
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
-from quorumbook.spark.sink import write
+from quorumbook.spark.sink import options, write
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.write import BatchSink, StreamSink, Told
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import (
     CheckpointChangedError,
     TransactionLostError,
+    TransactionTooLargeError,
     WriterBusyError,
 )
 from quorumbook.streams.stream_context import namespace_store, stream_context
-from quorumbook.streams.transactions import Application, Place, collect_orphans
+from quorumbook.streams.transactions import Application, Place, collect_orphans, commit
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 
@@ -117,6 +118,12 @@ def ledgers_of(told: Told) -> set[int]:
 
 
 @pytest.fixture
+def ledgers_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tasks make ledgers for few rows as well, instead of handing them to the driver."""
+    monkeypatch.setattr(options, "HANDED_BYTES", 0)
+
+
+@pytest.fixture
 def world(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(cluster, monkeypatch)
 
@@ -191,6 +198,7 @@ def test_of_two_copies_of_a_task_one_is_there_and_nothing_is_left_of_the_other(
     assert world.unreferenced() == set()
 
 
+@pytest.mark.usefixtures("ledgers_of_tasks")
 def test_what_was_cleaned_up_is_not_committed_and_what_tasks_left_is_found(world: World) -> None:
     told = world.write("r1", 0, 0, [b"row"])
     world.collect()
@@ -207,6 +215,7 @@ def test_what_was_cleaned_up_is_not_committed_and_what_tasks_left_is_found(world
     assert world.unreferenced() == set()
 
 
+@pytest.mark.usefixtures("ledgers_of_tasks")
 def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(world: World) -> None:
     sink = world.batch_sink()
     for part in range(2):
@@ -224,6 +233,30 @@ def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(world: World)
     assert world.unreferenced() == set()
 
 
+def test_few_rows_of_many_tasks_are_one_segment(world: World) -> None:
+    told = [world.write("r1", 0, part, [b"%d" % part]) for part in range(200)]
+    assert world.unreferenced() == set()
+    world.commit(0, *told)
+    assert world.rows() == [b"%d" % part for part in range(200)]
+    assert world.run(segment_count) == 1
+
+
+def test_a_stream_that_takes_no_more_segments_is_refused_before_any_task_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "MAX_SEGMENTS", 1)
+    world.commit(0, world.write("r1", 0, 0, [b"1"]))
+    given = {"metadataServiceUri": world.uri, "namespace": world.path, "stream": "s"}
+    schema = StructType([StructField("value", BinaryType())])
+    for use, kind in (Use.WRITE, BatchSink), (Use.WRITE_STREAM, StreamSink):
+        with pytest.raises(TransactionTooLargeError, match="compact-segments"):
+            kind(WriteOptions.of(given, use), schema, overwrite=False)
+
+
+async def segment_count(namespace: Namespace) -> int:
+    return len(await namespace.stream("s").segments())
+
+
 def test_a_writer_is_fenced_out_only_if_that_is_told(world: World) -> None:
     async def crash(namespace: Namespace) -> None:
         writer = await namespace.stream("s").writer()
@@ -239,6 +272,7 @@ def test_a_writer_is_fenced_out_only_if_that_is_told(world: World) -> None:
     assert world.rows() == [b"written", b"row"]
 
 
+@pytest.mark.usefixtures("ledgers_of_tasks")
 def test_streams_that_a_batch_makes_and_writes_appear_together(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

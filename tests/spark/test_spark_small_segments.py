@@ -17,6 +17,7 @@ from quorumbook.spark.options import Use
 from quorumbook.spark.sink import small_segments, write
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.write import BatchSink
+from quorumbook.streams import Record, Stream
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.stream_context import stream_context
@@ -49,9 +50,9 @@ def save(cluster: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return call
 
 
-def payloads(streams: Streams, name: str) -> list[bytes]:
+def payloads(streams: Streams, name: str, start: Any = "earliest") -> list[bytes]:
     async def work() -> list[bytes]:
-        async with streams.namespace.stream(name).reader(tail=False) as reader:
+        async with streams.namespace.stream(name).reader(start, tail=False) as reader:
             return [record.payload async for record in reader]
 
     return streams.run(work())
@@ -84,10 +85,39 @@ def test_segments_that_somebody_may_be_at_are_left_and_the_batch_is_there(
         save(version)  # too new
     assert len(streams.segments(name)) == 4
     monkeypatch.setattr(small_segments, "_OLDER_THAN_S", 0.0)
+    monkeypatch.setattr(small_segments, "PAUSE_S", 0.0)
     streams.run(streams.namespace.stream(name).cursor("behind", start="earliest"))
     save(4)
     assert len(streams.segments(name)) == 5
     assert payloads(streams, name) == [b"%d.%d" % (v, n) for v in range(5) for n in range(2)]
+
+
+def test_too_many_segments_are_merged_however_new_they_are_and_whoever_stands_still(
+    save: Any, streams: Streams, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert small_segments.TOO_MANY_SEGMENTS == 5000
+    monkeypatch.setattr(small_segments, "MANY_SEGMENTS", 3)
+    monkeypatch.setattr(small_segments, "TOO_MANY_SEGMENTS", 6)
+    monkeypatch.setattr(small_segments, "PAUSE_S", 0.0)
+    monkeypatch.setattr(small_segments, "_LEAST", 2)
+    save(0)
+    stream = streams.namespace.stream(name)
+    first = streams.run(first_record(stream))
+    streams.run(streams.run(stream.cursor("stalled")).commit(first))
+    counts = []
+    for version in range(1, 20):
+        save(version)
+        counts.append(len(streams.segments(name)))
+    assert counts[:5] == [2, 3, 4, 5, 6]
+    assert max(counts) <= 6
+    rows = [b"%d.%d" % (v, n) for v in range(20) for n in range(2)]
+    assert payloads(streams, name) == rows
+    assert payloads(streams, name, streams.run(stream.cursor("stalled"))) == rows[1:]
+
+
+async def first_record(stream: Stream) -> Record:
+    async with stream.reader(tail=False) as reader:
+        return (await reader.read(1))[0]
 
 
 def test_a_merging_that_fails_leaves_the_batch_there_and_is_tried_with_the_next(

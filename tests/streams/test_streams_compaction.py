@@ -141,6 +141,47 @@ async def test_nothing_is_merged_that_a_cursor_has_not_passed(ns: Namespace) -> 
         assert [record.payload async for record in r] == payloads[9:]
 
 
+async def test_a_cursor_that_stands_still_holds_nothing_up_and_goes_on_at_the_very_record(
+    ns: Namespace, other: Namespace
+) -> None:
+    await ns.create_stream("s")
+    payloads = await write(ns, "s", 6)
+    async with ns.stream("s").reader(tail=False) as reader:
+        records = await reader.read(len(payloads))
+    for place in range(1, 19):
+        await (await ns.stream("s").cursor(f"c{place}")).commit(records[place - 1])
+    work = compaction(ns, "s")
+    assert await work.plan(await work.rules(target_bytes=TARGET)) is None  # they moved right now
+    rules = await work.rules(target_bytes=TARGET, idle_cursor_s=0)
+    await work.run(rules)
+    assert await numbers_of(ns, "s") == [6]
+    payloads += await write(ns, "s", 2, first=6)
+    for place in range(1, 19):
+        cursor = await other.stream("s").cursor(f"c{place}")
+        assert (await cursor.lag()).records == 24 - place
+        async with other.stream("s").reader(cursor, tail=False) as reader:
+            found = [record async for record in reader]
+        assert [record.payload for record in found] == payloads[place:], place
+        async with other.stream("s").reader(cursor=cursor.name, tail=False) as reader:
+            assert [record.payload async for record in reader] == payloads[place:], place
+        await cursor.refresh()
+        await cursor.reset(found[0].position)
+        await cursor.commit(found[0])
+        async with other.stream("s").reader(cursor, tail=False) as reader:
+            assert [record.payload async for record in reader] == payloads[place + 1 :], place
+
+
+async def test_a_cursor_that_only_knows_a_position_holds_merging_up_for_ever(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    await write(ns, "s", 6)
+    cursor = await ns.stream("s").cursor("c")
+    await cursor.reset(Position(4, 0, 0))
+    path = ns.stream("s").context.nodes.paths.subscriber("c")
+    await ns.store.set(path, Position(3, 0, 0).to_text().encode())  # as the peer does
+    work = compaction(ns, "s")
+    assert (await work.rules(target_bytes=TARGET, idle_cursor_s=0)).end == 3
+
+
 @pytest.mark.parametrize("when", ["while it is copied", "right before the step"])
 async def test_a_stream_that_changes_meanwhile_is_left_as_it_is(
     ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, when: str

@@ -25,6 +25,7 @@ from quorumbook.streams.transactions import (
     Place,
     collect_orphans,
     commit,
+    gathering,
 )
 from quorumbook.testing import LocalCluster
 from streams.transactions import (
@@ -259,9 +260,9 @@ async def test_a_batch_too_large_for_one_step_is_refused(
     await ns.create_stream("s")
     app = await application(ns)
     results = [await write(app, 0, part, {"s": [b"x"]}) for part in range(3)]
-    monkeypatch.setattr(
-        namespace_store(ns), "multi_limit", 8
-    )  # 3 segments, 3 attempts, 2 nodes, the head
+    monkeypatch.setattr(gathering, "SMALL_BYTES", 0)
+    # 3 segments, 3 attempts, 2 nodes, the head
+    monkeypatch.setattr(namespace_store(ns), "multi_limit", 8)
     with pytest.raises(TransactionTooLargeError, match="coalesce"):
         await app.commit(0, results)
     monkeypatch.setattr(namespace_store(ns), "multi_limit", 9)

@@ -83,6 +83,7 @@ def run_queries(
                 call.note(f"{job}: {told} records")
 
         with open_session(call, run) as session:
+            queries.spread_state(session, limits_of(run))
             frame = make_frame(session, queries.records(session, connection, options))
             if options.stream:
                 frame = queries.paced(session, frame, limits_of(run))

@@ -7,6 +7,7 @@ there as it began; with it, it goes on with what comes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from quorumbook.env import Budget, Env
+from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import MEGABYTE, Limits, tasks_at_once
 from quorumbook.spark.jobs.frame import Report
@@ -22,6 +24,7 @@ from quorumbook.spark.jobs.streams import is_stream, stream_name, stream_names
 
 _UNIT = "query"
 _LOOK_S = 1.0
+_SHUFFLE_PARTITIONS, _SHUFFLE_DEFAULT = "spark.sql.shuffle.partitions", "200"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,16 @@ def records(spark: Any, connection: Connection, options: QueryOptions) -> Any:
         reader = reader.option("startingTimestamp", str(options.since_ms))
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
     return reader.load(f"stream:{','.join(names)}")
+
+
+def spread_state(spark: Any, limits: Limits) -> None:
+    """Have the state of queries be in as many partitions as tasks run at once, not in Spark's 200.
+
+    What somebody has set stays, and so does what a checkpoint says, by Spark's own rule.
+    """
+    if spark.conf.get(_SHUFFLE_PARTITIONS) == _SHUFFLE_DEFAULT:
+        with contextlib.suppress(ConfigError):  # a server does not say how many those are
+            spark.conf.set(_SHUFFLE_PARTITIONS, str(tasks_at_once(spark, limits)))
 
 
 def paced(spark: Any, frame: Any, limits: Limits) -> Any:

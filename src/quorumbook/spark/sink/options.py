@@ -16,6 +16,9 @@ from quorumbook.streams.format.names import check_stream_name
 from quorumbook.streams.transactions import CommitOptions, DraftOptions
 
 _MB = 1024 * 1024
+#: What a task has no more of than this goes to the driver with its message, which may be one of ten
+#: thousand.
+HANDED_BYTES = 64 * 1024
 
 WRITE_OPTIONS = (
     STREAM,
@@ -164,6 +167,7 @@ class WriteOptions:
                 entry_bytes=options.integer("entryTargetBytes"),
                 max_ledger_bytes=options.integer("maxLedgerBytes"),
                 max_pending_bytes=options.integer("maxPendingBytes"),
+                handed_bytes=HANDED_BYTES,
                 creates_streams=options.flag("createStream"),
                 shape=(
                     options.integer("ensembleSize"),

@@ -22,12 +22,28 @@ MANY_SEGMENTS = 1000
 _LEAST = 8
 #: What a commit copies at most.
 _TARGET_BYTES = 128 * 1024 * 1024
-#: Readers that are so far behind have a cursor, which holds merging up.
+#: Readers that are so far behind have a cursor, which holds merging up while it moves.
 _OLDER_THAN_S = 3600.0
 _KEEP_S = 3600.0
+_IDLE_CURSOR_S = 3600.0
+#: Where nothing could be merged, so long nobody looks again: that reads the nodes of all segments.
+PAUSE_S = 60.0
+#: From so many on a query is about to stop for good, so their age and cursors that know the number
+#: of their record hold nothing up: readers go on by it, too.
+TOO_MANY_SEGMENTS = 5000
 
-#: Those of this process by path, with their clients: they know what does not change of segments.
-_known: dict[str, tuple[BookKeeper, Compaction]] = {}
+
+class _Known:
+    """What this process knows of one stream's merging: what does not change of segments."""
+
+    def __init__(self, client: BookKeeper, work: Compaction) -> None:
+        self.client = client
+        self.work = work
+        self.in_vain_ns: int | None = None
+
+
+#: By the streams' paths.
+_known: dict[str, _Known] = {}
 
 
 async def merge_where_many(place: Place, streams: Iterable[str]) -> None:
@@ -47,17 +63,26 @@ async def merge_where_many(place: Place, streams: Iterable[str]) -> None:
 async def _merge(place: Place, name: str) -> None:
     assert place.namespace is not None
     context = stream_context(place.namespace.stream(name))
-    if await context.nodes.segment_count() <= MANY_SEGMENTS:
+    before = await context.nodes.segment_count()
+    if before <= MANY_SEGMENTS:
         return
+    is_urgent = before > TOO_MANY_SEGMENTS
     path = context.nodes.paths.stream
-    client, work = _known.get(path, (None, None))
-    if work is None or client is not place.client:
+    known = _known.get(path)
+    if known is None or known.client is not place.client:
         work = Compaction(place, context, keep_s=_KEEP_S)
-        _known[path] = place.client, work
-    rules = await work.rules(
-        target_bytes=_TARGET_BYTES, older_than_s=_OLDER_THAN_S, min_segments=_LEAST
+        known = _known[path] = _Known(place.client, work)
+    now_ns = place.store.env.clock.now_ns()
+    if known.in_vain_ns is not None and now_ns - known.in_vain_ns < PAUSE_S * 1e9:
+        return
+    rules = await known.work.rules(
+        target_bytes=_TARGET_BYTES,
+        older_than_s=0 if is_urgent else _OLDER_THAN_S,
+        min_segments=_LEAST,
+        idle_cursor_s=0 if is_urgent else _IDLE_CURSOR_S,
     )
-    steps = await work.run(rules, max_steps=1)
+    steps = await known.work.run(rules, max_steps=1)
+    known.in_vain_ns = None if steps else now_ns
     count = await context.nodes.segment_count()
     if count > MANY_SEGMENTS:
         _log.warning(

@@ -25,13 +25,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumbook import __version__
+from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.sink.appending import Appender
 from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.small_segments import merge_where_many
+from quorumbook.streams import Namespace
+from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
+from quorumbook.streams.partitions.partitioning import partition_name
 from quorumbook.streams.transactions import (
     Application,
     Attempt,
@@ -39,6 +43,7 @@ from quorumbook.streams.transactions import (
     Identity,
     Place,
 )
+from quorumbook.streams.transactions.commit import check_segments
 
 #: What batches that are no stream's have for a query: they are told by their version.
 _BATCH_QUERY = "batch"
@@ -73,8 +78,8 @@ class _Sink:
         if options.target == "stream":
             cluster = connected(options.connection)
             namespace = cluster.namespace()
-            if options.stream and not options.drafts.creates_streams:
-                cluster.run(lambda: check_stream_exists(namespace, options.stream))
+            if options.stream:
+                cluster.run(lambda: _check_stream(namespace, options))
 
     def application(self, cluster: Cluster, name: str, who: Identity) -> Application:
         return Application(self._place(cluster), name, who)
@@ -153,6 +158,28 @@ class _Sink:
         app = self.application(cluster, name, who)
         is_final = self._options.commit.is_final
         cluster.run(lambda: app.abort(batch, is_final=is_final))
+
+
+async def _check_stream(namespace: Namespace, options: WriteOptions) -> None:
+    """Check that all rows' stream is there, and that it takes more segments.
+
+    Raises:
+        StreamNotFoundError: there is no such stream.
+        TransactionTooLargeError: it has as many segments as it may have.
+    """
+    try:
+        await check_stream_exists(namespace, options.stream)
+    except StreamNotFoundError:
+        if not options.drafts.creates_streams:
+            raise
+        return
+    if options.is_appending:
+        return
+    count = await partition_count(namespace, options.stream)
+    names = [options.stream]
+    if count is not None:
+        names = [partition_name(options.stream, number) for number in range(count)]
+    await of_each(lambda name: check_segments(namespace.stream(name).context, 1), names)
 
 
 class BatchSink(DataSourceArrowWriter):

@@ -28,7 +28,7 @@ from quorumbook.metadata.nodes import change_once
 from quorumbook.metadata.store import Create, Delete, Operation, Set
 from quorumbook.streams.compaction.entry_moves import FixedEntryError, moved_entry
 from quorumbook.streams.compaction.plan import Candidate, Merge, Rules, plan_merge
-from quorumbook.streams.cursors.cursor import list_cursors
+from quorumbook.streams.cursors.cursor import Cursor, list_cursors
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError, WriterBusyError
 from quorumbook.streams.format.names import COPY_KEY, MERGED_KEY, TRANSACTION_COMPONENT
 from quorumbook.streams.format.segment_text import CURRENT_VERSION, SegmentMetadata
@@ -114,25 +114,45 @@ class Compaction:
         self._fixed: set[LedgerId] = set()
 
     async def rules(
-        self, *, target_bytes: int, older_than_s: float = 0.0, min_segments: int = 2
+        self,
+        *,
+        target_bytes: int,
+        older_than_s: float = 0.0,
+        min_segments: int = 2,
+        idle_cursor_s: float = 3600.0,
     ) -> Rules:
-        """Return what may be merged now: nothing that a cursor has not passed.
+        """Return what may be merged now.
+
+        Nothing that a cursor has not passed is, unless nobody has moved the cursor for long, and
+        it says which record comes next: who reads by it later gets that one, wherever it is then.
 
         Args:
             target_bytes: A merged segment is not larger, and a small one has an eighth of it.
             older_than_s: Only segments that were completed so long ago.
             min_segments: So many at least become one.
+            idle_cursor_s: A cursor that stands still for so long holds nothing up.
         """
         cursors = await list_cursors(self._context)
         store = self._context.store
+        now_ms = store.env.clock.wall_ms()
+        idle_ms = now_ms - int(idle_cursor_s * 1000)
+        held = [each.position.segment for each in cursors if not await self._is_idle(each, idle_ms)]
         return Rules(
             target_bytes=target_bytes,
             small_bytes=max(1, target_bytes // _SMALL_SHARE),
             min_segments=min_segments,
             max_changes=store.multi_limit,
-            end=min((cursor.position.segment for cursor in cursors), default=2**63),
-            completed_before_ms=store.env.clock.wall_ms() - int(older_than_s * 1000) + 1,
+            end=min(held, default=2**63),
+            completed_before_ms=now_ms - int(older_than_s * 1000) + 1,
         )
+
+    async def _is_idle(self, cursor: Cursor, since_ms: int) -> bool:
+        """Tell whether nobody moved a cursor since a time, and it knows its next record by number.
+
+        Whoever reads by it, and is slow, is at an old ledger, which stays for ``keep_s``.
+        """
+        node = await self._context.store.exists(self._context.nodes.paths.subscriber(cursor.name))
+        return cursor.acks is not None and node is not None and node.mtime_ms <= since_ms
 
     async def plan(self, rules: Rules) -> Merge | None:
         """Return the next step; None if nothing is left to be merged."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import NamedTuple
 
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.ids import EntryId
 from quorumbook.streams.cursors.acks import Acks
+from quorumbook.streams.errors import PositionTruncatedError
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.batches import Record, RecordBatch
 from quorumbook.streams.reading.entries import decode_user_records, last_record
 from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.reader import StreamReader
+from quorumbook.streams.reading.seek import find_sequence_id
 from quorumbook.streams.reading.segment_reader import before_unfinished, open_segment
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext
@@ -35,6 +38,7 @@ async def measure_lag(context: StreamContext, position: Position, acks: Acks | N
 
     Records that are acknowledged one by one are not counted; their bytes are.
     """
+    position = await current_position(context, position, acks)
     first = await first_record(context, position)
     if first is None:
         return Lag(0, 0, None)
@@ -51,6 +55,24 @@ async def measure_lag(context: StreamContext, position: Position, acks: Acks | N
     if first.appended_at_ms is not None:
         age_s = max(0, context.store.env.clock.wall_ms() - first.appended_at_ms) / 1000
     return Lag(records, size_bytes, age_s)
+
+
+async def current_position(
+    context: StreamContext, position: Position, acks: Acks | None
+) -> Position:
+    """Return where a cursor's next record is now: segments may have been merged since it moved.
+
+    Merging gives other numbers to segments up to the last one that it made, so from there on a
+    cursor's position may be an earlier record's; which one is next is told by its sequence id.
+    """
+    if acks is None:
+        return position
+    segments = without_truncated(await context.nodes.segments(first=position.segment))
+    if not any(each.is_compacted for each in segments if each.number >= position.segment):
+        return position
+    with contextlib.suppress(PositionTruncatedError):
+        return await find_sequence_id(context, acks.floor)
+    return position
 
 
 async def first_record(context: StreamContext, position: Position) -> RecordBatch | None:

@@ -17,7 +17,7 @@ from quorumbook.env.tasks import end
 from quorumbook.errors import NodeExistsError, QuorumbookError
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.streams.cursors.cursor import Cursor
-from quorumbook.streams.cursors.lag import first_record
+from quorumbook.streams.cursors.lag import current_position, first_record
 from quorumbook.streams.errors import (
     CursorBusyError,
     CursorConflictError,
@@ -343,16 +343,17 @@ async def resume_position(context: StreamContext, cursor: Cursor) -> Position:
     Behind the last record of a segment that is gone it is the next one's first, if the cursor
     knows its sequence id: a position alone does not tell whether anything was behind it.
     """
+    position = await current_position(context, cursor.position, cursor.acks)
     segments = await context.nodes.segments()
     left = without_truncated(segments)
-    if not left or cursor.acks is None or left[0].first_active <= cursor.position:
-        return cursor.position
+    if not left or cursor.acks is None or left[0].first_active <= position:
+        return position
     first = left[0].first_active
     sequence_id = start_sequence_ids(segments)[len(segments) - len(left)]
     if first.entry or first.slot > 0:
         found = await first_record(context, first)
         sequence_id = -1 if found is None else found.first_sequence_id
-    return first if 0 <= sequence_id <= cursor.acks.floor else cursor.position
+    return first if 0 <= sequence_id <= cursor.acks.floor else position
 
 
 async def lock_cursor(context: StreamContext, name: str, wait_s: float | None) -> StreamLock:

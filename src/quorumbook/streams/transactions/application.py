@@ -25,6 +25,7 @@ from quorumbook.streams.transactions.commit import (
     Committed,
     encode_manifest,
 )
+from quorumbook.streams.transactions.gathering import Gathering, Part
 from quorumbook.streams.transactions.grafting import Draft
 from quorumbook.streams.transactions.nodes import (
     TransactionNodes,
@@ -189,21 +190,39 @@ class Application:
         commit = Commit(self._nodes, self._who, batch, options)
         done = await commit.already(results)
         if done is None:
-            winners = [result.name for result in results if result.name is not None]
-            by_stream: dict[str, list[Draft]] = {}
-            for result in results:
-                for draft in result.drafts:
-                    by_stream.setdefault(draft.stream, []).append(draft)
-            rows = by_stream.pop("", [])
-            manifest = None
-            if rows:
-                written = await self._write_manifest(batch, rows, drafts or DraftOptions())
-                manifest = written.drafts[0].ledger_id
-                assert written.name is not None
-                winners.append(written.name)
-            done = await commit.run(self._contexts(by_stream), winners, manifest)
+            done = await self._commit(commit, batch, results, drafts or DraftOptions())
         await self._clean_up(batch, is_final=options.is_final)
         return done
+
+    async def _commit(
+        self, commit: Commit, batch: int, results: Sequence[AttemptResult], options: DraftOptions
+    ) -> Committed:
+        winners = {
+            result.name: frozenset(draft.ledger_id for draft in result.drafts if draft.stream)
+            for result in results
+            if result.name is not None
+        }
+        by_stream: dict[str, list[Part]] = {}
+        rows: list[Draft] = []
+        for result in results:
+            rows += [draft for draft in result.drafts if not draft.stream]
+            parts: tuple[Part, ...] = (*result.drafts, *result.handed)
+            for part in parts:
+                if part.stream:
+                    by_stream.setdefault(part.stream, []).append(part)
+        manifest = None
+        if rows:
+            written = await self._write_manifest(batch, rows, options)
+            manifest = written.drafts[0].ledger_id
+            assert written.name is not None
+            winners[written.name] = frozenset()
+        now_ms = self._place.store.env.clock.wall_ms()
+        attempt = self.attempt(batch, DRIVER_PARTITION, 0, options, now_ms)
+        try:
+            streams = self._contexts(by_stream)
+            return await commit.run(streams, winners, manifest, Gathering(attempt))
+        finally:
+            await attempt.give_up()
 
     async def abort(self, batch: int, *, is_final: bool = False) -> None:
         """Clean up what this run wrote for a batch, unless the batch is committed.
@@ -218,7 +237,7 @@ class Application:
                 with contextlib.suppress(NodeNotEmptyError, MetadataVersionConflict):
                     await self._nodes.forget((await self._nodes.read_head())[1])
 
-    def _contexts(self, by_stream: dict[str, list[Draft]]) -> list[Any]:
+    def _contexts(self, by_stream: dict[str, list[Part]]) -> list[Any]:
         namespace = self._place.namespace
         if not by_stream:
             return []

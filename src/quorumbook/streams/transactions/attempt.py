@@ -3,7 +3,8 @@
 The attempt's node comes before its ledgers, and names each before it is made: whoever dies here
 leaves nothing that cannot be found.  Ledgers for a stream hold entries as its writer would write
 them; a record's position counts from the ledger's beginning, and which segment that becomes is
-said by the metadata alone.
+said by the metadata alone.  Rows that are too few for a ledger are handed to the driver, which
+writes those of many processes into one (``gathering``).
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from quorumbook.streams.transactions.drafts import (
     StreamDraft,
     StreamRules,
 )
-from quorumbook.streams.transactions.grafting import Draft
+from quorumbook.streams.transactions.grafting import Draft, HandedRows
 from quorumbook.streams.transactions.nodes import TransactionNodes
 from quorumbook.streams.transactions.origin import TRANSACTION_KEY, Origin
 from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Identity
+from quorumbook.streams.writing.packing import check_txids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class DraftOptions:
         entry_bytes: Records are packed into entries of about so many bytes.
         max_ledger_bytes: A ledger of so many bytes of rows is followed by another.
         max_pending_bytes: So much is on its way to bookies at most.
+        handed_bytes: So many bytes of rows are handed to the driver, instead of making a ledger;
+            0: none are.
         creates_streams: Make a stream that is missing, instead of refusing its rows.
         shape: Of ledgers that are for no stream: ensemble, write quorum, ack quorum.
         digest_type: Of those.
@@ -58,6 +62,7 @@ class DraftOptions:
     entry_bytes: int = 64 * 1024
     max_ledger_bytes: int = 1 << 30
     max_pending_bytes: int = 16 << 20
+    handed_bytes: int = 0
     creates_streams: bool = False
     shape: tuple[int, int, int] = (3, 3, 2)
     digest_type: DigestType = DigestType.CRC32C
@@ -72,11 +77,34 @@ class AttemptResult:
     batch: int
     partition: int
     attempt: int
-    #: The attempt's node; None: it wrote nothing.
+    #: The attempt's node; None: it made no ledger.
     name: AttemptName | None = None
     drafts: tuple[Draft, ...] = ()
+    #: What goes into ledgers of the driver's.
+    handed: tuple[HandedRows, ...] = ()
     #: Whether the batch was committed before it began.
     is_skipped: bool = False
+
+
+class _Held:
+    """Rows of one stream that have no ledger, for there are few of them."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.txids: list[int] | None = None
+        self.carried: list[bytes] | None = None
+        self.size_bytes = 0
+
+    def add(
+        self, payloads: Sequence[bytes], txids: Sequence[int] | None, carried: list[bytes] | None
+    ) -> None:
+        if carried is not None or self.carried is not None:
+            self.carried = self.carried or [b""] * len(self.payloads)
+            self.carried += carried or [b""] * len(payloads)
+        if txids is not None:
+            self.txids = [*(self.txids or ()), *txids]
+        self.payloads += payloads
+        self.size_bytes += _size_of(payloads, carried)
 
 
 class Attempt:
@@ -114,11 +142,17 @@ class Attempt:
         self._ledgers: list[LedgerId] = []
         self._open: dict[str, DraftWriter] = {}
         self._done: list[Draft] = []
+        self._held: dict[str, _Held] = {}
 
     @property
     def name(self) -> AttemptName:
         """Its own."""
         return self._name
+
+    @property
+    def ledgers(self) -> Sequence[LedgerId]:
+        """Those that it has made, or was about to."""
+        return self._ledgers
 
     async def append(
         self,
@@ -144,16 +178,39 @@ class Attempt:
         """
         if not payloads:
             return
+        carried = None
+        if attributes is not None:
+            carried = [b"" if each is None else each.encode() for each in attributes]
+        if (
+            stream
+            and stream not in self._open
+            and await self._hold(stream, payloads, txids, carried)
+        ):
+            return
+        await self.write(stream, payloads, txids, carried)
+
+    async def write(
+        self,
+        stream: str,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None,
+        carried: Sequence[bytes] | None,
+    ) -> None:
+        """Write rows into a ledger, with what each carries encoded; see ``append``."""
         draft = self._open.get(stream)
         if draft is not None and draft.size_bytes >= self._options.max_ledger_bytes:
             await self._seal(stream)
             draft = None
         if draft is None:
             draft = self._open[stream] = await self._begin(stream)
-        carried = None
-        if attributes is not None:
-            carried = [b"" if each is None else each.encode() for each in attributes]
         await draft.append(payloads, txids, carried)
+
+    async def take_drafts(self) -> list[Draft]:
+        """Seal all ledgers, and return what was written since the last call; raises as finish."""
+        for stream in list(self._open):
+            await self._seal(stream)
+        taken, self._done = self._done, []
+        return taken
 
     async def finish(self) -> AttemptResult:
         """Seal all ledgers, and return what the driver needs.
@@ -161,15 +218,22 @@ class Attempt:
         Raises:
             TransactionLostError: the attempt was cleaned up meanwhile.
         """
-        for stream in list(self._open):
-            await self._seal(stream)
         return AttemptResult(
             who=self._who,
             batch=self._name.batch,
             partition=self._name.partition,
             attempt=self._name.attempt,
             name=self._name if self._ledgers else None,
-            drafts=tuple(self._done),
+            drafts=tuple(await self.take_drafts()),
+            handed=tuple(
+                HandedRows(
+                    stream=stream,
+                    payloads=tuple(held.payloads),
+                    txids=None if held.txids is None else tuple(held.txids),
+                    carried=None if held.carried is None else tuple(held.carried),
+                )
+                for stream, held in self._held.items()
+            ),
         )
 
     async def give_up(self) -> None:
@@ -200,6 +264,33 @@ class Attempt:
 
     # Inside --------------------------------------------------------------------------------
 
+    async def _hold(
+        self,
+        stream: str,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None,
+        carried: list[bytes] | None,
+    ) -> bool:
+        """Keep rows for the driver; False: there are too many, and those from before are written.
+
+        What all streams' rows take together is bounded, for all parts' rows meet in one process.
+        """
+        held = self._held.get(stream)
+        size = sum(each.size_bytes for each in self._held.values()) + _size_of(payloads, carried)
+        if size <= self._options.handed_bytes:
+            rules = (await self._rules_of(stream))[0]
+            if held is None:
+                held = self._held[stream] = _Held()
+            if txids is not None:
+                before = held.txids[-1] if held.txids else -1
+                check_txids(txids, len(payloads), before if rules.checks_txids else None)
+            held.add(payloads, txids, carried)
+            return True
+        if held is not None:
+            del self._held[stream]
+            await self.write(stream, held.payloads, held.txids, held.carried)
+        return False
+
     async def _seal(self, stream: str) -> None:
         try:
             self._done.append(await self._open[stream].finish())
@@ -212,13 +303,16 @@ class Attempt:
         if not stream:
             ledger = await self._make_ledger("", options.shape, options.digest_type, StreamPolicy())
             return LedgerDraft(ledger)
-        if stream not in self._rules:
-            self._rules[stream] = await self._read_rules(stream)
-        rules, policy = self._rules[stream]
+        rules, policy = await self._rules_of(stream)
         shape = policy.ensemble_size, policy.write_quorum_size, policy.ack_quorum_size
         digest_type = DigestType[known(policy.digest)]
         ledger = await self._make_ledger(stream, tuple(map(known, shape)), digest_type, policy)
         return StreamDraft(ledger, rules, self._nodes.store.env.clock.wall_ms)
+
+    async def _rules_of(self, stream: str) -> tuple[StreamRules, StreamPolicy]:
+        if stream not in self._rules:
+            self._rules[stream] = await self._read_rules(stream)
+        return self._rules[stream]
 
     async def _read_rules(self, name: str) -> tuple[StreamRules, StreamPolicy]:
         if self._namespace is None:
@@ -289,3 +383,8 @@ class Attempt:
                 await self._client.delete_ledger(ledger_id)
             raise self._nodes.lost(self._name)
         return ledger
+
+
+def _size_of(payloads: Sequence[bytes], carried: Sequence[bytes] | None) -> int:
+    """Return about how many bytes rows take in a message."""
+    return sum(map(len, payloads)) + sum(map(len, carried or ())) + 16 * len(payloads)

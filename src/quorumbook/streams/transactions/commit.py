@@ -3,13 +3,14 @@
 The step sets the head by version, deletes the attempts whose ledgers it takes, and has every
 stream go on where it ended when this driver looked.  Whatever changed meanwhile makes it fail as a
 whole; then the head says whether the batch is there, and a stream that went on is looked at again.
-The streams' locks, taken in the order of names, only keep writers from getting in each other's way.
+The streams' locks, taken in the order of names, keep writers from getting in each other's way, and
+what has to be written before the step (``gathering``) from being in vain.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,7 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
+from quorumbook.ids import LedgerId
 from quorumbook.metadata.nodes import change_once
 from quorumbook.metadata.store import Delete, MetadataStore, Operation, Set
 from quorumbook.streams.errors import (
@@ -29,26 +31,28 @@ from quorumbook.streams.errors import (
     WriterBusyError,
 )
 from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.transactions.attempt import AttemptResult
+from quorumbook.streams.transactions.gathering import Gathering, Part
 from quorumbook.streams.transactions.grafting import (
     Draft,
     as_copied,
     check_floor,
     graft,
-    in_order,
     segments_of,
     size_bytes,
 )
 from quorumbook.streams.transactions.nodes import TransactionNodes
 from quorumbook.streams.transactions.state import (
     AttemptName,
+    AttemptRecord,
     Head,
     Identity,
     check_not_overtaken,
     is_committed,
 )
-from quorumbook.streams.writing.takeover import take_over
+from quorumbook.streams.writing.takeover import StreamTail, take_over
 
 _log = logger("streams.transactions")
 #: Others may append to the same streams at the same time; nobody is that unlucky so often.
@@ -124,22 +128,24 @@ class Commit:
                     f"application {self._nodes.application} was put back"
                 )
             return None
-        if head.run != self._who.run and any(result.name for result in results):
+        if head.run != self._who.run and any(result.name or result.handed for result in results):
             check_not_overtaken(head, self._who, self._batch, "", may_reset=options.may_reset)
         return Committed(head=head, was_there=True)
 
     async def run(
         self,
-        streams: Sequence[tuple[StreamContext, Sequence[Draft]]],
-        winners: Sequence[AttemptName],
+        streams: Sequence[tuple[StreamContext, Sequence[Part]]],
+        winners: Mapping[AttemptName, frozenset[LedgerId]],
         manifest: int | None,
+        gathering: Gathering,
     ) -> Committed:
         """Commit.
 
         Args:
             streams: What each stream gets, in order of partitions.
-            winners: The attempts whose ledgers these are.
+            winners: The attempts that have a part in it, with their ledgers for streams.
             manifest: The ledger that says which ledgers of rows there are; None: as before.
+            gathering: What writes before the step.
 
         Raises:
             TransactionLostError: an attempt was cleaned up, or another run was first.
@@ -147,45 +153,82 @@ class Commit:
             WriterBusyError: somebody else writes one of the streams.
         """
         self._check_one_store([context for context, _ in streams])
-        count = sum(len(drafts) + 2 for _, drafts in streams) + len(winners) + 1
-        self._check_count(count)
+        ledgers = sum(isinstance(part, Draft) for _, parts in streams for part in parts)
+        count = 2 * len(streams) + ledgers + len(winners) + 2
+        copies_small = count > self._nodes.store.multi_limit
         async with AsyncExitStack() as locks:
             for context, _ in sorted(streams, key=lambda each: each[0].name):
-                if (await context.access()).denies_acquire:
-                    raise AccessDeniedError(f"nobody may write stream {context.name}")
-                lock = context.lock()
-                try:
-                    await lock.acquire(wait_s=self._options.lock_wait_s)
-                except WriterBusyError as error:
-                    if not self._options.takes_over:
-                        what = f"{error}, with takeover=true"
-                        raise WriterBusyError(what, owner=error.owner) from error
-                    await lock.acquire(by_force=True)
-                locks.push_async_callback(lock.release)
+                locks.push_async_callback((await self._locked(context)).release)
+            left = list(streams)
             for _ in range(_ATTEMPTS):
-                done = await self._try(streams, winners, manifest)
+                done = await self._try(left, winners, manifest, gathering, copies_small)
                 if done is not None:
                     return done
         raise WriterBusyError(
             f"the streams of batch {self._batch} change faster than it can be committed"
         )
 
+    async def _locked(self, context: StreamContext) -> StreamLock:
+        """Take a stream's lock."""
+        if (await context.access()).denies_acquire:
+            raise AccessDeniedError(f"nobody may write stream {context.name}")
+        lock = context.lock()
+        try:
+            await lock.acquire(wait_s=self._options.lock_wait_s)
+        except WriterBusyError as error:
+            if not self._options.takes_over:
+                what = f"{error}, with takeover=true"
+                raise WriterBusyError(what, owner=error.owner) from error
+            await lock.acquire(by_force=True)
+        return lock
+
+    def _settled(
+        self, winners: Mapping[AttemptName, frozenset[LedgerId]], taken: set[LedgerId]
+    ) -> list[Operation]:
+        """Return what becomes of attempts: those whose ledgers were all copied are cleaned up."""
+        found: list[Operation] = []
+        for name, ledgers in winners.items():
+            path = f"{self._nodes.attempts_path}/{name}"
+            left = ledgers - taken
+            if not left:
+                found.append(Delete(path))
+            elif left != ledgers:
+                rest = AttemptRecord(
+                    query=self._who.query, run=self._who.run, ledgers=tuple(sorted(left))
+                )
+                found.append(Set(path, rest.encode()))
+        return found
+
     async def _try(
         self,
-        streams: Sequence[tuple[StreamContext, Sequence[Draft]]],
-        winners: Sequence[AttemptName],
+        streams: list[tuple[StreamContext, Sequence[Part]]],
+        winners: Mapping[AttemptName, frozenset[LedgerId]],
         manifest: int | None,
+        gathering: Gathering,
+        copies_small: bool,
     ) -> Committed | None:
-        """Commit; None: a stream has changed, look again."""
+        """Commit; None: a stream has changed, look again, with what was gathered until then."""
         head, revision = await self._nodes.read_head()
         if self._is_overtaken(head):
             return Committed(head=head, was_there=True)
         segments: dict[str, list[SegmentMetadata]] = {}
         operations: list[Operation] = []
-        for context, drafts in streams:
-            made, changes = await self._graft(context, drafts)
+        taken: set[LedgerId] = set()
+        for index, (context, parts) in enumerate(streams):
+            tail = await self._tail(context)
+            is_free = (await context.policy()).txid == "free"
+            floor = -1 if is_free else tail.last_txid
+            drafts = await gathering.drafts(context, parts, floor=floor, copies_small=copies_small)
+            streams[index] = context, drafts
+            taken |= {draft.ledger_id for draft in drafts}
+            check_floor(context.name, drafts, floor)
+            made, changes = await self._graft(context, drafts, tail)
             segments[context.name] = made
             operations += changes
+        own = gathering.attempt
+        if own.ledgers:
+            winners = {**winners, own.name: frozenset(own.ledgers)}
+        settled = self._settled(winners, taken)
         new = replace(
             head,
             query=self._who.query,
@@ -196,20 +239,13 @@ class Commit:
             manifest=head.manifest if manifest is None else manifest,
             is_final=self._options.is_final,
         )
-        path = self._nodes.attempts_path
-        operations = [
-            Set(self._nodes.path, new.encode(), *revision),
-            *(Delete(f"{path}/{name}") for name in winners),
-            *operations,
-        ]
+        operations = [Set(self._nodes.path, new.encode(), *revision), *settled, *operations]
         self._check_size(operations)
-        if await self._change(operations, winners):
+        if await self._change(operations, settled):
             return Committed(head=new, segments=segments)
         return None
 
-    async def _change(
-        self, operations: Sequence[Operation], winners: Sequence[AttemptName]
-    ) -> bool:
+    async def _change(self, operations: Sequence[Operation], settled: Sequence[Operation]) -> bool:
         """Make the step; False: something has changed, look again."""
 
         async def was_done() -> bool:
@@ -223,8 +259,9 @@ class Commit:
             if self._is_overtaken(head):
                 return True
             left = set(await self._nodes.attempts())
-            for name in winners:
-                if name not in left:
+            for operation in settled:
+                name = AttemptName.parse(operation.path.rpartition("/")[2])
+                if name is not None and name not in left:
                     raise self._nodes.lost(name) from error
             _log.info("batch %d: %s; looking again", self._batch, error)
             return False
@@ -235,9 +272,8 @@ class Commit:
             head, self._who, self._batch, self._token, may_reset=self._options.may_reset
         )
 
-    async def _graft(
-        self, context: StreamContext, drafts: Sequence[Draft]
-    ) -> tuple[list[SegmentMetadata], list[Operation]]:
+    async def _tail(self, context: StreamContext) -> StreamTail:
+        """Return where a stream ends, with nothing in progress."""
         if not self._options.takes_over:
             for segment in await context.nodes.segments(for_writer=True):
                 if segment.is_in_progress:
@@ -246,27 +282,18 @@ class Commit:
                         "another writer is at work, or crashed; set takeover=true to fence it "
                         "out and complete the segment"
                     )
-        await self._check_segments(context, len(drafts))
-        tail = await take_over(context)
-        ordered = in_order(drafts)
-        if (await context.policy()).txid != "free":
-            check_floor(context.name, ordered, tail.last_txid)
-        tail = as_copied(context.name, ordered, tail)
-        segments = segments_of(ordered, tail, context.store.env.clock.wall_ms())
+        return await take_over(context)
+
+    async def _graft(
+        self, context: StreamContext, drafts: Sequence[Draft], tail: StreamTail
+    ) -> tuple[list[SegmentMetadata], list[Operation]]:
+        await check_segments(context, len(drafts))
+        tail = as_copied(context.name, drafts, tail)
+        segments = segments_of(drafts, tail, context.store.env.clock.wall_ms())
         operations = graft(context.nodes.paths, segments, tail)
         if self._options.replaces:
             operations += await context.nodes.truncations()
         return segments, operations
-
-    async def _check_segments(self, context: StreamContext, more: int) -> None:
-        count = await context.nodes.segment_count() + more
-        if count > MAX_SEGMENTS:
-            raise TransactionTooLargeError(
-                f"stream {context.name} would have {count} segments, and {MAX_SEGMENTS} are as "
-                "many as readers list at a bearable cost: merge small ones with `quorumbook spark "
-                "compact-segments`, let go of old ones with `quorumbook stream truncate` and "
-                "`quorumbook stream retention`, and write larger batches with fewer partitions"
-            )
 
     # Checks --------------------------------------------------------------------------------
 
@@ -291,6 +318,18 @@ class Commit:
                 f"takes {_MAX_REQUEST_BYTES}: write it with fewer partitions (coalesce), or with "
                 "target=ledger"
             )
+
+
+async def check_segments(context: StreamContext, more: int) -> None:
+    """Raise TransactionTooLargeError if a stream has no room for so many segments."""
+    count = await context.nodes.segment_count() + more
+    if count > MAX_SEGMENTS:
+        raise TransactionTooLargeError(
+            f"stream {context.name} would have {count} segments, and {MAX_SEGMENTS} are as "
+            "many as readers list at a bearable cost: merge small ones with `quorumbook spark "
+            "compact-segments`, let go of old ones with `quorumbook stream truncate` and "
+            "`quorumbook stream retention`, and write larger batches with fewer partitions"
+        )
 
 
 def check_one_store(store: MetadataStore, contexts: Sequence[StreamContext]) -> None:

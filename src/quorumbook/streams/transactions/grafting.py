@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.metadata.store import Create, Operation, Set
@@ -34,9 +35,44 @@ class Draft:
     #: Of a copy: its first record's, which must be the stream's next; None: whatever that is.
     first_sequence_id: int | None = None
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether its records must stay as they are."""
+        return self.number is not None or self.first_sequence_id is not None
 
-def in_order(drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the drafts of a stream, which come in the order of partitions, as they are grafted.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedRows:
+    """Rows of one part of a batch, for one stream: too few for a ledger, so the driver has them."""
+
+    stream: str
+    payloads: tuple[bytes, ...]
+    #: The user's; None: they get one when they are committed.
+    txids: tuple[int, ...] | None = None
+    #: What each carries, encoded; None: nothing.
+    carried: tuple[bytes, ...] | None = None
+
+    @property
+    def has_own_txids(self) -> bool:
+        """Whether their transaction ids are the user's, whose order is kept to."""
+        return self.txids is not None
+
+    @property
+    def first_txid(self) -> int:
+        """That of the first."""
+        return self.txids[0] if self.txids else 0
+
+    @property
+    def last_txid(self) -> int:
+        """That of the last."""
+        return self.txids[-1] if self.txids else 0
+
+
+AnyPart = TypeVar("AnyPart", Draft, HandedRows, Draft | HandedRows)
+
+
+def in_order(drafts: Sequence[AnyPart]) -> list[AnyPart]:
+    """Return the parts of a stream, which come in the order of partitions, as they are grafted.
 
     Those whose transaction ids are the user's are ordered by them.
 
@@ -57,12 +93,13 @@ def in_order(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def check_floor(stream: str, drafts: Sequence[Draft], last_txid: int) -> None:
-    """Raise TxidOutOfOrderError if the user's transaction ids begin below the stream's last."""
-    own = [draft.first_txid for draft in drafts if draft.has_own_txids]
-    if own and min(own) < last_txid:
+    """Raise TxidOutOfOrderError if transaction ids begin below the stream's last."""
+    lowest = min((draft.first_txid for draft in drafts if not draft.is_copy), default=last_txid)
+    if lowest < last_txid:
         raise TxidOutOfOrderError(
             f"stream {stream} has transaction ids up to {last_txid} already; this batch begins "
-            f"with {min(own)}"
+            f"with {lowest}: give larger ones, leave the column txid out, or have ids in any "
+            "order with the stream's policy txid=free"
         )
 
 

@@ -51,6 +51,30 @@ _INLINE_SNAPSHOT_BYTES = 1024
 _MAX_NOTED_APPENDS = 128
 
 
+def check_txids(txids: Sequence[int], count: int, before: int | None) -> None:
+    """Check the transaction ids of records.
+
+    Args:
+        txids: One for each.
+        count: How many records there are.
+        before: That of the record before, below which none may be; None: they are in any order.
+
+    Raises:
+        TxidOutOfOrderError: one is none, or below one before it.
+    """
+    if len(txids) != count:
+        raise TxidOutOfOrderError(f"{len(txids)} transaction ids for {count} records")
+    for txid in txids:
+        if not 0 <= txid <= MAX_USER_TXID:
+            raise TxidOutOfOrderError(f"transaction id {txid} is not between 0 and 2^63 - 2")
+        if before is not None:
+            if txid < before:
+                raise TxidOutOfOrderError(
+                    f"transaction id {txid} is below {before}, which was appended before it"
+                )
+            before = txid
+
+
 class SegmentTail:
     """What is in the segment that is being written."""
 
@@ -191,18 +215,7 @@ class PackState:
         self._queue.append(pending)
 
     def _check_txids(self, txids: Sequence[int], count: int) -> None:
-        if len(txids) != count:
-            raise TxidOutOfOrderError(f"{len(txids)} transaction ids for {count} records")
-        before = self.last_txid if self._checks_txids else 0
-        for txid in txids:
-            if not 0 <= txid <= MAX_USER_TXID:
-                raise TxidOutOfOrderError(f"transaction id {txid} is not between 0 and 2^63 - 2")
-            if self._checks_txids:
-                if txid < before:
-                    raise TxidOutOfOrderError(
-                        f"transaction id {txid} is below {before}, which was appended before it"
-                    )
-                before = txid
+        check_txids(txids, count, self.last_txid if self._checks_txids else None)
 
     # Segments ------------------------------------------------------------------------------
 
