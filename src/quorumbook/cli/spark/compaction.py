@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from quorumbook.cli.common import Call
@@ -109,10 +111,13 @@ def compact_keys(
     if run.is_dry_run:
         cluster = connected(connection)
         namespace = cluster.namespace()
-        due = cluster.run(lambda: job.look(namespace, options))
-        report = Report("compact-keys", "", is_dry_run=True, units=int(not due.is_done))
-        report.size_bytes = due.size_bytes
-        report.planned = [] if due.is_done else [f"records of {source} up to {due.end}"]
+        report = Report("compact-keys", "", is_dry_run=True)
+        for part in cluster.run(lambda: job.parts_of(namespace, options)):
+            due = cluster.run(partial(job.look, namespace, part))
+            report.size_bytes += due.size_bytes
+            if not due.is_done:
+                report.planned.append(f"records of stream:{part.source} up to {due.end}")
+        report.units = len(report.planned)
     else:
         journal = open_journal(call, run, "compact-keys", job.arguments(options))
         with open_session(call, run) as session:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-from quorumbook.env.tasks import of_each
 from quorumbook.errors import ConfigError
 from quorumbook.streams import Namespace
+from quorumbook.streams.partitions.partition_node import partition_count, partitioned_among
+from quorumbook.streams.partitions.partitioning import partition_name
 from quorumbook.streams.stream_context import stream_context
 
 _PREFIX = "stream:"
@@ -48,14 +51,48 @@ def some_or_all(option: str, text: str, how: str = "stream:NAME,NAME or stream:*
     return () if names == ["*"] else names
 
 
-async def chosen_streams(namespace: Namespace, names: Sequence[str]) -> Sequence[str]:
+class Chosen(NamedTuple):
+    """A stream that a job is about."""
+
+    name: str
+    #: What it is called in rows: a partition as its stream.
+    title: str
+    #: Which one of a partitioned stream; below 0: it is none.
+    partition: int = -1
+
+
+async def chosen(namespace: Namespace, names: Sequence[str]) -> list[Chosen]:
     """Return the streams that a job is about; without names, all.
+
+    A partitioned stream's name stands for all its partitions; one that is named by itself has
+    its own name in rows.
 
     Raises:
         StreamNotFoundError: one that is named is not there.
     """
     if not names:
-        return [name async for name in namespace.streams()]
-    # Says so if there is none.
-    await of_each(lambda name: stream_context(namespace.stream(name)).nodes.max_txid(), names)
-    return names
+        names = [name async for name in namespace.streams()]
+        above = set(await partitioned_among(namespace, names))
+        return [_as_partition(name, above) for name in names]
+    found: list[Chosen] = []
+    for name in names:
+        count = await partition_count(namespace, name)
+        if count is not None:
+            found += [Chosen(partition_name(name, n), name, n) for n in range(count)]
+            continue
+        # Says so if there is none.
+        await stream_context(namespace.stream(name)).nodes.max_txid()
+        found.append(Chosen(name, name))
+    return found
+
+
+async def chosen_streams(namespace: Namespace, names: Sequence[str]) -> list[str]:
+    """Return the names of the same."""
+    return [each.name for each in await chosen(namespace, names)]
+
+
+def _as_partition(name: str, partitioned: Collection[str]) -> Chosen:
+    above, _, part = name.rpartition("/")
+    if above not in partitioned or not re.fullmatch("p[0-9]+", part):
+        return Chosen(name, name)
+    return Chosen(name, above, int(part[1:]))

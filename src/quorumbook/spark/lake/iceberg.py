@@ -61,7 +61,11 @@ class IcebergTable:
             self._table: Any = found.load_table(name) if is_there else None
         except Exception as error:  # of the catalog's kind, of which there are many
             raise ConfigError(f"--table {name}: {type(error).__name__}: {error}") from error
-        columns = schema.names if self._table is None else self._table.schema().column_names
+        columns = (
+            schema.names
+            if self._table is None
+            else [field.name for field in self._table.schema().fields]
+        )
         if list(columns) != schema.names:
             raise ConfigError(f"table {name} has columns {', '.join(columns)}: not these")
         self._options = ""

@@ -14,12 +14,14 @@ from quorumbook.streams import Record
 _TIME = pa.timestamp("us", tz="UTC")
 _PLACE = [
     ("stream", pa.string()),
+    ("partition", pa.int32()),
     ("seq", pa.int64()),
     ("txid", pa.int64()),
     ("timestamp", _TIME),
     ("event_time", _TIME),
     ("key", pa.binary()),
     ("value", pa.binary()),
+    ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
 ]
 _TYPES: Mapping[str, tuple[pa.DataType, type | tuple[type, ...]]] = {
     "string": (pa.string(), str),
@@ -69,8 +71,8 @@ class Rows:
         #: Records that were no such JSON: they are rows with ``value``, and without the fields.
         self.undecoded = 0
 
-    def table(self, stream: str, records: Sequence[Record]) -> pa.Table:
-        """Return the rows of some records of one stream."""
+    def table(self, stream: str, partition: int, records: Sequence[Record]) -> pa.Table:
+        """Return the rows of some records of one stream, or of one of its partitions."""
         values: list[bytes | None] = [record.payload for record in records]
         decoded: list[Sequence[Any]] = []
         if self._fields:
@@ -84,12 +86,14 @@ class Rows:
                 decoded.append(found or nothing)
         columns: list[Any] = [
             [stream] * len(records),
+            [None if partition < 0 else partition] * len(records),
             [record.sequence_id for record in records],
             [record.txid for record in records],
             [_us(record.appended_at_ms) for record in records],
             [_us(record.event_time_ms) for record in records],
             [record.key for record in records],
             values,
+            [_headers(record) for record in records],
             *zip(*decoded, strict=True),
         ]
         arrays = [
@@ -116,6 +120,11 @@ def _fits(value: Any, kind: str) -> bool:
         return False
     bits = {"int": 31, "bigint": 63}.get(kind)
     return bits is None or -(2**bits) <= value < 2**bits
+
+
+def _headers(record: Record) -> list[dict[str, Any]] | None:
+    found = [{"key": name, "value": value} for name, value in record.attributes.headers]
+    return found or None
 
 
 def _us(time_ms: int | None) -> int | None:

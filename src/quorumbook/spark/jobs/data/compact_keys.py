@@ -8,8 +8,10 @@ the old result or the new one, and a job that is killed, or given again, makes i
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from quorumbook.errors import ConfigError
@@ -20,9 +22,15 @@ from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.jobs.queries import connected_to, paced
 from quorumbook.spark.pool import connected
-from quorumbook.streams import Namespace, Position
-from quorumbook.streams.errors import StreamNotFoundError, TransactionLostError
+from quorumbook.streams import Namespace, PartitionedStream, Position
+from quorumbook.streams.errors import (
+    StreamExistsError,
+    StreamNotFoundError,
+    TransactionLostError,
+)
 from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.partitions.partition_node import partition_count
+from quorumbook.streams.partitions.partitioning import partition_name
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.tier.nodes import ledger_of
@@ -106,6 +114,43 @@ async def _check_target(namespace: Namespace, name: str, application: str) -> No
             )
 
 
+async def parts_of(namespace: Namespace, options: KeyOptions) -> list[KeyOptions]:
+    """Return what is compacted into what: each partition of a partitioned stream by itself.
+
+    All records of a key are in one partition, so its latest one is the latest of the stream.
+
+    Raises:
+        ConfigError: the target has not as many partitions.
+        StreamNotFoundError: one of the streams is not there.
+    """
+    count = await partition_count(namespace, options.source)
+    if options.creates_stream and count is not None:
+        with contextlib.suppress(StreamExistsError):
+            await PartitionedStream.create(namespace, options.target, partitions=count)
+    elif options.creates_stream:
+        await namespace.create_stream(options.target, exist_ok=True)
+    there = await partition_count(namespace, options.target)
+    if there != count:
+        raise ConfigError(
+            f"stream {options.source} has {_counted(count)}, and stream {options.target} "
+            f"{_counted(there)}: each is compacted into its like, so give a stream with as many"
+        )
+    if count is None:
+        return [options]
+    return [
+        replace(
+            options,
+            source=partition_name(options.source, number),
+            target=partition_name(options.target, number),
+        )
+        for number in range(count)
+    ]
+
+
+def _counted(partitions: int | None) -> str:
+    return "no partitions" if partitions is None else f"{partitions} partitions"
+
+
 def run(
     spark: Any,
     connection: Connection,
@@ -114,31 +159,38 @@ def run(
     limits: Limits,
 ) -> Report:
     """Write the result, unless it is there already."""
+    report = Report("compact-keys", journal.job_id)
+    cluster = connected(connection)
+    namespace = cluster.namespace()
+    parts = cluster.run(lambda: parts_of(namespace, options))
+    report.units = len(parts)
+    for part in parts:
+        due = cluster.run(partial(look, namespace, part))
+        report.size_bytes += due.size_bytes
+        rows = 0 if due.is_done else _write(spark, connection, part, due, limits)
+        cluster.run(partial(drop_older, namespace, part.target, due))
+        result = {"rows": rows, "end": due.end, "was_there": due.is_done}
+        unit = _UNIT if part is options else part.source
+        journal.add({unit: result})
+        report.results[unit] = result
+    return report
+
+
+def _write(
+    spark: Any, connection: Connection, options: KeyOptions, due: Due, limits: Limits
+) -> int:
+    """Write the result of one stream; return how many records it has."""
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    report = Report("compact-keys", journal.job_id, units=1)
-    cluster = connected(connection)
-    namespace = cluster.namespace()
-    if options.creates_stream:
-        cluster.run(lambda: namespace.create_stream(options.target, exist_ok=True))
-    due = cluster.run(lambda: look(namespace, options))
-    report.size_bytes = due.size_bytes
-    rows = 0
-    if not due.is_done:
-        seen = Observation()
-        frame = latest(spark, connection, options, due)
-        frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
-        writer = paced(spark, frame, limits).write.format("quorumbook").mode("append")
-        writer = connected_to(writer, connection).option("replace", "true")
-        writer = writer.option("txnAppId", due.application).option("txnVersion", str(due.end))
-        writer.save(f"stream:{options.target}")
-        rows = seen.get["rows"]
-    cluster.run(lambda: drop_older(namespace, options.target, due))
-    result = {"rows": rows, "end": due.end, "was_there": due.is_done}
-    journal.add({_UNIT: result})
-    report.results = {_UNIT: result}
-    return report
+    seen = Observation()
+    frame = latest(spark, connection, options, due)
+    frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
+    writer = paced(spark, frame, limits).write.format("quorumbook").mode("append")
+    writer = connected_to(writer, connection).option("replace", "true")
+    writer = writer.option("txnAppId", due.application).option("txnVersion", str(due.end))
+    writer.save(f"stream:{options.target}")
+    return int(seen.get["rows"])
 
 
 async def drop_older(namespace: Namespace, name: str, due: Due) -> None:
@@ -201,7 +253,7 @@ def arguments(options: KeyOptions) -> dict[str, Any]:
 
 def conclude(report: Report) -> None:
     """Sum the result up."""
-    for result in report.results.values():
-        report.summary["rows_written"] = result["rows"]
-        report.summary["up_to_record"] = result["end"]
-        report.summary["was_there"] = result["was_there"]
+    results = list(report.results.values())
+    report.summary["rows_written"] = sum(result["rows"] for result in results)
+    report.summary["up_to_record"] = sum(result["end"] for result in results)
+    report.summary["was_there"] = all(result["was_there"] for result in results)

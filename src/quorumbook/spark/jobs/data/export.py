@@ -25,7 +25,7 @@ from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.jobs.streams import chosen_streams
+from quorumbook.spark.jobs.streams import chosen
 from quorumbook.spark.pool import Cluster
 from quorumbook.streams import Namespace, Record, Split
 from quorumbook.streams.tier.places import (
@@ -45,9 +45,11 @@ Rows = list[Mapping[str, Any]]
 _TIME = pa.timestamp("ms", tz="UTC")
 STREAM_SCHEMA = pa.schema(
     [
-        ("stream", pa.string()), ("seq", pa.int64()), ("segment", pa.int64()),
+        ("stream", pa.string()), ("partition", pa.int32()), ("seq", pa.int64()),
+        ("segment", pa.int64()),
         ("entry_id", pa.int64()), ("slot", pa.int32()), ("txid", pa.int64()),
         ("timestamp", _TIME), ("event_time", _TIME), ("key", pa.binary()), ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )  # fmt: skip
 LEDGER_SCHEMA = pa.schema(
@@ -85,11 +87,14 @@ async def plan_streams(
     """
     await in_worker(client_store(namespace.client).env, lambda: check_place(options.out))
     units = []
-    for name in await chosen_streams(namespace, streams):
+    for name, title, partition in await chosen(namespace, streams):
         snapshot = await namespace.stream(name).snapshot()
         for split in snapshot.splits(_UNIT_BYTES):
             key = f"{name}#{split.segment}:{split.first_entry}-{split.last_entry}"
-            arguments = {"stream": name, "split": split.to_json(), **options.arguments()}
+            arguments = {
+                "stream": name, "title": title, "partition": partition,
+                "split": split.to_json(), **options.arguments(),
+            }  # fmt: skip
             units.append(Unit(key, split.size_bytes, arguments))
     return Plan("export", units, work)
 
@@ -168,13 +173,14 @@ async def _records(
 ) -> AsyncGenerator[Rows, None]:
     namespace = await cluster.opened_namespace()
     name = arguments["stream"]
+    title, partition = arguments["title"], arguments["partition"]
     is_wanted = _wanted(arguments)
     rows: Rows = []
     held_bytes = 0
     async with contextlib.aclosing(namespace.stream(name).read_split(split)) as batches:
         async for batch in batches:
             await pace.take(batch.size_bytes)
-            found = [_row(name, record) for record in batch if is_wanted(record)]
+            found = [_row(title, partition, record) for record in batch if is_wanted(record)]
             rows += found
             held_bytes += batch.size_bytes if found else 0
             if len(rows) >= _ROWS or held_bytes >= _ROW_BYTES:
@@ -201,10 +207,11 @@ def _wanted(arguments: Values) -> Callable[[Record], bool]:
     return is_wanted
 
 
-def _row(name: str, record: Record) -> Mapping[str, Any]:
+def _row(title: str, partition: int, record: Record) -> Mapping[str, Any]:
     segment, entry_id, slot = record.position
     return {
-        "stream": name,
+        "stream": title,
+        "partition": None if partition < 0 else partition,
         "seq": record.sequence_id if record.sequence_id >= 0 else None,
         "segment": segment,
         "entry_id": entry_id,
@@ -214,7 +221,10 @@ def _row(name: str, record: Record) -> Mapping[str, Any]:
         "event_time": record.event_time_ms,
         "key": record.key,
         "value": record.payload,
-    }
+        "headers": [
+            {"key": name, "value": value} for name, value in record.attributes.headers
+        ] or None,
+    }  # fmt: skip
 
 
 async def _entries(cluster: Cluster, pace: Pace, arguments: Values) -> AsyncGenerator[Rows, None]:
@@ -259,12 +269,15 @@ class _Writer:
             self._writer = pa.csv.CSVWriter(self._out, self._texts())
 
     def _texts(self) -> pa.Schema:
+        """Return the columns of CSV, in which headers are JSON."""
+        plain = (pa.types.is_integer, pa.types.is_timestamp, pa.types.is_string)
         return pa.schema(
             [
-                pa.field(field.name, pa.string() if pa.types.is_binary(field.type) else field.type)
+                field if any(is_plain(field.type) for is_plain in plain)
+                else pa.field(field.name, pa.string())
                 for field in self._schema
             ]
-        )
+        )  # fmt: skip
 
     def add(self, rows: Rows) -> None:
         """Write rows."""
@@ -280,18 +293,28 @@ class _Writer:
 
     def _as_texts(self, row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for name, value in row.items():
-            if not isinstance(value, bytes):
-                yield name, value
-            elif self._encoding == "base64":
-                yield name, base64.b64encode(value).decode()
+            if isinstance(value, bytes):
+                yield name, self._text_of(name, value)
+            elif isinstance(value, list):
+                headers = [
+                    {"key": each["key"], "value": self._text_of(name, each["value"])}
+                    for each in value
+                ]
+                is_csv = self._form == "csv"
+                yield name, json.dumps(headers, ensure_ascii=False) if is_csv else headers
             else:
-                try:
-                    yield name, value.decode()
-                except UnicodeDecodeError as error:
-                    raise ConfigError(
-                        f"column {name} has bytes that are no UTF-8 text: give --encoding base64, "
-                        "or --format parquet"
-                    ) from error
+                yield name, value
+
+    def _text_of(self, name: str, value: bytes) -> str:
+        if self._encoding == "base64":
+            return base64.b64encode(value).decode()
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"column {name} has bytes that are no UTF-8 text: give --encoding base64, "
+                "or --format parquet"
+            ) from error
 
     def finish(self) -> int:
         """Make it the file that it is to be; return its bytes."""

@@ -20,7 +20,7 @@ from quorumbook.errors import ConfigError
 from quorumbook.spark.jobs.batches import Due, check_dense, what_is_due
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.jobs.streams import chosen_streams
+from quorumbook.spark.jobs.streams import chosen
 from quorumbook.spark.lake.rows import Rows
 from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
 from quorumbook.spark.pool import Cluster
@@ -80,7 +80,8 @@ class LakeSink:
         """
         cluster = self._cluster
         namespace = cluster.namespace()
-        names = cluster.run(lambda: chosen_streams(namespace, self._names))
+        streams = {each.name: each for each in cluster.run(lambda: chosen(namespace, self._names))}
+        names = list(streams)
         before = self._before = self._table.state(names)
         if before.cluster not in ("", cluster.instance_id):
             raise ConfigError(
@@ -104,6 +105,8 @@ class LakeSink:
             for index, split in enumerate(due.splits):
                 arguments = {
                     "stream": due.stream,
+                    "title": streams[due.stream].title,
+                    "partition": streams[due.stream].partition,
                     "split": split.to_json(),
                     "out": out,
                     "decode": self._decode,
@@ -179,7 +182,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     """
     namespace = await cluster.opened_namespace()
     split = Split.from_json(arguments["split"])
-    stream = arguments["stream"]
+    stream, title, partition = (arguments[key] for key in ("stream", "title", "partition"))
     stem = f"{safe_name(stream)}-{split.segment:018d}-{split.first_entry:012d}"
     path = below(arguments["out"], f"{stem}.parquet")
     rows = Rows(arguments["decode"])
@@ -192,7 +195,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     async def flush() -> None:
         nonlocal held
         taken, held = held, []
-        await worker.run(lambda: writer.add(rows.table(stream, taken)))
+        await worker.run(lambda: writer.add(rows.table(title, partition, taken)))
 
     try:
         held_bytes = 0
