@@ -17,6 +17,7 @@ import time
 from quorumbook.spark.sink import small_segments
 from quorumbook.spark.sink.options import HANDED_BYTES
 from quorumbook.streams import Namespace
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
 from quorumbook.streams.transactions.commit import MAX_SEGMENTS
 from quorumbook.testing import LocalCluster
@@ -48,7 +49,7 @@ async def measure(batches: int, tasks: int) -> list[tuple[int, float]]:
                     results.append(await attempt.finish())
                 done = await app.commit(batch, results)
                 await small_segments.merge_where_many(place, done.segments)
-                count = await stream.context.nodes.segment_count()
+                count = await stream_context(stream).nodes.segment_count()
                 found.append((count, time.perf_counter() - began))
                 if batch == 0:
                     async with stream.reader(tail=False) as reader:

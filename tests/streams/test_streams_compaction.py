@@ -176,8 +176,8 @@ async def test_a_cursor_that_only_knows_a_position_holds_merging_up_for_ever(ns:
     await write(ns, "s", 6)
     cursor = await ns.stream("s").cursor("c")
     await cursor.reset(Position(4, 0, 0))
-    path = ns.stream("s").context.nodes.paths.subscriber("c")
-    await ns.store.set(path, Position(3, 0, 0).to_text().encode())  # as the peer does
+    path = stream_context(ns.stream("s")).nodes.paths.subscriber("c")
+    await namespace_store(ns).set(path, Position(3, 0, 0).to_text().encode())  # as the peer does
     work = compaction(ns, "s")
     assert (await work.rules(target_bytes=TARGET, idle_cursor_s=0)).end == 3
 

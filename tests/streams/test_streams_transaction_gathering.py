@@ -7,6 +7,7 @@ import pytest
 from quorumbook.streams import Namespace, StreamPolicy, TxId
 from quorumbook.streams.errors import TransactionLostError, TxidOutOfOrderError
 from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.transactions import (
     CommitOptions,
     DraftOptions,
@@ -36,7 +37,7 @@ async def test_few_rows_of_many_parts_are_one_segment(ns: Namespace) -> None:
     assert await payloads(ns, "a") == [b"%d" % part for part in range(200) for _ in range(2)]
     assert await payloads(ns, "b") == [b"b%d" % part for part in range(200)]
     assert await ledger_ids(ns.client) == await referenced(ns, "a", "b")
-    assert await ns.store.children(f"{ns.path}/.transactions/app/attempts") == []
+    assert await namespace_store(ns).children(f"{ns.path}/.transactions/app/attempts") == []
 
 
 async def test_rows_keep_their_order_and_what_they_carry_beside_parts_with_ledgers(
@@ -111,7 +112,7 @@ async def test_transaction_ids_never_go_down_whichever_application_commits_first
         async with ns.stream("s").reader(TxId(txid), tail=False) as reader:
             assert (await anext(aiter(reader))).sequence_id == number - number % 3
     assert await ledger_ids(ns.client) == await referenced(ns, "s")
-    assert await ns.store.children(f"{ns.path}/.transactions/app/attempts") == []
+    assert await namespace_store(ns).children(f"{ns.path}/.transactions/app/attempts") == []
 
 
 async def test_ids_in_any_order_stay_what_they_are_where_the_policy_says_so(ns: Namespace) -> None:
@@ -136,7 +137,7 @@ async def test_an_attempt_of_which_a_part_was_copied_leaves_the_rest_to_be_clean
     await app.commit(0, [result])
     assert await payloads(ns, "a") == [b"x", b"a"]
     assert await ledger_ids(ns.client) == await referenced(ns, "a", "b")
-    assert await ns.store.children(f"{ns.path}/.transactions/app/attempts") == []
+    assert await namespace_store(ns).children(f"{ns.path}/.transactions/app/attempts") == []
 
 
 async def test_more_ledgers_than_one_step_takes_become_few(
@@ -145,7 +146,7 @@ async def test_more_ledgers_than_one_step_takes_become_few(
     await ns.create_stream("s")
     app = await application(ns)
     results = [await write(app, 0, part, {"s": [b"%d" % part]}) for part in range(30)]
-    monkeypatch.setattr(ns.store, "multi_limit", 10)
+    monkeypatch.setattr(namespace_store(ns), "multi_limit", 10)
     await app.commit(0, results)
     assert len(await ns.stream("s").segments()) == 1
     assert await payloads(ns, "s") == [b"%d" % part for part in range(30)]

@@ -36,6 +36,7 @@ from quorumbook.streams import Namespace
 from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
 from quorumbook.streams.partitions.partitioning import partition_name
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import (
     Application,
     Attempt,
@@ -179,7 +180,7 @@ async def _check_stream(namespace: Namespace, options: WriteOptions) -> None:
     names = [options.stream]
     if count is not None:
         names = [partition_name(options.stream, number) for number in range(count)]
-    await of_each(lambda name: check_segments(namespace.stream(name).context, 1), names)
+    await of_each(lambda name: check_segments(stream_context(namespace.stream(name)), 1), names)
 
 
 class BatchSink(DataSourceArrowWriter):
