@@ -23,7 +23,11 @@ class Streams:
 
     def __enter__(self) -> Streams:
         address = f"{self._cluster.metadata_uri}#/streams"
-        self.namespace = self.run(Namespace.open(address, bind=True))
+
+        async def opened() -> Namespace:
+            return await Namespace.open(address, bind=True)
+
+        self.namespace = self.run(opened())
         return self
 
     def __exit__(self, *_: object) -> None:
