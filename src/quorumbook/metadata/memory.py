@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from quorumbook.env import Env
@@ -59,7 +59,7 @@ class _MemoryRows:
 
     def find(self, path: str) -> Row | None:
         row = self._rows.get(path)
-        return None if row is None else replace(row)
+        return None if row is None else row.copy()
 
     def stamp(self, path: str) -> Stamp | None:
         row = self._rows.get(path)
@@ -95,7 +95,7 @@ class _MemoryRows:
 
     def _put(self, path: str, row: Row | None) -> None:
         self._undo.append((path, self._rows.get(path)))
-        self._write(path, None if row is None else replace(row))
+        self._write(path, None if row is None else row.copy())
 
     def _write(self, path: str, row: Row | None) -> None:
         before = self._rows.get(path)

@@ -66,6 +66,19 @@ class Row:
         """What changes when the node does."""
         return Stamp(self.creation_id, self.version, self.created_count, self.children_count)
 
+    def copy(self) -> Row:
+        """Return another row alike."""
+        return Row(
+            self.data,
+            self.version,
+            self.created_count,
+            self.children_count,
+            self.creation_id,
+            self.owner,
+            self.ctime_ms,
+            self.mtime_ms,
+        )
+
     @property
     def node(self) -> Node:
         """The node as readers see it."""

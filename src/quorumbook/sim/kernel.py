@@ -21,6 +21,7 @@ T = TypeVar("T")
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000
 MICROSECOND = 1_000
+_EVENTS_BETWEEN_LOOKS = 8
 
 
 class Tape:
@@ -110,7 +111,8 @@ class Kernel:
     def at(self, when_ns: int, callback: Callable[..., object], *arguments: Any) -> None:
         """Have something called at a moment, or as soon as possible."""
         self._sequence += 1
-        heappush(self._queue, (max(when_ns, self.now_ns), self._sequence, callback, arguments))
+        when_ns = max(when_ns, self.now_ns)
+        heappush(self._queue, (when_ns, self._sequence, callback, arguments))
 
     def after(self, delay_ns: int, callback: Callable[..., object], *arguments: Any) -> None:
         """Have something called after a time."""
@@ -120,10 +122,14 @@ class Kernel:
         """Let things happen until a condition holds; False if it does not by a moment."""
         queue = self._queue
         while not is_over():
-            if not queue or queue[0][0] > limit_ns:
-                self.now_ns = max(self.now_ns, limit_ns)
-                return False
-            self.now_ns, _, callback, arguments = heappop(queue)
-            self.events += 1
-            callback(*arguments)
+            # What a few events more or less do is known soon enough.
+            for _ in range(_EVENTS_BETWEEN_LOOKS):
+                if not queue or queue[0][0] > limit_ns:
+                    if is_over():
+                        return True
+                    self.now_ns = max(self.now_ns, limit_ns)
+                    return False
+                self.now_ns, _, callback, arguments = heappop(queue)
+                self.events += 1
+                callback(*arguments)
         return True

@@ -22,6 +22,8 @@ from typing import Any
 from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
 
 _TURN_DELAY_NS = 40 * MICROSECOND
+#: How often others get a chance between two turns of a loop that has more to do.
+_PAUSES = 0.25
 _FIRST_PRUNING = 256
 
 
@@ -217,20 +219,24 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         kernel.at(kernel.now_ns + delay_ns, self._turn)
 
     def _turn(self) -> None:
-        self._is_awake = False
+        """Run what is ready, and mostly what that makes ready at once, too."""
         if self.is_dead or self.is_paused:
+            self._is_awake = False
             return
-        ready = self._ready
-        outer = events._get_running_loop()
+        ready, unit = self._ready, self._kernel.tape.unit
         events._set_running_loop(self)
         try:
-            for _ in range(len(ready)):
-                handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-                    if self.is_dead:
-                        return
+            while ready:
+                for _ in range(len(ready)):
+                    handle = ready.popleft()
+                    if not handle._cancelled:
+                        handle._run()
+                        if self.is_dead:
+                            return
+                if unit() < _PAUSES:
+                    break
         finally:
-            events._set_running_loop(outer)
-        if ready and not self._is_awake:
+            events._set_running_loop(None)
+        self._is_awake = False
+        if ready:
             self._wake()

@@ -32,6 +32,8 @@ PORT = 2181
 _WRITES = frozenset((Op.CREATE, Op.SET, Op.DELETE))
 #: So long a server serves on without its leader.
 _ALONE_NS = 2 * SECOND
+#: The leader hears of a session's life no more often.
+_TOUCH_NS = SECOND // 20
 
 
 class ZooKeeper:
@@ -235,6 +237,7 @@ class _Connection(asyncio.Protocol):
         self._slots: deque[_Slot] = deque()
         self._is_greeted = False
         self.session_id = 0
+        self._touched_ns = -_TOUCH_NS
 
     # What the transport tells
 
@@ -314,6 +317,11 @@ class _Connection(asyncio.Protocol):
         server.to_leader(self, at_leader)
 
     def _touch(self) -> None:
+        now_ns = self._kernel.now_ns
+        if now_ns - self._touched_ns < _TOUCH_NS:
+            return
+        self._touched_ns = now_ns
+
         def at_leader() -> None:
             session = self._zookeeper.ensemble.sessions.get(self.session_id)
             if session is not None and session.server == self._server.name:
