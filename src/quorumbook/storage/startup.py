@@ -353,6 +353,10 @@ class _Opening:
         starts = marks.minima
         visitor = _Replay(opened, self._options.write_cache_size_bytes, starts)
         report.was_unclean = was_unclean(self._env.disk, self._directories.ledgers)
+        for directory in self._directories.journals:
+            # Whoever made the newest one may have died before its name was durable, and the mark
+            # of this start will name it.
+            self._env.disk.sync_directory(directory)
         replays = [
             replay(self._env, directory, start, visitor, was_unclean=report.was_unclean)
             for directory, start in zip(self._directories.journals, starts, strict=True)
