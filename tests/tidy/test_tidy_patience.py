@@ -24,6 +24,7 @@ _OWN = {
     "metadata/memory.py",
     "metadata/zookeeper/session.py",
     "sim/actors/ledgers.py",
+    "sim/actors/streams.py",
     "sim/loop.py",
     "storage/checkpoint/schedule.py",
     "storage/collection/collector.py",

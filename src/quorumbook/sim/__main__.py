@@ -63,6 +63,7 @@ def _report(outcomes: Iterable[Outcome], began: float) -> int:
         sums["seeds"] += 1
         sums["ledgers"] += outcome.ledgers
         sums["acknowledged entries"] += outcome.acknowledged
+        sums["acknowledged records"] += outcome.records
         sums["events"] += outcome.events
         mishaps.update(outcome.mishaps)
         virtual_s += outcome.virtual_s
@@ -72,7 +73,14 @@ def _report(outcomes: Iterable[Outcome], began: float) -> int:
             print(f"  again: python -m quorumbook.sim replay {outcome.seed} --trace", flush=True)
     took_s = time.perf_counter() - began
     print(f"{virtual_s / 3600:.2f} virtual hours, {sums['seeds'] / took_s:.1f} seeds/s")
-    for name in ("seeds", "broken", "ledgers", "acknowledged entries", "events"):
+    for name in (
+        "seeds",
+        "broken",
+        "ledgers",
+        "acknowledged entries",
+        "acknowledged records",
+        "events",
+    ):
         print(f"{sums[name]:10d} {name}")
     for name, count in sorted(mishaps.items()):
         print(f"{count:10d} {name}")

@@ -14,9 +14,10 @@ from typing import Any
 from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
-from quorumbook.errors import MetadataError
+from quorumbook.errors import CookieError, MetadataError, StorageError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.store import MetadataStore
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.history import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
@@ -25,6 +26,9 @@ from quorumbook.sim.metadata.zookeeper_store import open_store
 from quorumbook.sim.network import Network
 from quorumbook.sim.plan import Plan
 from quorumbook.sim.process import Machine, Process
+from quorumbook.streams.format.binding import Binding
+from quorumbook.streams.metadata.address import DEFAULT_PATH
+from quorumbook.streams.metadata.namespace_nodes import write_binding
 
 _RESTART_NS = 2 * SECOND
 #: Beyond the events that asyncio reports, which are bugs.
@@ -66,12 +70,37 @@ class BookieMachine(Machine):
         self.kept_share = cluster.plan.kept_share
         #: The bookie that runs now, once it serves.
         self.bookie: Bookie | None = None
+        #: Something was wrong with its disk, beside what a loss of power does.
+        self.was_struck = self.was_full = False
+        self._own_disk: SimDisk | None = None
 
     def boot_up(self) -> None:
         """Start it, unless it runs."""
         if self.process is None:
             self.bookie = None
             self.start(self._run)
+
+    @property
+    def serves(self) -> bool:
+        """Tell whether its bookie is there for everybody."""
+        return self.process is not None and self.bookie is not None and self.bookie.is_ready
+
+    @property
+    def has_wrong_disk(self) -> bool:
+        """Tell whether its disk is somewhere else."""
+        return self._own_disk is not None
+
+    def take_wrong_disk(self, disk: SimDisk) -> None:
+        """Find another disk in the place of its own."""
+        self._own_disk, self.disk = self.disk, disk
+
+    def give_disk_back(self) -> None:
+        """Find its own disk again."""
+        own, self._own_disk = self._own_disk, None
+        if own is not None:
+            self.kill()
+            self.disk = own
+            self.kernel.after(_RESTART_NS, self.boot_up)
 
     async def _run(self, process: Process) -> None:
         cluster = self._cluster
@@ -83,20 +112,38 @@ class BookieMachine(Machine):
             await bookie.start()
             self.bookie = bookie
             self.kernel.trace.note(self.name, "serves")
+            if self.has_wrong_disk:
+                self._violation("serves on a disk not its own")
             await bookie.wait_stopped()
         except MetadataError as error:
             self.kernel.trace.note(self.name, "ends", error)
+        except CookieError as error:
+            if not self.has_wrong_disk:
+                self._violation(f"does not know its disk: {error}")
+            self.kernel.trace.note(self.name, "refuses its disk")
+            self.kernel.after(0, self.give_disk_back)
+            return
+        except StorageError as error:
+            self.kernel.trace.note(self.name, "ends", type(error).__name__)
+            if not self.was_struck:
+                self._violation(f"ended: {error}")
         except Exception as error:  # whatever it is, it should not have been
             if not process.is_dead:
-                text = f"bookie {self.name} ended: {type(error).__name__}: {error}"
-                cluster.history.violation(text)
+                self._violation(f"ended: {type(error).__name__}: {error}")
                 cluster.errors.append(error)
         if not process.is_dead:
             self.kernel.after(0, self._ended, process)
 
     def _in_doubt(self, reason: str) -> None:
         """It takes what a crash left for damage: open ledgers stay open until others are back."""
-        self._cluster.history.violation(f"bookie {self.name} begins in doubt: {reason}")
+        # A journal that could reserve nothing on a full disk ends with its data, cut or not.
+        if self is not self._cluster.victim and not self.was_full:
+            self._violation(f"begins in doubt: {reason}")
+
+    def _violation(self, text: str) -> None:
+        """Note what is wrong with it; where it lies on the real machine differs with each run."""
+        text = text.replace(self._cluster.directory, "")
+        self._cluster.history.violation(f"bookie {self.name} {text}")
 
     def _ended(self, process: Process) -> None:
         if self.process is process:
@@ -131,6 +178,8 @@ class Cluster:
         #: Exceptions behind violations.
         self.errors: list[BaseException] = []
         self.bookies = [BookieMachine(self, f"b{i}") for i in range(plan.bookies)]
+        #: The only bookie whose disk loses or changes what was durable.
+        self.victim: BookieMachine | None = None
         self.clients: list[Machine] = []
 
     def add_client(self, name: str) -> Machine:
@@ -176,6 +225,7 @@ class Cluster:
             nonlocal is_made
             store = await self.store(process, 10.0)
             await init_cluster(store)
+            await write_binding(store, DEFAULT_PATH, Binding(), exist_ok=False)
             await store.close()
             is_made = True
 
@@ -192,7 +242,7 @@ class Cluster:
     @property
     def is_whole(self) -> bool:
         """Tell whether all bookies serve."""
-        return all(each.bookie is not None and each.bookie.is_ready for each in self.bookies)
+        return all(each.serves for each in self.bookies)
 
     def bury(self) -> None:
         """Let go of everything."""

@@ -22,6 +22,8 @@ from quorumbook.ledger.metadata_format import decode
 from quorumbook.metadata.memory import MemoryTree
 from quorumbook.sim.kernel import SECOND, Kernel
 
+#: Of the ledgers that are not a stream's.
+PASSWORD = b"secret"
 _LEDGER_NODE = re.compile(r"/ledgers/([0-9/]+)/L([0-9]+)")
 
 
@@ -39,6 +41,8 @@ class LedgerHistory:
     metadata: LedgerMetadata | None = None
     #: Somebody asked for its deletion, which may have happened.
     is_doomed: bool = False
+    #: A segment of a stream: its records are judged by ``StreamHistory``.
+    is_of_stream: bool = False
     events: list[str] = field(default_factory=list)
 
     @property
@@ -55,6 +59,11 @@ class History:
         self.ledgers: dict[LedgerId, LedgerHistory] = {}
         self.violations: list[str] = []
         self._seen: dict[str, bytes] = {}
+
+    @property
+    def own_ids(self) -> list[LedgerId]:
+        """The ledgers that are nobody's but their writers'."""
+        return [i for i, ledger in self.ledgers.items() if not ledger.is_of_stream]
 
     @property
     def acknowledged(self) -> int:
@@ -178,7 +187,7 @@ class History:
         ledger = self.ledgers[ledger_id]
         ledger.metadata = None
         self.tell(ledger_id, "metadata", "deleted")
-        if not ledger.is_doomed:
+        if not ledger.is_doomed and not ledger.is_of_stream:
             self.violation("the ledger is gone, and nobody deleted it", ledger_id)
 
     def _metadata_changed(self, ledger_id: LedgerId, after: LedgerMetadata) -> None:
@@ -186,6 +195,7 @@ class History:
         if ledger is None:
             ledger = self.ledgers[ledger_id] = LedgerHistory(ledger_id, after.ack_quorum_size)
         before, ledger.metadata = ledger.metadata, after
+        ledger.is_of_stream = after.password != PASSWORD
         fragments = " ".join(f"{f.first_entry_id}:{','.join(f.ensemble)}" for f in after.fragments)
         self.tell(ledger_id, "metadata", f"{after.state.name} {after.last_entry_id} {fragments}")
         for fragment in after.fragments:

@@ -9,12 +9,16 @@ from collections import Counter
 from collections.abc import Callable
 
 from quorumbook.sim.cluster import Cluster
+from quorumbook.sim.disks.mishaps import DiskMishaps
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.metadata.zookeeper import LEADER, Server
+from quorumbook.sim.plan import DISK_MISHAPS
 from quorumbook.sim.process import Machine
 
 _LONGEST_S = 12.0
 _CALLS_MAX = 40
+_RESET_WITHIN_BYTES = 2000
+_SKEW_MS = 3_600_000
 
 
 class Nemesis:
@@ -30,6 +34,7 @@ class Nemesis:
         self._kernel = cluster.kernel
         self._tape = cluster.kernel.tape
         self._start_client = start_client
+        self._disks = DiskMishaps(cluster)
         self._is_over = False
         #: How often each came.
         self.counts: Counter[str] = Counter()
@@ -37,6 +42,9 @@ class Nemesis:
     def begin(self) -> None:
         """Begin."""
         plan, network = self._cluster.plan, self._cluster.network
+        if plan.has("wrong_clocks"):
+            for machine in [*self._cluster.bookies, *self._cluster.clients]:
+                machine.skew_ms = int(self._tape.between(-_SKEW_MS, _SKEW_MS))
         network.tail, network.rechunk = plan.tail, plan.rechunk
         self._drop(plan.metadata_drops)
         if plan.mishaps:
@@ -50,6 +58,7 @@ class Nemesis:
         cluster.network.heal_all()
         cluster.network.tail = 0.0
         self._drop(0.0)
+        self._disks.heal()
         for server in cluster.servers:
             server.boot_up()
         for machine in cluster.bookies:
@@ -72,7 +81,10 @@ class Nemesis:
             return
         name = self._tape.pick(self._cluster.plan.mishaps)
         self.counts[name] += 1
-        getattr(self, f"_{name}")()
+        if name in DISK_MISHAPS:
+            self._disks.strike(name)
+        else:
+            getattr(self, f"_{name}")()
         self._wait()
 
     def _a_while_ns(self) -> int:
@@ -157,6 +169,22 @@ class Nemesis:
 
     def _reset_connection(self) -> None:
         self._cluster.network.reset_one()
+
+    def _reset_within(self) -> None:
+        self._cluster.network.reset_within(self._tape.below(_RESET_WITHIN_BYTES))
+
+    def _swizzle(self) -> None:
+        """Clog the links of a few machines one by one, and let them go in another order."""
+        names = self._names()
+        clogged = [self._tape.pick(names) for _ in range(1 + self._tape.below(3))]
+        for name in clogged:
+            since_ns = int(self._tape.unit() * SECOND)
+            self._kernel.after(since_ns, self._clog, name, self._a_while_ns())
+
+    def _clog(self, name: str, duration_ns: int) -> None:
+        if not self._is_over:
+            for other in self._names():
+                self._cut(name, other, duration_ns)
 
     def _zookeeper(self) -> Server | None:
         servers = self._cluster.servers

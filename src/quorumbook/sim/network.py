@@ -26,6 +26,7 @@ _LONGEST_LATENCY_NS = 3 * SECOND
 _HIGH_WATER_BYTES = 64 * 1024
 _CONNECT_TIMEOUT_NS = 20 * SECOND
 _RECHUNK_BYTES_MAX = 4096
+_INBOX_BYTES = 256 * 1024
 
 
 class Process(Protocol):
@@ -88,6 +89,12 @@ class Network:
             for each in (end, end.peer):
                 if each is not None:
                     each.reset()
+
+    def reset_within(self, size: int) -> None:
+        """Let some connection carry so many bytes more in one direction, then reset it."""
+        ends = [end for name in sorted(self._ends) for end in self._ends[name]]
+        if ends:
+            self.kernel.tape.pick(ends).carries_bytes = size
 
     def forget(self, name: str, *, is_silent: bool) -> None:
         """A process died: nobody listens there, and its connections end or go half open."""
@@ -235,6 +242,10 @@ class Transport(asyncio.Transport):
         self._high = _HIGH_WATER_BYTES
         self._low = _HIGH_WATER_BYTES // 4
         self._is_full = False
+        #: How many bytes it still carries, if something ends it.
+        self.carries_bytes: int | None = None
+        #: What lies here and was not taken in.
+        self._inbox_bytes = 0
 
     # For the protocol
 
@@ -363,14 +374,36 @@ class Transport(asyncio.Transport):
         if (self.process.name, peer.process.name) in self._network.cuts:
             self._held += 1
             return
+        if peer.is_full_inbox and not peer.is_over:
+            # Nobody takes anything in over there: the sender learns it by its own full buffer.
+            self._held += 1
+            return
         piece = self._flying.popleft()
         if piece is not None:
             self._taken(len(piece))
+            if self.carries_bytes is not None:
+                self.carries_bytes -= len(piece)
+                if self.carries_bytes <= 0:
+                    # The rest never gets there.
+                    piece = piece[: len(piece) + self.carries_bytes]
+            peer.take_in(len(piece))
         if not peer.is_over:
             peer.process.loop.deliver(peer.receive, piece)
+            if self.carries_bytes is not None and self.carries_bytes <= 0:
+                peer.process.loop.deliver(peer.reset)
+                self.reset()
         elif not self.is_over and (not peer.process.is_dead or peer.process.is_machine_up):
             # A half open one stays so until another life of that machine says that it is none.
             self.reset()
+
+    @property
+    def is_full_inbox(self) -> bool:
+        """Tell whether it takes no more in before its process does."""
+        return self._inbox_bytes > _INBOX_BYTES
+
+    def take_in(self, size: int) -> None:
+        """Count what arrived."""
+        self._inbox_bytes += size
 
     def _taken(self, size: int) -> None:
         self._unsent_bytes -= size
@@ -396,6 +429,9 @@ class Transport(asyncio.Transport):
         while self._unread and not self._is_paused and not self._is_lost and not self.is_over:
             joined = b"".join(self._unread)
             self._unread.clear()
+            was_full, self._inbox_bytes = self.is_full_inbox, 0
+            if was_full and self.peer is not None:
+                self.peer.release()
             self._protocol.data_received(joined)
         if self._has_ended and not self._unread and not self._is_lost:
             self._lost(None)

@@ -17,6 +17,16 @@ from quorumbook.storage.options import GcOptions, ScrubOptions, StorageOptions
 _DIGESTS = (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC, DigestType.DUMMY)
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2), (3, 2, 1))
 _KB = 1 << 10
+#: Each is a method of ``DiskMishaps``.
+DISK_MISHAPS = (
+    "fail_read",
+    "fail_sync",
+    "fail_write",
+    "fill_disk",
+    "damage_log",
+    "lose_disk",
+    "swap_disks",
+)
 #: What can happen to machines and the network, each by a method of ``Nemesis``.
 MISHAPS = (
     "kill_bookie",
@@ -33,6 +43,9 @@ MISHAPS = (
     "kill_zookeeper",
     "pause_zookeeper",
     "part_zookeeper",
+    "swizzle",
+    "reset_within",
+    *DISK_MISHAPS,
 )
 #: What people do, and how clients and bookies are set.
 WAYS = (
@@ -48,6 +61,8 @@ WAYS = (
     "sticky_reads",
     "small_frames",
     "early_turns",
+    "wrong_clocks",
+    "streams",
 )
 
 
@@ -111,6 +126,7 @@ class Plan:
             ),
             max_batch_read_bytes=(4 if is_small else 1024) * _KB,
             min_high_priority_free_bytes=0,
+            disk_check_interval_s=1.0,
         )
 
     def _gc_options(self) -> GcOptions:
@@ -118,7 +134,8 @@ class Plan:
         compaction_s = 1.5 if self.has("compacts") else 0.0
         return GcOptions(
             interval_s=1.0 if self.has("collects") or compaction_s else 3600.0,
-            confirm_interval_s=0.5,
+            # A server of the metadata store may show the past for a while.
+            confirm_interval_s=6.0,
             max_ledgers_share=1.0,
             max_unapproved_share=1.0,
             minor_compaction_interval_s=compaction_s,
@@ -170,7 +187,7 @@ def draw(tape: Tape) -> Plan:
         ledgers_max=tape.pick((3, 6, 12)),
         ways=_half_of(tape, WAYS),
         mishaps=_half_of(tape, MISHAPS),
-        mishap_interval_s=tape.pick((0.3, 1.0, 3.0)),
+        mishap_interval_s=tape.pick((0.2, 0.7, 2.0)),
         tail=tape.pick((0.0, 0.005, 0.05)),
         rechunk=tape.pick((0.0, 0.1)),
         slow_syncs=tape.pick((0.0, 0.01, 0.1)),

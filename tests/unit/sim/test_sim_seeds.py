@@ -19,6 +19,7 @@ def test_no_seed_loses_changes_or_denies_what_was_acknowledged():
     assert [violation for each in ran for violation in each.violations] == []
     # Else it would have been peace.
     assert sum(each.acknowledged for each in ran) > 300
+    assert sum(each.records for each in ran) > 50
     assert {name for each in ran for name in each.mishaps} == set(MISHAPS)
 
 

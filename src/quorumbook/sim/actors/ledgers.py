@@ -23,10 +23,11 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.sim.cluster import Cluster, SimClient
-from quorumbook.sim.history import History, LedgerHistory
+from quorumbook.sim.history import PASSWORD, History, LedgerHistory
 from quorumbook.sim.kernel import Kernel, Tape
 from quorumbook.sim.plan import Plan
 from quorumbook.sim.process import Process
+from quorumbook.sim.stream_history import StreamHistory
 
 _WINDOW = 32
 
@@ -39,6 +40,7 @@ class Life(Protocol):
     plan: Plan
     history: History
     cluster: Cluster
+    streams: StreamHistory
     #: Whether there may still be mishaps.
     is_rough: bool
 
@@ -59,7 +61,7 @@ async def started(life: Life, process: Process) -> AsyncIterator[SimClient]:
 async def write(life: Life, process: Process) -> None:
     """Write ledgers, one after the other."""
     async with started(life, process) as client:
-        while life.is_rough and len(life.history.ledgers) < life.plan.ledgers_max:
+        while life.is_rough and len(life.history.own_ids) < life.plan.ledgers_max:
             try:
                 await _write_one(life, process, client)
             except (ConfigError, LocalProtocolError) as error:
@@ -80,7 +82,7 @@ async def _write_one(life: Life, process: Process, client: SimClient) -> None:
         write_quorum_size=write_quorum,
         ack_quorum_size=ack_quorum,
         digest_type=plan.digest_type,
-        password=b"secret",
+        password=PASSWORD,
         deferred_sync=is_deferred,
         explicit_entry_ids=has_chosen_ids,
     )
@@ -161,7 +163,7 @@ async def recover(life: Life, process: Process) -> None:
     async with started(life, process) as client:
         while life.is_rough:
             await asyncio.sleep(life.tape.between(0.2, 3))
-            ids = list(life.history.ledgers)
+            ids = life.history.own_ids
             if not ids:
                 continue
             ledger_id = life.tape.pick(ids)
@@ -176,7 +178,7 @@ async def read_closed(
     history = life.history
     history.tell(ledger_id, process.name, "is to be recovered")
     try:
-        reader = await client.open_ledger(ledger_id, password=b"secret")
+        reader = await client.open_ledger(ledger_id, password=PASSWORD)
     except QuorumbookError as error:
         history.tell(ledger_id, process.name, f"not recovered: {type(error).__name__}: {error}")
         raise
@@ -200,7 +202,7 @@ async def delete(life: Life, process: Process) -> None:
     async with started(life, process) as client:
         while life.is_rough:
             await asyncio.sleep(life.tape.between(0.5, 4))
-            ids = [i for i, ledger in life.history.ledgers.items() if not ledger.is_doomed]
+            ids = [i for i in life.history.own_ids if not life.history.ledgers[i].is_doomed]
             if len(ids) < 2:
                 continue
             ledger_id = life.tape.pick(ids)
@@ -214,7 +216,7 @@ async def tail(life: Life, process: Process) -> None:
     async with started(life, process) as client:
         while life.is_rough:
             await asyncio.sleep(life.tape.between(0.05, 0.5))
-            ids = list(life.history.ledgers)
+            ids = life.history.own_ids
             if not ids:
                 continue
             ledger_id = life.tape.pick(ids)
@@ -224,7 +226,7 @@ async def tail(life: Life, process: Process) -> None:
 
 
 async def _follow(life: Life, process: Process, client: SimClient, ledger_id: LedgerId) -> None:
-    reader = await client.open_ledger(ledger_id, password=b"secret", recover=False)
+    reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
     try:
         life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)
         async for entry in reader.tail():

@@ -284,13 +284,27 @@ class SimDisk:
         """Return the paths of all files."""
         return sorted(self._names)
 
-    def copy(self) -> SimDisk:
-        """Return an independent disk with the same visible content, all of it durable."""
+    def copy(self, moved: tuple[str, str] = ("", "")) -> SimDisk:
+        """Return an independent disk with the same visible content, all of it durable.
+
+        Args:
+            moved: What the paths begin with here, and there.
+        """
+        old, new = moved
         other = SimDisk(capacity_bytes=self.capacity_bytes)
-        other._directories = set(self._directories)
+        for path in self._directories:
+            if path.startswith(old):
+                other.make_directory(new + path[len(old) :])
         for path, node in self._names.items():
-            other._names[path] = other._durable_names[path] = _Node(bytes(node.data))
+            other.put(new + path[len(old) :], bytes(node.data))
         return other
+
+    def damage(self, path: str, offset: int, data: bytes) -> None:
+        """Put other bytes where a file's are, as a failing disk does."""
+        node = self._names[path]
+        _put(node.data, offset, data)
+        if offset + len(data) <= len(node.durable):
+            _put(node.durable, offset, data)
 
     def after_kill(self) -> SimDisk:
         """Return the disk as the next process finds it; this one is not to be used any more."""

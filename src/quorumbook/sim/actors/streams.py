@@ -1,0 +1,133 @@
+"""Who uses the stream of a cluster: producers who take it from each other, readers who follow it.
+
+A producer's records have numbers, so that it can send again what it does not know the fate of:
+each is in the stream once.  Payloads are its name and the number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Literal
+
+from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.sim.actors.ledgers import Life, started
+from quorumbook.sim.process import Process
+from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
+
+NAMESPACE = "memory://simulated#/streams"
+NAME = "events"
+_WINDOW = 16
+
+
+@contextlib.asynccontextmanager
+async def stream_of(life: Life, process: Process) -> AsyncIterator[Stream]:
+    """Open the stream, made if it is not there."""
+    async with started(life, process) as client:
+        plan = life.plan
+        ensemble, write_quorum, ack_quorum = plan.quorums
+        policy = StreamPolicy(
+            ensemble_size=ensemble,
+            write_quorum_size=write_quorum,
+            ack_quorum_size=ack_quorum,
+            roll_entries=8,
+            compression="lz4" if plan.has("small_frames") else "none",
+        )
+        while True:
+            try:
+                namespace = await Namespace.open(NAMESPACE, client=client)
+                await namespace.create_stream(NAME, policy=policy, exist_ok=True)
+                break
+            except ConfigError:
+                raise
+            except QuorumbookError:
+                await asyncio.sleep(0.5)
+        yield namespace.stream(NAME)
+
+
+async def produce(life: Life, process: Process) -> None:
+    """Write the stream whenever it can be had."""
+    async with stream_of(life, process) as stream:
+        while life.is_rough:
+            try:
+                await _produce_once(life, process.name, stream)
+            except ConfigError as error:
+                life.history.violation(f"{process.name} is told that it is wrong: {error}")
+            except QuorumbookError as error:
+                life.kernel.trace.note(process.name, "fails", type(error).__name__)
+            await asyncio.sleep(life.tape.between(0, 2))
+
+
+async def _produce_once(life: Life, who: str, stream: Stream) -> None:
+    tape, history = life.tape, life.streams
+    takeover: Literal["if_expired", "force"] = "force" if tape.chance(0.3) else "if_expired"
+    writer = await stream.writer(takeover=takeover, producer=who, retention_interval_s=0)
+    try:
+        number = writer.last_number() + 1
+        for _ in range(1 + tape.below(6)):
+            count = 1 + tape.below(life.plan.burst_max)
+            batch = range(number, number + count)
+            number += count
+            await asyncio.gather(*[_append(life, who, writer, each) for each in batch])
+            await asyncio.sleep(tape.between(0, 0.3))
+            if not life.is_rough:
+                break
+        if tape.chance(0.2) and history.end > 4:
+            before = tape.below(history.end)
+            history.truncated = max(history.truncated, before)
+            await stream.truncate(SequenceId(before))
+    finally:
+        if tape.chance(0.7):
+            with contextlib.suppress(QuorumbookError):
+                await writer.close()
+        else:
+            await writer.abort()
+
+
+async def _append(life: Life, who: str, writer: StreamWriter, number: int) -> None:
+    payload = f"{who} {number}".encode()
+    appended: Appended = await writer.append(payload, producer_seq=number)
+    if appended.sequence_id >= 0:
+        life.streams.acked(who, appended.sequence_id, payload)
+
+
+async def follow(life: Life, process: Process) -> None:
+    """Read the stream from its beginning, again and again."""
+    async with stream_of(life, process) as stream:
+        while life.is_rough:
+            with contextlib.suppress(QuorumbookError, TimeoutError):
+                async with asyncio.timeout(life.tape.between(1, 8)):
+                    await _follow_once(life, process.name, stream)
+            await asyncio.sleep(life.tape.between(0.1, 1))
+
+
+async def _follow_once(life: Life, who: str, stream: Stream) -> None:
+    before = None
+    async with stream.reader() as reader:
+        async for record in reader:
+            life.streams.read(who, before, record.sequence_id, record.payload)
+            before = record.sequence_id
+
+
+async def read_to_the_end(life: Life, process: Process) -> None:
+    """When all is well again: read all there is."""
+    async with stream_of(life, process) as stream:
+        while True:
+            try:
+                await stream.recover()
+                payloads: list[bytes] = []
+                first = before = None
+                async with stream.reader(tail=False) as reader:
+                    async for record in reader:
+                        life.streams.read(process.name, before, record.sequence_id, record.payload)
+                        before = record.sequence_id
+                        first = before if first is None else first
+                        payloads.append(record.payload)
+                life.streams.read_all(process.name, first or 0, payloads)
+                return
+            except ConfigError:
+                raise
+            except QuorumbookError as error:
+                life.kernel.trace.note(process.name, "reads again", type(error).__name__)
+                await asyncio.sleep(1)

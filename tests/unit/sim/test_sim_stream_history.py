@@ -1,0 +1,65 @@
+"""What the judge of streams takes for a broken promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumbook.sim.history import History
+from quorumbook.sim.kernel import Kernel
+from quorumbook.sim.stream_history import StreamHistory
+
+
+class Judge(StreamHistory):
+    def __init__(self) -> None:
+        self.all = History(Kernel(1))
+        super().__init__(self.all)
+
+
+@pytest.fixture
+def judge() -> Judge:
+    return Judge()
+
+
+def test_a_stream_that_keeps_its_promises_is_not_complained_about(judge: Judge):
+    for number in range(3):
+        judge.acked("p0", number, b"p0 %d" % number)
+        judge.read("f0", number - 1 if number else None, number, b"p0 %d" % number)
+    judge.truncated = 2
+    judge.read("f1", None, 2, b"p0 2")
+    judge.read_all("reader", 2, [b"p0 2"])
+    assert judge.all.violations == []
+
+
+def test_two_writers_that_are_told_the_same_sequence_id_are_seen(judge: Judge):
+    judge.acked("p0", 4, b"p0 0")
+    judge.acked("p1", 4, b"p1 0")
+    assert "was told 4" in judge.all.violations[0]
+
+
+@pytest.mark.parametrize(("before", "sequence_id"), [(None, 1), (3, 5), (3, 3)])
+def test_holes_and_repetitions_are_seen(judge: Judge, before: int | None, sequence_id: int):
+    judge.read("f0", before, sequence_id, b"p0 0")
+    assert len(judge.all.violations) == 1
+
+
+def test_a_record_that_is_there_twice_is_seen(judge: Judge):
+    judge.acked("p0", 0, b"p0 0")
+    judge.acked("p0", 1, b"p0 0")
+    assert "is at 0 and at 1" in judge.all.violations[0]
+
+
+def test_another_record_under_a_sequence_id_is_seen(judge: Judge):
+    judge.acked("p0", 0, b"p0 0")
+    judge.read("f0", None, 0, b"p1 0")
+    assert "others as" in judge.all.violations[0]
+
+
+def test_what_was_acknowledged_and_is_not_there_is_seen(judge: Judge):
+    judge.acked("p0", 1, b"p0 1")
+    judge.read_all("reader", 0, [b"p0 0"])
+    assert "1 was acknowledged" in judge.all.violations[0]
+
+
+def test_records_of_a_producer_out_of_order_are_seen(judge: Judge):
+    judge.read_all("reader", 0, [b"p0 1", b"p1 0", b"p0 0"])
+    assert "is behind number 1" in judge.all.violations[0]
