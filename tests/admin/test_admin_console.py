@@ -118,9 +118,12 @@ def browser(size: str = "desktop", theme: str = "light", scripts: bool = True):
 
 
 def wait_for(driver, condition):
+    """Wait for a condition; what a page replaced meanwhile is looked for again."""
+    from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
     from selenium.webdriver.support.ui import WebDriverWait
 
-    return WebDriverWait(driver, 60).until(condition)
+    between = (NoSuchElementException, StaleElementReferenceException)
+    return WebDriverWait(driver, 60, ignored_exceptions=between).until(condition)
 
 
 def addresses(running: Running) -> list[str]:

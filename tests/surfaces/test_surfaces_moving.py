@@ -10,7 +10,7 @@ import pytest
 
 from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.balance import BookieDisk
-from quorumbook.autorecovery.copying.moving import MoveOptions, Mover, Share
+from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, Share
 from quorumbook.cli.bookie import moving
 from quorumbook.cli.main import main
 from quorumbook.client.context import client_store
@@ -331,8 +331,20 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
     with LocalCluster(bookies=3, processes=True) as cluster:
         ledger_id = write(cluster, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
         bookie = ensemble(cluster, ledger_id)[0]
-        # Nobody is left to move it to.
+        # Nobody is left to move it to, which is said before anything is changed.
         err = say(cluster, "drain", bookie, code=4)
+        assert f"ledger {ledger_id} has an ensemble of 3" in err
+        assert "Nothing was changed" in err
+        assert "read-only" not in err
+        assert not run(cluster, "readonly", "status", bookie)["read_only"]
+        cluster.add()
+
+        async def blocked(*_):
+            return Moved(blocked={ledger_id: "somebody is at it"})
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Mover, "run", blocked)
+            err = say(cluster, "drain", bookie, code=4)
         assert f"ledger {ledger_id} is in the way" in err
         assert f"{bookie} takes new ledgers again, as it did before" in err
         assert not run(cluster, "readonly", "status", bookie)["read_only"]
@@ -346,5 +358,7 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
         assert not run(cluster, "readonly", "status", bookie)["read_only"]
 
         run(cluster, "readonly", "on", bookie, "--reason", "new disks")
-        assert "as it did before" not in say(cluster, "drain", bookie, code=4)
+        with monkeypatch.context() as patched:
+            patched.setattr(Mover, "run", blocked)
+            assert "as it did before" not in say(cluster, "drain", bookie, code=4)
         assert run(cluster, "readonly", "status", bookie)["read_only"]

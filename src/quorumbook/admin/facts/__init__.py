@@ -1,6 +1,7 @@
 """A cluster as it is now; the command line, the HTTP API and the console say the same of it.
 
 words        counts, sizes and times as people read them
+room         whether what a bookie holds can go anywhere
 places       places in a stream as people write them
 bookie_http  asks a running bookie over HTTP
 bookies      every bookie that anything knows of: writable, read-only, or down

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.facts.bookie_http import ask as ask_bookie
 from quorumbook.admin.facts.bookies import DOWN, READ_ONLY_PATH, WRITABLE, BookieFacts, http_of
+from quorumbook.admin.facts.room import no_room
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field
 from quorumbook.admin.http.jobs import Job
@@ -134,21 +135,10 @@ async def _check_room(ask: Ask, bookie_id: str) -> None:
     """Refuse before anything is changed where replicas cannot go anywhere.
 
     Raises:
-        ApiError: A ledger's ensemble is as large as the bookies that would be left.
+        ApiError: They cannot.
     """
-    client = await ask.service.client()
-    writable, _ = await client.bookies()
-    left = writable - {bookie_id}
-    async for metadata in client.list_ledgers():
-        for fragment in metadata.fragments:
-            if bookie_id in fragment.ensemble and not left - set(fragment.ensemble):
-                raise ApiError(
-                    409,
-                    "no-room",
-                    f"ledger {metadata.ledger_id} has replicas on all {len(fragment.ensemble)} of "
-                    f"its bookies, and none of the {len(left)} writable ones that would be left "
-                    "could take this one's place; start another bookie first. Nothing was changed",
-                )
+    if why := await no_room(await ask.service.client(), bookie_id):
+        raise ApiError(409, "no-room", why)
 
 
 async def _recover(ask: Ask) -> object:

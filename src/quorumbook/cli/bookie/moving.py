@@ -106,9 +106,10 @@ async def _leave(
     *,
     is_lost: bool,
 ) -> int:
+    from quorumbook.admin.facts.room import no_room
     from quorumbook.autorecovery.copying.moving import Mover, shares
     from quorumbook.cli.bookie.state import check_is_known
-    from quorumbook.errors import LocalProtocolError
+    from quorumbook.errors import LocalProtocolError, NotEnoughBookiesError
 
     async with _connected(call) as client, contextlib.AsyncExitStack() as undo:
         alive = sorted(set(bookies) & await registered(client))
@@ -123,6 +124,8 @@ async def _leave(
                 " copies what it held from the other replicas"
             )
         if not is_lost and not dry_run:
+            if why := await no_room(client, bookies[0], skip_open=skip_open):
+                raise NotEnoughBookiesError(why)
             undo.callback(await make_read_only(call, client, bookies[0]))
         chosen = [share async for share in shares(client, bookies)]
         for bookie in set(bookies).difference(*(share.bookies for share in chosen)):
