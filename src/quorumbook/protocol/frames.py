@@ -9,6 +9,7 @@ anything is kept for it.
 
 from __future__ import annotations
 
+from io import BytesIO
 from struct import Struct
 
 from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
@@ -18,6 +19,9 @@ LENGTH = Struct(">i")
 LENGTH_SIZE_BYTES = 4
 #: Pieces of a frame that are smaller are gathered: each as an object of its own takes 200 bytes.
 _PIECE_BYTES = 4096
+#: A frame of which a decoder keeps so much is written into one place that has its size, where its
+#: decoder wants it whole: pieces would be joined when it is complete, and leave holes in the heap.
+GATHERED_FROM_BYTES = 1024 * 1024
 
 
 def frame(body: bytes) -> bytes:
@@ -26,12 +30,23 @@ def frame(body: bytes) -> bytes:
 
 
 class FrameBuffer:
-    """The incomplete frame between two chunks of a connection."""
+    """The incomplete frame between two chunks of a connection.
 
-    __slots__ = ("_parts", "max_frame_bytes", "missing_bytes", "pending_bytes")
+    Args:
+        max_frame_bytes: What is refused beyond, the length included.
+        gathers: Large frames are gathered in one place; ``complete`` is not for such a buffer.
+    """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
+    __slots__ = (
+        "_gathered", "_gathers", "_parts", "max_frame_bytes", "missing_bytes", "pending_bytes"
+    )  # fmt: skip
+
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES, *, gathers: bool = False
+    ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self._gathers = gathers
+        self._gathered: BytesIO | None = None
         self.pending_bytes = 0
         #: What is missing of it; of its length, while that is not known.
         self.missing_bytes = 0
@@ -44,6 +59,33 @@ class FrameBuffer:
         """
         if not self.pending_bytes:
             return data
+        if self._gathers and self.pending_bytes + self.missing_bytes >= GATHERED_FROM_BYTES:
+            self._gather(data)
+        else:
+            self._keep_piece(data)
+        self.pending_bytes += len(data)
+        self.missing_bytes -= len(data)
+        if self.missing_bytes > 0:
+            return b""
+        if self._gathered is None:
+            data = b"".join(self._parts)
+            self._parts.clear()
+        else:
+            # Without a copy: nothing but the place itself was written.
+            data = self._gathered.getvalue()
+            self._gathered = None
+        self.pending_bytes = 0
+        return data
+
+    def _gather(self, data: bytes) -> None:
+        if self._gathered is None:
+            # Zeros that nobody wrote take no memory, so a frame has what has come of it.
+            self._gathered = BytesIO(bytes(self.pending_bytes + self.missing_bytes))
+            self._gathered.writelines(self._parts)
+            self._parts.clear()
+        self._gathered.write(data)
+
+    def _keep_piece(self, data: bytes) -> None:
         parts = self._parts
         if len(data) >= _PIECE_BYTES:
             parts.append(data)
@@ -51,14 +93,6 @@ class FrameBuffer:
             parts[-1] += data
         else:
             parts.append(bytearray(data))
-        self.pending_bytes += len(data)
-        self.missing_bytes -= len(data)
-        if self.missing_bytes > 0:
-            return b""
-        data = b"".join(self._parts)
-        self._parts.clear()
-        self.pending_bytes = 0
-        return data
 
     def begins_with(self, size_bytes: int) -> bytes:
         """Return the first bytes of the incomplete frame; fewer if they came in several chunks."""

@@ -29,7 +29,7 @@ class RequestDecoder:
     __slots__ = ("_buffer", "_position", "_rest", "is_v2")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
-        self._buffer = FrameBuffer(max_frame_bytes)
+        self._buffer = FrameBuffer(max_frame_bytes, gathers=True)
         #: A chunk with frames that are not decoded yet, and where they begin.
         self._rest = b""
         self._position = 0

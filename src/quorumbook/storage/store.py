@@ -340,11 +340,20 @@ class LedgerStorage:
         Counted: write caches and what the journal still holds.  An empty storage always has
         room for one append.
         """
-        used = self._caches.unflushed_bytes + self._writes.journaling_bytes
+        used = self._unflushed_bytes
         limit = 2 * self.options.write_cache_size_bytes
         if reserve:
             limit += self.options.reserve_size_bytes
         return used + size_bytes <= limit or used == 0
+
+    @property
+    def has_much_room(self) -> bool:
+        """Tell whether more than an eighth is free, which those who append much leave to others."""
+        return self._unflushed_bytes <= self.options.write_cache_size_bytes * 7 // 4
+
+    @property
+    def _unflushed_bytes(self) -> int:
+        return self._caches.unflushed_bytes + self._writes.journaling_bytes
 
     def on_room(self, callback: Callable[[], None]) -> None:
         """Call back once, on the loop, when room may have appeared."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
+from quorumbook.env.tasks import end
 from security.limits.attacks import ATTACKS, Target, prepare
 
 HERE = Path(__file__).parent
@@ -46,6 +47,8 @@ class Outcome:
     attacked_ms: tuple[float, float]
     appended: int
     has_ended: bool
+    #: The most memory seen in each minute, of looks a second apart.
+    minutes_bytes: list[int]
 
 
 class Watched:
@@ -148,6 +151,15 @@ class Watched:
         return cuts[49], cuts[98]
 
 
+async def _look(watched: Watched, minutes_bytes: list[int]) -> None:
+    began = time.monotonic()
+    while True:
+        if time.monotonic() - began >= 60 * len(minutes_bytes):
+            minutes_bytes.append(0)
+        minutes_bytes[-1] = max(minutes_bytes[-1], watched.memory("VmRSS"))
+        await asyncio.sleep(1)
+
+
 async def measure(name: str, seconds: float, scale: float = 1.0) -> Outcome:
     """Run one attack."""
     attack = ATTACKS[name]
@@ -162,7 +174,10 @@ async def measure(name: str, seconds: float, scale: float = 1.0) -> Outcome:
             await asyncio.sleep(QUIET_S)
             watched.forget()
             began = time.monotonic()
+            minutes_bytes: list[int] = []
             async with contextlib.AsyncExitStack() as stack:
+                looking = asyncio.create_task(_look(watched, minutes_bytes))
+                stack.push_async_callback(end, [looking])
                 target.stack = stack
                 running = asyncio.create_task(attack.run(target))
                 done, _ = await asyncio.wait([running], timeout=seconds)
@@ -181,5 +196,5 @@ async def measure(name: str, seconds: float, scale: float = 1.0) -> Outcome:
             return Outcome(
                 name, attack.by, target.sent_bytes, before, peak, own, wall,
                 watched.latency(quiet, began), watched.latency(began, ended), appended,
-                watched.process.poll() is not None,
+                watched.process.poll() is not None, minutes_bytes,
             )  # fmt: skip

@@ -169,6 +169,10 @@ class ScriptedStorage:
             return True
         return size_bytes <= self.room + (self.reserve if reserve else 0)
 
+    @property
+    def has_much_room(self) -> bool:
+        return self.room is None
+
     def on_room(self, callback: Callable[[], None]) -> None:
         self.room_callbacks.append(callback)
 
@@ -293,7 +297,7 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serve(storage: ScriptedStorage | None = None, **changes: Any) -> AsyncIterator[Server]:
+async def serve(storage: ScriptedStorage | None = None, /, **changes: Any) -> AsyncIterator[Server]:
     """Run the request path."""
     options = BookieOptions(journal_directories=("/nowhere",), ledger_directories=("/nowhere",))
     options = dataclasses.replace(options, **changes)

@@ -92,6 +92,31 @@ def test_a_few_bytes_of_a_frame_do_not_keep_the_chunk_they_came_in() -> None:
     assert [len(memoryview(part).obj) for part in buffer._parts] == [5]
 
 
+@pytest.mark.parametrize("first", [1, 4, 5, 5000, 300_000])
+@pytest.mark.parametrize("piece", [1000, 262_144])
+def test_a_large_frame_is_gathered_in_one_place_and_comes_whole(first: int, piece: int) -> None:
+    size = 2 * MIB + 77
+    frame = size.to_bytes(4, "big") + bytes(range(256)) * (size // 256) + bytes(size % 256)
+    behind = b"\0\0\0\x09next"
+    data = frame + behind
+    buffer = FrameBuffer(5 * MIB, gathers=True)
+    start = 0
+    for stop in (first, *range(first + piece, len(data) + piece, piece)):
+        whole = buffer.take(data[start:stop])
+        start = stop
+        if len(whole) >= len(frame):
+            break
+        if whole:
+            buffer.keep(whole, 0)
+        elif stop > 5 + piece:
+            # One object, however many pieces came.
+            assert not buffer._parts
+            assert (buffer.pending_bytes, buffer.missing_bytes) == (stop, len(frame) - stop)
+    assert whole == data[:start]
+    assert buffer._gathered is None
+    assert not buffer.pending_bytes
+
+
 async def test_readers_who_never_read_have_the_budget_and_stop_nobody() -> None:
     storage = ScriptedStorage()
     async with serve(storage, max_answer_bytes=4 * MIB) as server:

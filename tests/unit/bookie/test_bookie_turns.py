@@ -10,7 +10,7 @@ from bookie_harness import MIB, ScriptedStorage, serve, settle, until, v2_adds
 
 from quorumbook.bookie.connections.connection import Connection
 from quorumbook.bookie.connections.frame_budget import FrameBudget
-from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
+from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue, Weight
 
 MS = 1_000_000
 OK = 0
@@ -40,7 +40,7 @@ class _Worker:
         self.took.append(self)
         self.pieces -= 1
         if self.pieces and self.queue is not None:
-            self.queue.add(cast(Connection, self))
+            self.queue.add(cast(Connection, self), Weight.MIDDLE)
 
     def flush(self) -> None:
         self.clock.ns += 2 * MS
@@ -64,21 +64,42 @@ async def _turns_of(took: list[Any], count: int) -> list[int]:
 async def test_a_turn_ends_when_it_has_worked_long_enough_and_small_chunks_go_first() -> None:
     clock = _Clock()
     took: list[_Worker] = []
-    queue = TurnQueue(Turn(clock))
+    queue = TurnQueue(Turn(clock), lambda: True)
     busy = [_Worker(clock, took, pieces=50) for _ in range(20)]
     for one in busy:
         one.queue = queue
-        queue.add(cast(Connection, one))
+        queue.add(cast(Connection, one), Weight.MIDDLE)
     await _turns_of(took, 3)
     small = _Worker(clock, took)
     before = len(took)
-    queue.add(cast(Connection, small), is_small=True)
+    queue.add(cast(Connection, small), Weight.SMALL)
     turns = await _turns_of(took, 100)
     assert took.index(small) <= before + 1
     # One of each kind at least, and no turn more than that.
     assert max(turns[1:]) <= 2
     done = [one for one in took[:before] if one is not small]
     assert len(set(done)) == len(done), "nobody has a second turn before all have had one"
+
+
+async def test_who_waits_for_the_journals_goes_on_when_they_have_room_and_holds_up_nobody() -> None:
+    clock = _Clock()
+    took: list[_Worker] = []
+    has_room = False
+    queue = TurnQueue(Turn(clock), lambda: has_room)
+    heavy = [_Worker(clock, took) for _ in range(3)]
+    for one in heavy:
+        queue.add(cast(Connection, one), Weight.HEAVY)
+    others = [_Worker(clock, took) for _ in range(2)]
+    for one, weight in zip(others, (Weight.MIDDLE, Weight.SMALL), strict=True):
+        queue.add(cast(Connection, one), weight)
+    await _turns_of(took, 2)
+    await settle()
+    assert set(took) == set(others)
+    assert queue.has_heavy
+    has_room = True
+    queue.wake()
+    await until(lambda: not queue.has_heavy)
+    assert took[2:] == heavy, "in the order of their coming"
 
 
 async def test_answers_left_by_a_turn_are_counted_and_leave_in_the_next() -> None:
@@ -129,7 +150,7 @@ class _Peer:
     def __init__(self) -> None:
         self.add_bytes = 0
         self.pending_frame_bytes = 0
-        self.is_open = True
+        self.is_open = self.is_read = True
 
 
 def _admits(budget: FrameBudget, peer: _Peer, size_bytes: int, add_bytes: int = 0) -> bool:
@@ -170,9 +191,12 @@ def test_who_is_gone_leaves_its_room_and_its_place() -> None:
 
 def test_who_sends_next_to_nothing_while_others_wait_is_cut_and_nobody_else() -> None:
     budget = FrameBudget(100)
-    still, moving, waiting = (_Peer() for _ in range(3))
-    assert _admits(budget, still, 90)
+    still, moving, waiting, held = (_Peer() for _ in range(4))
+    assert _admits(budget, held, 9)
+    assert _admits(budget, still, 80)
     assert _admits(budget, moving, 90)
+    # What has come of it waits here, and it could not send more.
+    held.is_read = False
     assert budget.standing_still() == budget.standing_still() == []
     assert not _admits(budget, waiting, 90)
     assert budget.standing_still() == []

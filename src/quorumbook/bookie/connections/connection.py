@@ -11,7 +11,7 @@ A connection is not read while it is over one of its limits:
     READS     reads of it wait for a turn
     ANSWERS   its peer does not take the answers away
     STOPPING  the bookie finishes what is under way
-    BEHIND    requests of its last chunk wait for a turn of the loop
+    BEHIND    requests of its last chunk wait for a turn of the loop, or for the journals
     FRAME     it began a large frame, and there is no room for it yet
 
 A connection that must switch to TLS or authenticate first has a gate (``admission.py``), small
@@ -34,7 +34,7 @@ from quorumbook.bookie.connections.admission import Admission, Gate
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.frame_budget import LARGE_BYTES, FrameBudget
 from quorumbook.bookie.connections.limits import Places, place_of
-from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
+from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue, Weight
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger
@@ -80,6 +80,10 @@ class RequestHandler(Protocol):
 
     def resume(self, connection: Connection) -> None:
         """Go on with the connection's waiting reads: its peer takes answers again."""
+        ...
+
+    def has_much_room(self, on_room: Callable[[], None]) -> bool:
+        """Tell whether adds of somebody who sends much may come; if not, call back later."""
         ...
 
     def forget(self, connection: Connection) -> None:
@@ -207,9 +211,9 @@ class Connection(asyncio.Protocol):
             return
         owner = self._owner
         decoder = self._decoder
-        if data and owner.turn.is_over:
+        if data and (owner.turn.is_over or self._is_heavy(len(data))):
             decoder.hold(data)
-            self._wait_for_turn(is_small=len(data) <= _SMALL_CHUNK_BYTES)
+            self._wait_for_turn(len(data))
             self._take_in_pending(has_requests=False)
             return
         try:
@@ -227,12 +231,30 @@ class Connection(asyncio.Protocol):
         if not owner.turn.is_over:
             self.flush()
         if decoder.is_behind and not self._closing:
-            self._wait_for_turn()
+            self._wait_for_turn(decoder.pending_bytes)
         self._take_in_pending(has_requests=bool(requests))
 
-    def _wait_for_turn(self, *, is_small: bool = False) -> None:
+    def _is_heavy(self, size_bytes: int) -> bool:
+        """Tell whether a chunk of that size waits for the journals.
+
+        It is not decoded before, so that it is as if it came later: whatever it asks for stays in
+        order, and a fence that comes meanwhile is ahead of it.
+        """
+        behind = self._owner.behind
+        return self.add_bytes + self._decoder.pending_bytes + size_bytes > LARGE_BYTES and (
+            behind.has_heavy or not behind.admits_heavy()
+        )
+
+    def _wait_for_turn(self, size_bytes: int) -> None:
         self.pause(BEHIND)
-        self._owner.behind.add(self, is_small=is_small)
+        self._queue(size_bytes)
+
+    def _queue(self, size_bytes: int) -> None:
+        if self._is_heavy(0):
+            weight = Weight.HEAVY
+        else:
+            weight = Weight.SMALL if size_bytes <= _SMALL_CHUNK_BYTES else Weight.MIDDLE
+        self._owner.behind.add(self, weight)
 
     def _take_in_pending(self, *, has_requests: bool) -> None:
         owner = self._owner
@@ -435,6 +457,7 @@ class Connection(asyncio.Protocol):
         may_go_on = self._owner.adds.release(size_bytes, self.add_bytes)
         if may_go_on and self._paused_for & ADDS:
             self.resume(ADDS)
+        self._owner.behind.wake()
         self._owner.let_frames_in()
 
     def pause(self, reason: int) -> None:
@@ -449,7 +472,7 @@ class Connection(asyncio.Protocol):
         if self._paused_for:
             self._paused_for &= ~reason
             if self._paused_for == BEHIND != reason:
-                self._owner.behind.add(self)
+                self._queue(self._decoder.pending_bytes)
             if not self._paused_for and self.is_open and not self._closing:
                 # While it was not read, its peer could not finish a frame.
                 if self._frame_since_ns:
@@ -511,6 +534,11 @@ class Connection(asyncio.Protocol):
         frame_limit_ns = int(options.frame_timeout_s * 1e9)
         if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
             self._give_up_slow("it began a frame and never finished it")
+
+    @property
+    def is_read(self) -> bool:
+        """Tell whether its peer could send more: no limit stands in the way."""
+        return not self._paused_for
 
     @property
     def frame_since_ns(self) -> int:

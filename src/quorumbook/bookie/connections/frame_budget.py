@@ -29,6 +29,10 @@ class SendingConnection(Protocol):
     def pending_frame_bytes(self) -> int:
         """What has come of the frame that is incomplete."""
 
+    @property
+    def is_read(self) -> bool:
+        """Tell whether it could send more."""
+
 
 _SenderT = TypeVar("_SenderT", bound=SendingConnection)
 
@@ -95,7 +99,9 @@ class FrameBudget(Generic[_SenderT]):
         return [
             connection
             for connection, come_bytes in self._seen.items()
-            if connection in seen and come_bytes - seen[connection] < _PROGRESS_BYTES
+            if connection.is_read
+            and connection in seen
+            and come_bytes - seen[connection] < _PROGRESS_BYTES
         ]
 
     def _may_enter(self, connection: _SenderT, size_bytes: int, add_bytes: int) -> bool:

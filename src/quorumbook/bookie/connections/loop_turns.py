@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
+from enum import IntEnum
 from typing import Protocol
 
 from quorumbook.env import Clock, logger
@@ -68,40 +70,63 @@ class Turn:
         self._began_ns = None
 
 
+class Weight(IntEnum):
+    """In which order those go on who wait for a turn."""
+
+    SMALL = 0
+    """Its chunk is small."""
+    MIDDLE = 1
+    HEAVY = 2
+    """It has so many adds under way that it waits for the journals as well."""
+
+
 class TurnQueue:
     """Connections with requests to carry out, small chunks first.
 
     So who asks little does not stand behind those who ask very much.
+
+    Args:
+        turn: How long one works.
+        admits_heavy: Whether those go on who wait for the journals; ``wake`` says that it changed.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, admits_heavy: Callable[[], bool]) -> None:
         self._turn = turn
-        self._small: OrderedDict[Asker, None] = OrderedDict()
-        self._others: OrderedDict[Asker, None] = OrderedDict()
+        #: Whether those go on who wait for the journals.
+        self.admits_heavy = admits_heavy
+        self._waiting: tuple[OrderedDict[Asker, None], ...] = tuple(OrderedDict() for _ in Weight)
         self._is_scheduled = False
 
-    def add(self, connection: Asker, *, is_small: bool = False) -> None:
-        """Have the connection go on behind those of its kind that wait already."""
-        waiting = self._small if is_small else self._others
-        waiting[connection] = None
-        self._go_on_soon()
+    @property
+    def has_heavy(self) -> bool:
+        """Tell whether somebody waits for the journals."""
+        return bool(self._waiting[Weight.HEAVY])
 
-    def _go_on_soon(self) -> None:
-        if not self._is_scheduled:
+    def add(self, connection: Asker, weight: Weight) -> None:
+        """Have the connection go on behind those of its kind that wait already."""
+        self._waiting[weight][connection] = None
+        self.wake()
+
+    def wake(self) -> None:
+        """Go on soon if somebody may."""
+        if not self._is_scheduled and self._may_go_on():
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _may_go_on(self) -> bool:
+        small, middle, heavy = self._waiting
+        return bool(small or middle) or (bool(heavy) and self.admits_heavy())
 
     def _go_on(self) -> None:
         self._is_scheduled = False
         self._turn.begin()
-        for waiting in (self._small, self._others):
-            while waiting:
+        for weight, waiting in zip(Weight, self._waiting, strict=True):
+            while waiting and (weight is not Weight.HEAVY or self.admits_heavy()):
                 connection, _ = waiting.popitem(last=False)
                 connection.go_on()
                 if self._turn.is_over:
                     break
-        if self._small or self._others:
-            self._go_on_soon()
+        self.wake()
 
 
 class Outbox:

@@ -69,11 +69,16 @@ class Connections:
         self.frames: FrameBudget[Connection] = FrameBudget(options.max_add_bytes)
         self.turn = Turn(env.clock)
         self.outbox = Outbox(self.turn)
-        self.behind = TurnQueue(self.turn)
+        self.adds = AddBudget(
+            options.max_connection_add_bytes,
+            options.max_add_bytes,
+            # One group that is written, and one for when it is done.
+            2 * options.storage.journal_group_size_bytes * len(options.journal_directories),
+        )
+        self.behind = TurnQueue(self.turn, self._admits_heavy)
         self.answer_budget: AnswerBudget[Connection] = AnswerBudget(
             env.clock, self.turn, options.max_answer_bytes, handler.resume
         )
-        self.adds = AddBudget(options.max_connection_add_bytes, options.max_add_bytes)
         #: Bytes of all frames that are not complete yet.
         self.partial_bytes = 0
         self.is_serving = False
@@ -116,6 +121,9 @@ class Connections:
         if self._timer is None:
             self._tick()
         return True
+
+    def _admits_heavy(self) -> bool:
+        return not self.adds.is_busy and self.handler.has_much_room(self.behind.wake)
 
     def let_frames_in(self) -> None:
         """Go on reading large frames for which there is room now."""

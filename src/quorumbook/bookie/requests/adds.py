@@ -42,6 +42,9 @@ _log = logger("bookie.adds")
 Pending: TypeAlias = tuple[Connection, AddRun, int]
 #: Adds that are alike in these came in one chunk.
 _ORIGIN = itemgetter(0, 2)
+#: Adds that have waited for room are appended in pieces of about this size, as a journal writes
+#: and syncs one in one go.
+_PIECE_BYTES = 1024 * 1024
 
 
 class Adds:
@@ -70,6 +73,8 @@ class Adds:
         self._timer: patience.Timer | None = None
         self._waits_for_room = False
         self._is_stopped = False
+        #: Called when there may be much room again.
+        self._on_much_room: Callable[[], None] | None = None
 
     def run(self, connection: Connection, adds: Sequence[AddRun], now_ns: int) -> None:
         """Begin the adds of one chunk."""
@@ -83,6 +88,21 @@ class Adds:
         connection.hold_add(size)
         self._metrics.adds_in_progress += count
         self._begin(pending)
+
+    def has_much_room(self, on_room: Callable[[], None]) -> bool:
+        """Tell whether adds of somebody who sends much may come; if not, call back later."""
+        # A read-only bookie refuses plain adds at once, and takes recovery's as long as it can.
+        if self._storage.has_much_room or self._writability.is_read_only:
+            return True
+        if self._on_much_room is None:
+            self._storage.on_room(self._much_room)
+        self._on_much_room = on_room
+        return False
+
+    def _much_room(self) -> None:
+        callback, self._on_much_room = self._on_much_room, None
+        if callback is not None:
+            callback()
 
     @property
     def delayed_count(self) -> int:
@@ -256,13 +276,18 @@ class Adds:
         """Check again (a fence may have come) and append, past the queues."""
         items: list[tuple[LedgerHandle, EntryRun]] = []
         taken: list[Pending] = []
+        size = 0
         for one in released:
             checked = self._check(one)
             if isinstance(checked, LedgerHandle):
                 items.append((checked, one[1].run))
                 taken.append(one)
+                size += len(one[1].run.data)
             elif checked is not None:
                 self._finish([one], checked)
+            if size >= _PIECE_BYTES:
+                self._append(items, taken)
+                items, taken, size = [], [], 0
         if items:
             self._append(items, taken)
 

@@ -110,6 +110,10 @@ class Operations:
         """Go on with waiting reads: the peer takes answers again."""
         self.reads.pump(connection)
 
+    def has_much_room(self, on_room: Callable[[], None]) -> bool:
+        """Tell whether adds of somebody who sends much may come; if not, call back later."""
+        return self.adds.has_much_room(on_room)
+
     def forget(self, connection: Connection) -> None:
         """Drop what waits for a connection that is gone."""
         self.reads.forget(connection)
