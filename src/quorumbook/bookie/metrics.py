@@ -186,6 +186,7 @@ class BookieMetrics:
         self.connections_total = 0
         self.connections_broken_protocol = 0
         self.connections_slow = 0
+        self.connections_idle = 0
         self.connections_refused = 0
         self.connections_unauthorized = 0
         self.requests_refused = 0
@@ -235,6 +236,7 @@ class BookieMetrics:
             "bookkeeper_server_CONNECTIONS_OPENED": self.connections_total,
             "bookkeeper_server_CONNECTIONS_BROKEN_PROTOCOL": self.connections_broken_protocol,
             "bookkeeper_server_CONNECTIONS_SLOW_CLOSED": self.connections_slow,
+            "bookkeeper_server_CONNECTIONS_IDLE_CLOSED": self.connections_idle,
             "bookkeeper_server_CONNECTIONS_REFUSED": self.connections_refused,
             "bookkeeper_server_CONNECTIONS_PAUSED": self.pauses,
             "bookkeeper_server_CONNECTIONS_UNAUTHORIZED": self.connections_unauthorized,

@@ -121,6 +121,13 @@ class BookieOptions(Options):
         120.0, "A frame that was begun must be complete after this time.",
         minimum=0.001,
     )
+    idle_timeout_s: float = option(
+        0.0,
+        "A connection that has asked nothing for this long, and waits for nothing, is closed; 0: "
+        "none is. Clients that write rarely keep theirs, peers that are gone are found by TCP "
+        "keep-alive, and where places are short those that never asked go first.",
+        minimum=0,
+    )
     max_connections: int = option(
         0, "Connections in all; 0: as many as the limit of open files allows beside the storage.",
         minimum=0,

@@ -133,7 +133,9 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_decoder",
         "_frame_since_ns",
+        "_has_asked",
         "_has_large_frame",
+        "_idle_since_ns",
         "_is_unproven",
         "_is_unread",
         "_owner",
@@ -153,6 +155,7 @@ class Connection(asyncio.Protocol):
         "read_bytes",
         "read_size_estimate",
         "reads",
+        "unsettled",
     )
 
     def __init__(self, owner: Home) -> None:
@@ -163,7 +166,9 @@ class Connection(asyncio.Protocol):
         self._paused_for = 0
         self._pending_bytes = 0
         self._closing = False
+        self._has_asked = False
         self._has_large_frame = False
+        self._idle_since_ns = owner.env.clock.now_ns()
         self._is_unproven = True
         self._is_unread = False
         self._close_by_ns = 0
@@ -178,6 +183,8 @@ class Connection(asyncio.Protocol):
         self.gate: Gate | None = None
         #: Bytes of adds that are not answered yet.
         self.add_bytes = 0
+        #: Fences and forces that are not answered yet.
+        self.unsettled = 0
         #: Reads that wait for a turn; kept by ``reads.py``.
         self.reads: deque[WaitingRead] = deque()
         self.is_pumping = False
@@ -291,6 +298,7 @@ class Connection(asyncio.Protocol):
         if requests and self.gate is not None:
             requests = self.gate.admit(requests, self._decoder.pending_bytes)
         if requests:
+            self._has_asked = True
             if self._is_unproven:
                 self._is_unproven = False
                 self._owner.places.prove(self)
@@ -534,6 +542,33 @@ class Connection(asyncio.Protocol):
         frame_limit_ns = int(options.frame_timeout_s * 1e9)
         if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
             self._give_up_slow("it began a frame and never finished it")
+            return
+        if self._has_asked or self._is_at_work:
+            self._has_asked = False
+            self._idle_since_ns = now_ns
+        elif options.idle_timeout_s:
+            self._check_idle(now_ns)
+
+    def _check_idle(self, now_ns: int) -> None:
+        owner = self._owner
+        if now_ns - self._idle_since_ns > int(owner.options.idle_timeout_s * 1e9):
+            owner.metrics.connections_idle += 1
+            _log.info("closing the connection of %s: it is idle", self.peer)
+            self.close()
+
+    @property
+    def _is_at_work(self) -> bool:
+        """Tell whether its peer waits for something, or is in the midst of asking."""
+        return bool(
+            self.add_bytes
+            or self.unsettled
+            or self.reads
+            or self.read_bytes
+            or self.long_polls
+            or self._pending_bytes
+            or self._paused_for
+            or self.unsent_bytes
+        )
 
     @property
     def is_read(self) -> bool:

@@ -166,7 +166,12 @@ class Connections:
     def _tick(self) -> None:
         """Look after all connections; runs as long as there are any."""
         options = self.options
-        shortest = min(options.answer_timeout_s, options.frame_timeout_s, options.login_timeout_s)
+        shortest = min(
+            options.answer_timeout_s,
+            options.frame_timeout_s,
+            options.login_timeout_s,
+            options.idle_timeout_s or 60,
+        )
         self._timer = None
         if self._open:
             self._timer = patience.Timer(min(1.0, shortest / 4), self._tick)

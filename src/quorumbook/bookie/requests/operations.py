@@ -152,7 +152,10 @@ class Operations:
     # The rest
 
     def _force(self, connection: Connection, request: ForceLedger, now_ns: int) -> None:
+        connection.unsettled += 1
+
         def done(error: BaseException | None) -> None:
+            connection.unsettled -= 1
             status = Status.OK if error is None else status_for(error)
             self._done("force", status, now_ns)
             connection.answer(answers.force_answer(request, status))

@@ -190,7 +190,10 @@ class ReadRequests:
         if not handle.is_fenced:
             _log.info("ledger %d is fenced by %s", request.ledger_id, connection.peer)
 
+        connection.unsettled += 1
+
         def fenced(error: BaseException | None) -> None:
+            connection.unsettled -= 1
             if error is not None:
                 self._refuse(connection, request, Status.IO_ERROR, now_ns)
                 return
