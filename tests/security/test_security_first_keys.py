@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from security_harness import KEY, PATIENCE_S, SOLO, add_frames, add_v3, secure_cluster
 
-from quorumbook.errors import UnauthorizedError
+from quorumbook.errors import LedgerExistsError, UnauthorizedError
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
@@ -43,6 +43,23 @@ async def test_a_new_ledger_gets_an_id_of_which_no_bookie_knows_anything(
             assert ledger.id not in taken
             assert await ledger.append(b"x") == 0
         assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == [ledger.id]
+        stranger.close()
+
+
+async def test_a_reserved_id_that_somebody_guessed_is_refused_and_leaves_nothing(
+    tmp_path: Any,
+) -> None:
+    async with secure_cluster(tmp_path, 3) as cluster, cluster.connect() as bk:
+        stranger = await cluster.raw()
+        guessed = await bk.reserve_ledger_id()
+        await stranger.ask(add_frames(guessed, 1))
+        with pytest.raises(LedgerExistsError, match="reserve another"):
+            await bk.create_ledger(ledger_id=guessed)
+        assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == []
+        # An id that nobody guessed is as good as a new one; and chosen, the taken one as ever.
+        async with bk.create_ledger(ledger_id=await bk.reserve_ledger_id()) as ledger:
+            assert await ledger.append(b"x") == 0
+        await bk.create_ledger(ledger_id=guessed)
         stranger.close()
 
 

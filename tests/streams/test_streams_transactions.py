@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from doubles.raw_client import RawClient
 from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.protocol.digest import DigestType, digester, master_key
+from quorumbook.protocol.v2 import packets as v2
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.errors import (
     CheckpointChangedError,
@@ -64,6 +67,25 @@ async def test_a_batch_of_many_parts_and_streams_appears_in_one_step(
     await app.commit(1, [await write(app, 1, 0, {"a": [b"next"]})])
     assert await payloads(other, "a") == [*expected, b"after", b"next"]
     assert await ledger_ids(ns.client) >= await referenced(ns, "a", "b")
+
+
+async def test_drafts_go_round_ids_that_somebody_guessed(
+    ns: Namespace, cluster: LocalCluster
+) -> None:
+    await ns.create_stream("a")
+    app = await application(ns)
+    last = await ns.client.reserve_ledger_id()
+    guessed = range(last + 1, last + 6)
+    sealed = [digester(DigestType.CRC32C, b"").seal(each, 0, -1, 1, b"x") for each in guessed]
+    for bookie_id in cluster.bookie_ids:
+        stranger = await RawClient.connect(int(bookie_id.rpartition(":")[2]))
+        stranger.send(b"".join(v2.encode_adds(master_key(b"a stranger's"), 0, sealed)))
+        await stranger.add_codes(len(sealed))
+        stranger.close()
+    await app.commit(0, [await write(app, 0, 0, {"a": [b"one", b"two"]})])
+    assert await payloads(ns, "a") == [b"one", b"two"]
+    # Of those that were given up nothing is left in the metadata.
+    assert (await ledger_ids(ns.client)).isdisjoint(guessed)
 
 
 async def test_rows_roll_over_many_entries_and_ledgers_in_order(ns: Namespace) -> None:

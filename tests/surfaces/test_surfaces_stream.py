@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.sync.streams import Namespace, PartitionedStream
 
 
@@ -121,6 +122,38 @@ def test_cursors_and_retention_from_the_command_line(quorumbook):
     assert json.loads(quorumbook(*cursors, "--delete", "c").text) == []
     assert "no cursor c" in quorumbook("stream", "cursors", "s", "--delete", "c", code=2).err
     assert json.loads(quorumbook(*retention).text) == []
+
+
+def test_commands_show_what_is_whole_and_name_what_is_damaged(quorumbook):
+    quorumbook("stream", "create", "marred", "--policy", "roll_entries=1")
+    for line in b"aa\n", b"bb\n", b"cc\n":
+        quorumbook("stream", "write", "marred", stdin=line)
+    cursors = ("stream", "cursors", "marred", "-o", "json")
+    for name in "a", "b":
+        quorumbook(*cursors, "--reset", name, "earliest")
+    with Namespace.open(f"{quorumbook.environment['QUORUMBOOK_METADATA']}#/streams") as namespace:
+        context = stream_context(namespace.stream("marred")._aio)
+        paths, store = context.nodes.paths, context.store
+
+        async def damage(path):
+            node = await store.get(path)
+            await store.set(path, b"\xff", node.version)
+
+        namespace.run(lambda: damage(f"{paths.subscriber('a')}/cursor"))
+        shown = quorumbook(*cursors)
+        assert [row["cursor"] for row in json.loads(shown.text)] == ["a", "b"]
+        assert f"{paths.subscriber('a')}/cursor" in shown.err
+        namespace.run(lambda: damage(paths.segment(2, is_in_progress=False)))
+    shown = quorumbook("stream", "segments", "marred", "-o", "json")
+    assert [row["segment"] for row in json.loads(shown.text)] == [1, 3]
+    assert paths.segment(2, is_in_progress=False) in shown.err
+    assert [row["records"] for row in json.loads(quorumbook(*cursors).text)] == [None, None]
+    assert [row["cursor"] for row in json.loads(quorumbook(*cursors, "--delete", "a").text)] == [
+        "b"
+    ]
+    assert (
+        paths.segment(2, is_in_progress=False) in quorumbook("stream", "read", "marred", code=1).err
+    )
 
 
 def test_cursors_and_retention_of_a_partitioned_stream_by_its_bare_name(quorumbook):

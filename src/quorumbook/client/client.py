@@ -94,6 +94,8 @@ class BookKeeper(Closing):
         self._registration: BookieRegistration | None = None
         self._ledgers: LedgerManager | None = None
         self._ids: LedgerIdGenerator | None = None
+        #: Ids that were given out and of which no ledger was made yet.
+        self._reserved_ids: set[LedgerId] = set()
         self._context: Context | None = None
         self._handles: set[LedgerWriter | LedgerReader] = set()
         self._is_closed = False
@@ -238,11 +240,15 @@ class BookKeeper(Closing):
         """Return an id that no ledger has had, for ``create_ledger`` to make one of it.
 
         Whoever writes down first what it will make can be cleaned up after, wherever it dies.
+        If somebody guessed it and a bookie knows it by then, ``create_ledger`` raises
+        ``LedgerExistsError``: reserve another.
         """
         self._running()
         assert self._ids is not None
         async with self._limit("reserving a ledger id"):
-            return await self._ids.next_id()
+            ledger_id = await self._ids.next_id()
+        self._reserved_ids.add(ledger_id)
+        return ledger_id
 
     async def create_unwritten_ledger(
         self,
@@ -508,6 +514,9 @@ class BookKeeper(Closing):
         context = self._running()
         assert self._ledgers is not None
         assert self._ids is not None
+        is_reserved = ledger_id in self._reserved_ids
+        if ledger_id is not None:
+            self._reserved_ids.discard(ledger_id)
         async with self._limit("creating a ledger"):
             return await create(
                 context,
@@ -515,6 +524,7 @@ class BookKeeper(Closing):
                 self._ids,
                 shape,
                 ledger_id=ledger_id,
+                is_reserved=is_reserved,
                 password=password,
                 digest_type=digest_type,
                 custom_metadata=custom_metadata,

@@ -40,11 +40,15 @@ def start_sequence_ids(segments: Sequence[SegmentMetadata]) -> list[int]:
     """Return the sequence id of each segment's first record, segments in order.
 
     Below 0 where nobody knows it: before version 5, where a writer of such a version completed
-    the segment, and behind a segment that is in progress.
+    the segment, and behind a segment that is in progress or missing from the list.
     """
     starts: list[int] = []
     following: int | None = 0
+    last = segments[0].number if segments else 0
     for segment in segments:
+        if segment.number > last + 1:
+            following = None
+        last = segment.number
         start = unknown_start(segment.number)
         if segment.is_in_progress:
             if segment.is_counted and following is not None:

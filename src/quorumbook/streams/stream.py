@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack, overload
 
@@ -20,7 +20,7 @@ from quorumbook.options import takes
 from quorumbook.streams.cursors.cursor import Cursor, list_cursors, open_cursor
 from quorumbook.streams.cursors.lag import Lag, last_record_of, measure_lag, records_between
 from quorumbook.streams.cursors.reader import CursorReader, lock_cursor, resume_position
-from quorumbook.streams.errors import StreamSealedError, UnsupportedFormatError
+from quorumbook.streams.errors import StreamError, StreamSealedError, UnsupportedFormatError
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import SegmentMetadata
@@ -392,7 +392,10 @@ class Stream:
         return await open_cursor(self._context, name, start, holds_retention=holds_retention)
 
     async def cursors(self) -> list[Cursor]:
-        """Return all cursors by name, DistributedLog's subscriptions included."""
+        """Return all cursors by name, DistributedLog's subscriptions included.
+
+        One whose node is damaged is there with its ``damage``, and retention heeds it.
+        """
         return await list_cursors(self._context)
 
     async def recover(self) -> None:
@@ -425,9 +428,20 @@ class Stream:
         """Return all segments in order, truncated ones that are still there included."""
         return await self._segments(None)
 
+    async def readable_segments(self, on_damaged: Callable[[StreamError], None]) -> list[Segment]:
+        """Return the segments whose nodes can be read, to be shown.
+
+        Args:
+            on_damaged: Told of each of the others, by an error that names its node.
+        """
+        return _with_starts(await self._context.nodes.readable(on_damaged))
+
     async def _segments(self, watch: Watch | None) -> list[Segment]:
-        found = await self._context.nodes.segments(watch=watch)
-        return [
-            Segment(metadata=metadata, start_sequence_id=start)
-            for metadata, start in zip(found, start_sequence_ids(found), strict=True)
-        ]
+        return _with_starts(await self._context.nodes.segments(watch=watch))
+
+
+def _with_starts(found: list[SegmentMetadata]) -> list[Segment]:
+    return [
+        Segment(metadata=metadata, start_sequence_id=start)
+        for metadata, start in zip(found, start_sequence_ids(found), strict=True)
+    ]

@@ -62,7 +62,8 @@ A stall is processor time of the loop's thread between two looks at the clock; t
 includes what attacker, writer and the rest of the machine took meanwhile.
 A stranger has no password where one is needed; a client may do everything; a reader reads nothing.
 Attacker, writer and bookie share this machine's {os.cpu_count()} processors.
-What they did before a bookie weighed what they cause is in [limits-before.md](limits-before.md).
+What they did before a bookie weighed what they cause is in [limits-before.md](limits-before.md),
+and an hour of `mixed` in [limits-hour.md](limits-hour.md).
 
 {HEAD}
 {rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -65,10 +66,16 @@ def cursors(
             if deleted is not None:
                 for cursor in await _existing(streams, name, deleted):
                     await cursor.delete()
-            rows = [
-                {"partition": number, **await cursor_row(cursor)}
+            found_cursors = [
+                (number, cursor)
                 for number, stream in enumerate(streams)
                 for cursor in await stream.cursors()
+            ]
+            for damage in filter(None, [cursor.damage for _, cursor in found_cursors]):
+                call.note(f"warning: {damage}; --delete removes it, and retention keeps to it")
+            rows = [
+                {"partition": number, **await cursor_row(cursor)}
+                for number, cursor in found_cursors
             ]
             columns = ["partition", *_CURSOR_COLUMNS] if is_whole else _CURSOR_COLUMNS
             return [{column: row[column] for column in columns} for row in rows], columns
@@ -106,14 +113,18 @@ async def _existing(streams: Sequence[Stream], name: str, cursor_name: str) -> l
 
 
 async def cursor_row(cursor: Cursor) -> dict[str, object]:
-    """Return what is shown of a cursor."""
-    lag = await cursor.lag()
+    """Return what is shown of a cursor; no lag where a segment before it is damaged."""
+    from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
+
+    lag = None
+    with contextlib.suppress(CorruptRecordsError, UnsupportedFormatError):
+        lag = await cursor.lag()
     return {
         "cursor": cursor.name,
         "position": str(cursor.position),
-        "records": lag.records,
-        "bytes": lag.size_bytes,
-        "age_s": lag.age_s,
+        "records": None if lag is None else lag.records,
+        "bytes": None if lag is None else lag.size_bytes,
+        "age_s": None if lag is None else lag.age_s,
         "acknowledged": 0 if cursor.acks is None else cursor.acks.count,
         "holds_retention": cursor.holds_retention,
         "overrun": cursor.is_overrun,

@@ -26,6 +26,7 @@ from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:
     from quorumbook.streams import Stream, StreamInfo
+    from quorumbook.streams.errors import StreamError
 
 _PART_COLUMNS = ["name", "segments", "records_completed", "first_active", "max_txid", "sealed",
                  "writer"]  # fmt: skip
@@ -104,18 +105,21 @@ def segments(call: Call, name: str, partition: int | None, path: str) -> None:
         async with opened(call, path) as namespace:
             found = await whole_or_part(namespace, name, partition)
             if not isinstance(found, PartitionedStream):
-                return await _segment_rows(found), _SEGMENT_COLUMNS
+                return await _segment_rows(call, found), _SEGMENT_COLUMNS
             rows = [
                 {"partition": number, **row}
                 for number, part in enumerate(found.partitions)
-                for row in await _segment_rows(part)
+                for row in await _segment_rows(call, part)
             ]
             return rows, ["partition", *_SEGMENT_COLUMNS]
 
     call.output.rows(*call.run(run()), empty="nothing was written yet")
 
 
-async def _segment_rows(stream: Stream) -> list[dict[str, object]]:
+async def _segment_rows(call: Call, stream: Stream) -> list[dict[str, object]]:
+    def damaged(error: StreamError) -> None:
+        call.note(f"warning: a segment is left out, and readers of the stream stop at it: {error}")
+
     return [
         {
             "segment": segment.metadata.number,
@@ -128,7 +132,7 @@ async def _segment_rows(stream: Stream) -> list[dict[str, object]]:
             "last_txid": segment.metadata.last_txid,
             "first_active": str(segment.metadata.first_active),
         }
-        for segment in await stream.segments()
+        for segment in await stream.readable_segments(damaged)
     ]
 
 

@@ -2,8 +2,9 @@
 
 A ledger begins on bookies with its first entry, and the key of that is the ledger's for good.
 Ids can be guessed, so somebody may have been there first: the chosen bookies are asked while the
-metadata is written, and an id of which one of them knows a ledger is given up for another.  An id
-that the caller chose is the caller's to know, and is not asked about.
+metadata is written, and an id of which one of them knows a ledger is given up for another; one
+that the caller had reserved is refused.  An id that the caller chose is the caller's to know, and
+is not asked about.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ async def create(
     shape: Shape,
     *,
     ledger_id: LedgerId | None,
+    is_reserved: bool = False,
     password: bytes,
     digest_type: DigestType,
     custom_metadata: Mapping[str, bytes],
@@ -72,6 +74,7 @@ async def create(
         ids: Where ids come from.
         shape: How it is spread.
         ledger_id: The id to take; None: a new one.
+        is_reserved: It is one that ``ids`` gave out, which strangers can guess.
         password: Who writes or recovers it must know it.
         digest_type: How entries are protected.
         custom_metadata: Stored with it.
@@ -81,7 +84,7 @@ async def create(
     Raises:
         LocalProtocolError: the shape or the id is impossible.
         NotEnoughBookiesError: too few bookies take writes, or too few of those with the labels.
-        LedgerExistsError: there is a ledger of the given id.
+        LedgerExistsError: there is a ledger of the given id, or a bookie knows the reserved one.
     """
     shape.check()
     if ledger_id is not None and ledger_id not in _LEDGER_IDS:
@@ -91,7 +94,8 @@ async def create(
         custom[CUSTOM_KEY] = show_labels(bookie_labels).encode()
     ensemble = await _new_ensemble(context.bookies, shape, custom, may_shrink=may_shrink)
     # Bookies that authenticate let no stranger make them know a ledger.
-    asked = ensemble if ledger_id is None and not context.options.auth_plugin else ()
+    is_guessable = ledger_id is None or is_reserved
+    asked = ensemble if is_guessable and not context.options.auth_plugin else ()
     while True:
         metadata = LedgerMetadata(
             ledger_id=await ids.next_id() if ledger_id is None else ledger_id,
@@ -117,6 +121,11 @@ async def create(
                 return made, version
         _log.warning("ledger id %d is given up: a bookie holds entries of it", made.ledger_id)
         await ledgers.delete(made.ledger_id, version, made.incarnation)
+        if ledger_id is not None:
+            raise LedgerExistsError(
+                f"a bookie holds entries of ledger {ledger_id}, which nobody has created: "
+                "reserve another id"
+            )
 
 
 class _Probe:

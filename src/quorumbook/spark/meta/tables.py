@@ -46,7 +46,12 @@ from quorumbook.spark.meta.ledgers import (
 from quorumbook.spark.pool import Cluster
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.streams import Namespace
-from quorumbook.streams.errors import NamespaceNotBoundError
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    NamespaceNotBoundError,
+    StreamError,
+    UnsupportedFormatError,
+)
 from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier.nodes import TierNodes
 from quorumbook.streams.transactions.application import Place
@@ -214,7 +219,11 @@ async def _stream_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, 
     if namespace is None:
         return
     async for name in namespace.streams():
-        info = await namespace.stream(name).info()
+        try:
+            info = await namespace.stream(name).info()
+        except (CorruptRecordsError, UnsupportedFormatError) as error:
+            _log.error("left out of the streams: %s: %s", name, error)
+            continue
         numbers = [segment.metadata.number for segment in info.segments]
         yield {
             "stream": name,
@@ -228,6 +237,10 @@ async def _stream_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, 
         }
 
 
+def _left_out(error: StreamError) -> None:
+    _log.error("left out of the segments: %s", error)
+
+
 async def _segment_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
     namespace = await _namespace(cluster)
     if namespace is None:
@@ -236,7 +249,7 @@ async def _segment_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row,
         stream = namespace.stream(name)
         tier = TierNodes(stream_context(stream).nodes)
         in_files = set(await tier.numbers())
-        for segment in await stream.segments():
+        for segment in await stream.readable_segments(_left_out):
             metadata = segment.metadata
             is_complete = not metadata.is_in_progress
             stored = await tier.read(metadata.number) if metadata.number in in_files else None
@@ -270,7 +283,13 @@ async def _cursor_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, 
         return
     async for name in namespace.streams():
         for cursor in await namespace.stream(name).cursors():
-            lag = await cursor.lag()
+            if cursor.damage is not None:
+                _log.error("of a cursor only its position is known: %s", cursor.damage)
+            lag = None
+            try:
+                lag = await cursor.lag()
+            except (CorruptRecordsError, UnsupportedFormatError) as error:
+                _log.error("the lag of cursor %s of stream %s: %s", cursor.name, name, error)
             yield {
                 "stream": name,
                 "cursor": cursor.name,
@@ -279,8 +298,8 @@ async def _cursor_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, 
                 "slot": cursor.position.slot,
                 "holds_retention": cursor.holds_retention,
                 "is_overrun": cursor.is_overrun,
-                "lag_records": lag.records,
-                "lag_bytes": lag.size_bytes,
+                "lag_records": None if lag is None else lag.records,
+                "lag_bytes": None if lag is None else lag.size_bytes,
             }
 
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from quorumbook.errors import (
     LocalProtocolError,
@@ -21,17 +20,19 @@ from quorumbook.errors import (
     NoSuchNodeError,
 )
 from quorumbook.metadata.nodes import create_with_parents
-from quorumbook.metadata.store import Create, Delete, Operation, Revision, Set
+from quorumbook.metadata.store import Create, Delete, Operation, Set
 from quorumbook.streams.cursors.acks import AckedRange, Acks
 from quorumbook.streams.cursors.lag import Lag, first_record, measure_lag, sequence_id_at
 from quorumbook.streams.cursors.state import (
     MAX_STATE_SIZE_BYTES,
     REST_NAME,
     CursorState,
+    check_cursor_name,
 )
+from quorumbook.streams.cursors.stored import StoredCursor, look, read
 from quorumbook.streams.errors import (
     CursorConflictError,
-    InvalidStreamNameError,
+    StreamError,
     StreamNotFoundError,
     UnsupportedFormatError,
 )
@@ -40,15 +41,6 @@ from quorumbook.streams.reading.batches import Record
 from quorumbook.streams.reading.seek import Start, start_position
 from quorumbook.streams.segments import is_truncated, without_truncated
 from quorumbook.streams.stream_context import StreamContext
-
-
-class StoredCursor(NamedTuple):
-    """What was read of a cursor, and the revisions of its nodes."""
-
-    state: CursorState
-    revision: Revision
-    #: None if there is no second node.
-    rest_revision: Revision | None
 
 
 class _Waiting:
@@ -115,7 +107,7 @@ class Cursor:
             StreamNotFoundError: it was deleted.
         """
         async with self._turn:
-            found = await _read(self._context, self.name)
+            found = await read(self._context, self.name)
             if found is None:
                 raise self._missing()
             self._stored, self._revision, self._rest_revision = found
@@ -334,6 +326,11 @@ class Cursor:
         with self._conflicts():
             await self._context.nodes.change(operations, was_deleted, "deleting a cursor")
 
+    @property
+    def damage(self) -> StreamError | None:
+        """Why it cannot be used, if ``Stream.cursors`` listed one that is damaged; delete it."""
+        return self._stored.damage
+
     async def lag(self) -> Lag:
         """Return what is still before it."""
         return await measure_lag(self._context, self.position, self.acks)
@@ -461,40 +458,21 @@ async def read_cursor(context: StreamContext, name: str) -> Cursor | None:
     """Return a cursor, also one that the peer made; None if there is none.
 
     Raises:
+        CorruptRecordsError: its second node is damaged.
         UnsupportedFormatError: a newer release made it.
     """
-    found = await _read(context, name)
+    found = await read(context, name)
     return None if found is None else Cursor(context, name, found)
 
 
-async def _read(context: StreamContext, name: str) -> StoredCursor | None:
-    path = context.nodes.paths.subscriber(name)
-    node = await context.store.exists(path)
-    while node is not None:
-        rest = await context.store.exists(f"{path}/{REST_NAME}")
-        again = await context.store.exists(path)
-        if again is not None and again.revision == node.revision:
-            state = CursorState.decode(node.data, None if rest is None else rest.data)
-            return StoredCursor(state, node.revision, None if rest is None else rest.revision)
-        node = again  # it moved between the two reads
-    return None
-
-
 async def list_cursors(context: StreamContext) -> list[Cursor]:
-    """Return all cursors by name, the peer's subscriptions included."""
+    """Return all cursors by name, the peer's subscriptions and damaged ones included."""
     try:
         names = await context.store.children(context.nodes.paths.subscribers)
     except NoSuchNodeError:
         await context.nodes.max_txid()  # says so if there is no such stream
         return []
-    found = await asyncio.gather(*(read_cursor(context, name) for name in sorted(names)))
-    return [cursor for cursor in found if cursor is not None]
-
-
-def check_cursor_name(name: str) -> None:
-    """Raise InvalidStreamNameError if no cursor can be called that."""
-    if name in ("", ".", "..") or any(c in "/<>" or ord(c) < ord("!") for c in name):
-        raise InvalidStreamNameError(
-            f"a cursor cannot be called {name!r}: names are not empty and have no slashes, blanks, "
-            "< or >"
-        )
+    names = sorted(names)
+    found = await asyncio.gather(*(look(context, name) for name in names))
+    named = zip(names, found, strict=True)
+    return [Cursor(context, name, stored) for name, stored in named if stored is not None]

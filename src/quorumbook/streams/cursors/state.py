@@ -15,11 +15,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quorumbook.streams.cursors.acks import Acks
-from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    InvalidStreamNameError,
+    StreamError,
+    UnsupportedFormatError,
+)
 from quorumbook.streams.format.position import BEFORE_FIRST_POSITION, Position, parse_position
 
 _VERSION = 1
@@ -44,6 +49,8 @@ class CursorState:
     acks: Acks | None = None
     #: Who moves it now, as a member of a group; nothing to those who move it without looking.
     owner: str = ""
+    #: Why the second node cannot be read, if it cannot: what was in it is not known.
+    damage: StreamError | None = None
 
     def encode_rest(self) -> bytes:
         """Return the data of the second node."""
@@ -90,3 +97,26 @@ class CursorState:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptRecordsError(f"{rest!r} is nothing that a cursor has: {error}") from error
+
+    @classmethod
+    def decode_damaged(cls, data: bytes, error: StreamError, where: str) -> CursorState:
+        """Return what is known of a cursor whose second node is damaged, or of a newer release.
+
+        Retention heeds it in case it was told to.
+
+        Args:
+            data: Of the first node.
+            error: What reading the second one came to.
+            where: What to call it.
+        """
+        damage = type(error)(f"{where} cannot be read: {error}")
+        return replace(cls.decode(data, None), holds_retention=True, damage=damage)
+
+
+def check_cursor_name(name: str) -> None:
+    """Raise InvalidStreamNameError if no cursor can be called that."""
+    if name in ("", ".", "..") or any(c in "/<>" or ord(c) < ord("!") for c in name):
+        raise InvalidStreamNameError(
+            f"a cursor cannot be called {name!r}: names are not empty and have no slashes, blanks, "
+            "< or >"
+        )

@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from quorumbook.env.tasks import of_each
 from quorumbook.errors import MetadataUnavailableError, NoSuchNodeError
 from quorumbook.metadata.store import MetadataStore, Revision, Watch
-from quorumbook.streams.errors import CorruptRecordsError, StreamNotFoundError
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    StreamError,
+    StreamNotFoundError,
+    UnsupportedFormatError,
+)
 from quorumbook.streams.format.names import (
     StreamPaths,
     is_segment_name,
@@ -95,6 +100,32 @@ class SegmentNodes:
                 self.store.unwatch(watch)
         raise self._changes_too_fast()
 
+    async def readable(self, on_damaged: Callable[[StreamError], None]) -> list[SegmentMetadata]:
+        """Return the segments whose nodes can be read, for those who show them.
+
+        Nobody reads records by this list: what is not in it would be skipped.
+
+        Args:
+            on_damaged: Told of each of the others, by an error that names its node.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        try:
+            names = filter(is_segment_name, await self.store.children(self.paths.segments))
+        except NoSuchNodeError as error:
+            raise self.not_found() from error
+
+        async def read(name: str) -> SegmentMetadata | None:
+            try:
+                return await self._read_segment(name)
+            except (CorruptRecordsError, UnsupportedFormatError) as error:
+                on_damaged(error)
+                return None
+
+        found = await of_each(read, sorted(names))
+        return ordered(segment for segment in found if segment is not None)
+
     async def first_number(self, is_before: Callable[[SegmentMetadata], bool]) -> int:
         """Return the number of the first segment that is not before what is looked for.
 
@@ -170,3 +201,5 @@ def decoded_segment(data: bytes, path: str) -> SegmentMetadata:
         return SegmentMetadata.decode(data.decode("ascii"))
     except UnicodeDecodeError as error:
         raise CorruptRecordsError(f"metadata node {path} is not segment metadata") from error
+    except (CorruptRecordsError, UnsupportedFormatError) as error:
+        raise type(error)(f"metadata node {path}: {error}") from error

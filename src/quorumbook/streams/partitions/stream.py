@@ -23,7 +23,8 @@ from quorumbook.errors import (
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch
 from quorumbook.options import takes
-from quorumbook.streams.cursors.cursor import Cursor, check_cursor_name, read_cursor
+from quorumbook.streams.cursors.cursor import Cursor, read_cursor
+from quorumbook.streams.cursors.state import check_cursor_name
 from quorumbook.streams.errors import (
     StreamError,
     StreamExistsError,

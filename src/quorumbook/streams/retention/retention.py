@@ -96,7 +96,8 @@ class Retention:
         by_number = {s.number: s for s in segments if not s.is_in_progress}
         going = [(by_number[number], reason) for number, reason in plan.segments]
         if not dry_run:
-            await self._mark_overrun(plan, cursors, going)
+            whole = [cursor for cursor in cursors if cursor.damage is None]
+            await self._mark_overrun(plan, whole, going)
             going, forgotten = await self._delete_all(going, forget_files=forget_files)
         return RetentionReport(
             [

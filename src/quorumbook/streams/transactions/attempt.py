@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.writing.writer import LedgerWriter
-from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.errors import LedgerExistsError, NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.digest import DigestType
 from quorumbook.streams.errors import (
@@ -340,6 +340,12 @@ class Attempt:
         )
         return rules, policy
 
+    async def _record(self, *, is_new: bool) -> None:
+        record = AttemptRecord(
+            query=self._who.query, run=self._who.run, ledgers=tuple(self._ledgers)
+        )
+        await self._nodes.record_attempt(self._name, record, is_new=is_new)
+
     async def _make_ledger(
         self,
         stream: str,
@@ -348,13 +354,6 @@ class Attempt:
         policy: StreamPolicy,
         notes: Mapping[str, bytes] | None = None,
     ) -> LedgerWriter:
-        ledger_id = await self._client.reserve_ledger_id()
-        is_new = not self._ledgers
-        self._ledgers.append(ledger_id)
-        record = AttemptRecord(
-            query=self._who.query, run=self._who.run, ledgers=tuple(self._ledgers)
-        )
-        await self._nodes.record_attempt(self._name, record, is_new=is_new)
         custom = {
             "application": b"quorumbook",
             "component": TRANSACTION_COMPONENT,
@@ -365,17 +364,28 @@ class Attempt:
         custom |= notes or {}
         if stream and self._namespace is not None:
             custom |= {"namespace": self._namespace.path.encode(), "stream": stream.encode()}
-        ledger = await self._client.create_ledger(
-            ledger_id=ledger_id,
-            ensemble_size=shape[0],
-            write_quorum_size=shape[1],
-            ack_quorum_size=shape[2],
-            digest_type=digest_type,
-            password=b"" if stream else self._options.password,
-            custom_metadata=custom,
-            bookie_labels=policy.labels() or None,
-            max_pending_bytes=self._options.max_pending_bytes,
-        )
+        is_new = not self._ledgers
+        while True:
+            ledger_id = await self._client.reserve_ledger_id()
+            self._ledgers.append(ledger_id)
+            await self._record(is_new=is_new)
+            try:
+                ledger = await self._client.create_ledger(
+                    ledger_id=ledger_id,
+                    ensemble_size=shape[0],
+                    write_quorum_size=shape[1],
+                    ack_quorum_size=shape[2],
+                    digest_type=digest_type,
+                    password=b"" if stream else self._options.password,
+                    custom_metadata=custom,
+                    bookie_labels=policy.labels() or None,
+                    max_pending_bytes=self._options.max_pending_bytes,
+                )
+                break
+            except LedgerExistsError:
+                # Somebody guessed the id; what is theirs is not this attempt's to clean up.
+                self._ledgers.pop()
+                is_new = False
         if not await self._nodes.has_attempt(self._name):
             # Cleaned up between its node and its ledger: nobody else would delete that any more.
             await ledger.abort()

@@ -24,6 +24,8 @@ class Cursor(Owned):
     """Its name."""
     position = held(aio.Cursor, lambda it: it.position)
     """Where to go on reading: ``stream.reader(cursor.position)``."""
+    damage = held(aio.Cursor, lambda it: it.damage)
+    """Why it cannot be used, if ``Stream.cursors`` listed one that is damaged; delete it."""
     state = held(aio.Cursor, lambda it: it.state)
     """What was stored with the position; None if nothing was, or another side moved it."""
     holds_retention = held(aio.Cursor, lambda it: it.holds_retention)

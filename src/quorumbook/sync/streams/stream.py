@@ -123,6 +123,8 @@ class Stream(Owned):
     """Return all cursors by name, DistributedLog's subscriptions included."""
     recover = blocking(aio.Stream.recover)
     """Shut a writer out, and complete what it left, without writing anything."""
+    readable_segments = blocking(aio.Stream.readable_segments)
+    """Return the segments whose nodes can be read, to be shown."""
     segments = blocking(aio.Stream.segments)
     """Return all segments in order, truncated ones that are still there included."""
     watch_segments = iterating(aio.Stream.watch_segments)
