@@ -1,12 +1,18 @@
 """What everybody was told, and whether it can all be true.
 
-    acknowledged entries are there    whoever recovers a ledger finds them all, as they were sent
-    read once, read for ever          what a reader was shown, no later end of the ledger denies
-    one content                       an entry is what its writer sent, whoever reads it
-    one end                           all who see a ledger closed see the same end
-    closed is closed                  nothing but the places of copies changes any more
-    copies                            each entry up to the end is on an ack quorum of the bookies
-                                      that the metadata names for it
+    I1   no acknowledged entry lies behind the end of a closed ledger
+    I2   whoever recovers a ledger finds all acknowledged entries, as they were sent
+    I3   an entry is what its writer sent, whoever reads it
+    I4   what a reader was shown, no later end of the ledger denies
+    I5   all who see a ledger closed see the same end, and it does not move; what a metadata
+         driver says of a write is what happened (``metadata.zookeeper_store``)
+    I6   no bookie is in an ensemble twice
+    I7   each entry up to the end is on an ack quorum of the bookies that the metadata names for
+         it (``life``)
+    I9   nobody is denied an entry below the end
+    I10  no ledger goes that nobody deleted
+    I11  everything ends when all is well again (``life``)
+    I14  the stream: ``stream_history``
 
 A violation is a sentence; ``story`` tells what is known of the ledger it is about.
 """

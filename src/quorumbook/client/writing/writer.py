@@ -419,6 +419,14 @@ class LedgerWriter(ClosingQuietly):
         self._state.error = self._state.error or error
         self._window.is_over = self._front.is_over = True
 
+    def check(self) -> None:
+        """Derive again what the accounts claim; for tests and the simulation.
+
+        Raises:
+            InternalError: they contradict each other.
+        """
+        self._adds.check()
+
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
         return f"<LedgerWriter {self._id}, {state}, confirmed {self.last_add_confirmed}>"

@@ -17,6 +17,7 @@ from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     ConfigError,
+    InternalError,
     LocalProtocolError,
     NoSuchEntryError,
     QuorumbookError,
@@ -90,6 +91,7 @@ async def _write_one(life: Life, process: Process, client: SimClient) -> None:
     appends = _Appends(life, process.name, writer, ledger, is_deferred, has_chosen_ids)
     count = 1 + tape.below(plan.entries_max)
     while len(ledger.sent) < count and life.is_rough:
+        appends.check()
         appends.burst(min(1 + tape.below(plan.burst_max), count - len(ledger.sent)))
         await asyncio.sleep(tape.between(0, 0.3) if tape.chance(0.7) else 0)
         while len(appends.pending) > _WINDOW or (appends.pending and writer.is_closed):
@@ -141,11 +143,19 @@ class _Appends:
             entry_id = waiting.pop(tape.below(len(waiting)))
             self._watch(entry_id, self._writer.append_at_nowait(entry_id, sent[entry_id]))
 
+    def check(self) -> None:
+        """Have the machine behind the writer look at itself."""
+        try:
+            self._writer.check()
+        except InternalError as error:
+            self._life.history.violation(str(error), self._writer.id)
+
     def _watch(self, entry_id: EntryId, future: asyncio.Future[EntryId]) -> None:
         self.pending.add(future)
 
         def done(future: asyncio.Future[EntryId]) -> None:
             self.pending.discard(future)
+            self.check()
             if future.cancelled() or future.exception() is not None:
                 return
             history, ledger_id = self._life.history, self._writer.id
