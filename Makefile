@@ -131,6 +131,9 @@ contact-sheet: setup  ## Take a picture of every page of the console (Chromium; 
 picture: setup  ## Run the demo, and draw what it prints into docs/images/demo.svg.
 	$(BIN)/python -m tools.website.recording
 
+release: setup  ## Build wheel and sdist twice, compare and check them; uploads nothing.
+	$(BIN)/python -m tools.release
+
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
