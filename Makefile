@@ -16,12 +16,14 @@ SECONDS_EACH ?= 15
 KILLS ?= 50
 CUTS ?= 200
 SEEDS ?= 0..999
+DELAYS ?= 4
+ENTRIES_EACH ?= 1
 CASES ?= 10000
 ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -110,8 +112,16 @@ interop-full: setup  ## Run the peer against ours in every combination; writes d
 interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario; writes docs/reports/pulsar.md.
 	PULSAR=full $(BIN)/python -m pytest tests/brokers
 
-simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999).
-	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --jobs 2
+simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999); writes docs/reports/simulation.md.
+	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --jobs 2 \
+		--report docs/reports/simulation.md --mutants docs/reports/simulation-mutants.json
+
+simulate-mutants: setup  ## Plant each bug of tests/sim/mutants, and count the seeds that find it (SEEDS=0..299).
+	PYTHONPATH=tests $(BIN)/python -m sim.mutants.run --seeds $(SEEDS) --jobs 2 \
+		--only '$(ONLY)' $(if $(ONLY),,--report docs/reports/simulation-mutants.json)
+
+simulate-small: setup  ## Every run of three bookies, a writer and a recovery (DELAYS=4 ENTRIES_EACH=1).
+	PYTHONPATH=tests $(BIN)/python -m sim.small_model --delays $(DELAYS) --entries $(ENTRIES_EACH)
 
 limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
 	mkdir -p docs/reports && PYTHONPATH=tests $(BIN)/python -m security.limits.run \

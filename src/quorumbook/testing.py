@@ -12,6 +12,8 @@ The bookies run in this process, on the running event loop, or on a thread with 
 under a plain ``with``.  ``LocalCluster(processes=True)`` starts each as a process, which can be
 killed as a crash would.  Command lines and other processes can join through ``metadata_uri``
 either way.
+
+``simulate`` runs a program against a cluster that is simulated, with mishaps, from one seed.
 """
 
 from __future__ import annotations
@@ -38,11 +40,25 @@ from quorumbook.errors import ConnectFailedError, QuorumbookError
 from quorumbook.ids import BookieId
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.uri import open_store
+from quorumbook.sim.program import (
+    SimulatedMachine,
+    Simulation,
+    SimulationError,
+    SimulationResult,
+    simulate,
+)
 from quorumbook.storage.options import StorageOptions
 
 T = TypeVar("T")
 
-__all__ = ["LocalCluster"]
+__all__ = [
+    "LocalCluster",
+    "SimulatedMachine",
+    "Simulation",
+    "SimulationError",
+    "SimulationResult",
+    "simulate",
+]
 
 
 class _Member(Protocol):

@@ -1,27 +1,40 @@
-"""The command: run seeds, or one seed again.
+"""The command: run seeds, one seed again, or make its story short.
 
-    python -m quorumbook.sim run --seeds 0..999 --jobs 2
+    python -m quorumbook.sim run --seeds 0..999 --jobs 2 --report docs/reports/simulation.md
     python -m quorumbook.sim replay 17 --trace
+    python -m quorumbook.sim shrink 17 --to tests/sim/corpus/late-ack.json
 
 ``run`` prints each seed that breaks a promise, with the story of the ledger, and ends with exit
 code 1 if there is one.  Every hundredth seed is run twice: the same seed must be the same run.
-``replay`` runs a seed twice and prints its hash, and with ``--trace`` everything that happened.
+``replay`` runs a seed, or a file of the corpus, twice and prints its hash, and with ``--trace``
+everything that happened.  ``shrink`` looks for a shorter run that breaks the same promise.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from quorumbook.sim.life import Outcome, run_seed
+from quorumbook.sim.life import Outcome
 from quorumbook.sim.runs import be_quiet, outcomes_of
+from quorumbook.sim.search.report import Tally
+from quorumbook.sim.search.shrinking import Case, Shrinker
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    arguments = _parser().parse_args(words)
+    be_quiet()
+    if arguments.command == "run":
+        return _run(arguments)
+    if arguments.command == "shrink":
+        return _shrink(arguments.seed, arguments.runs, arguments.to)
+    return _replay(arguments.seed, with_trace=arguments.trace)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m quorumbook.sim",
         description="A whole cluster in one process, on virtual time, from one seed.",
@@ -31,14 +44,16 @@ def main(words: Sequence[str] | None = None) -> int:
     run = commands.add_parser("run", help="run seeds and report broken promises")
     run.add_argument("--seeds", type=_seeds, required=True, metavar="A..B", help="both included")
     run.add_argument("--jobs", type=int, default=1, help="processes")
+    run.add_argument("--report", type=Path, help="write a page with the sums")
+    run.add_argument("--mutants", type=Path, help="what a search for planted bugs wrote")
     replay = commands.add_parser("replay", help="run one seed twice and compare")
-    replay.add_argument("seed", type=int)
+    replay.add_argument("seed", type=_case, help="a seed, or a file of the corpus")
     replay.add_argument("--trace", action="store_true", help="print all that happened")
-    arguments = parser.parse_args(words)
-    be_quiet()
-    if arguments.command == "run":
-        return _run(arguments.seeds, arguments.jobs)
-    return _replay(arguments.seed, with_trace=arguments.trace)
+    shrink = commands.add_parser("shrink", help="make the story of a seed short")
+    shrink.add_argument("seed", type=_case, help="a seed, or a file of the corpus")
+    shrink.add_argument("--runs", type=int, default=200, help="how many runs it may take")
+    shrink.add_argument("--to", type=Path, help="keep what is left here")
+    return parser
 
 
 def _seeds(text: str) -> range:
@@ -48,52 +63,58 @@ def _seeds(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-def _run(seeds: range, jobs: int) -> int:
-    began = time.perf_counter()
-    with outcomes_of(seeds, jobs) as outcomes:
-        return 1 if _report(outcomes, began) else 0
+def _case(text: str) -> Case:
+    if text.isdigit():
+        return Case(int(text))
+    try:
+        return Case.decode(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed, and no case: {error}") from error
 
 
-def _report(outcomes: Iterable[Outcome], began: float) -> int:
-    """Print what is wrong, then the sums; return how many seeds broke a promise."""
-    sums: Counter[str] = Counter()
-    mishaps: Counter[str] = Counter()
-    virtual_s = 0.0
+def _run(arguments: argparse.Namespace) -> int:
+    tally = Tally()
+    with outcomes_of(arguments.seeds, arguments.jobs) as outcomes:
+        _report(outcomes, tally)
+    print("\n".join(tally.lines()))
+    if arguments.report is not None:
+        arguments.report.parent.mkdir(parents=True, exist_ok=True)
+        page = tally.page(arguments.seeds, arguments.mutants)
+        arguments.report.write_text(page, encoding="utf-8")
+    return 1 if tally.sums["seeds that broke a promise"] else 0
+
+
+def _report(outcomes: Iterable[Outcome], tally: Tally) -> None:
     for outcome in outcomes:
-        sums["seeds"] += 1
-        sums["ledgers"] += outcome.ledgers
-        sums["acknowledged entries"] += outcome.acknowledged
-        sums["acknowledged records"] += outcome.records
-        sums["events"] += outcome.events
-        mishaps.update(outcome.mishaps)
-        virtual_s += outcome.virtual_s
+        tally.add(outcome)
         if outcome.violations:
-            sums["broken"] += 1
             print(f"seed {outcome.seed} breaks a promise: {outcome.violations[0]}")
-            print(f"  again: python -m quorumbook.sim replay {outcome.seed} --trace", flush=True)
-    took_s = time.perf_counter() - began
-    print(f"{virtual_s / 3600:.2f} virtual hours, {sums['seeds'] / took_s:.1f} seeds/s")
-    for name in (
-        "seeds",
-        "broken",
-        "ledgers",
-        "acknowledged entries",
-        "acknowledged records",
-        "events",
-    ):
-        print(f"{sums[name]:10d} {name}")
-    for name, count in sorted(mishaps.items()):
-        print(f"{count:10d} {name}")
-    return sums["broken"]
+            print(f"  again: python -m quorumbook.sim replay {outcome.seed} --trace")
+            print(f"  shorter: python -m quorumbook.sim shrink {outcome.seed}", flush=True)
 
 
-def _replay(seed: int, *, with_trace: bool) -> int:
-    first, second = run_seed(seed, keep_trace=True), run_seed(seed, keep_trace=True)
+def _shrink(case: Case, runs: int, to: Path | None) -> int:
+    try:
+        shrinker = Shrinker(case, runs=runs, tell=print)
+    except ValueError as error:
+        print(error)
+        return 1
+    shorter = shrinker.shrink()
+    outcome, _ = shorter.run(keep_trace=True)
+    print(outcome.violations[0])
+    print(shorter.encode())
+    if to is not None:
+        to.write_text(shorter.encode() + "\n", encoding="utf-8")
+    return 0
+
+
+def _replay(case: Case, *, with_trace: bool) -> int:
+    (first, _), (second, _) = case.run(keep_trace=True), case.run(keep_trace=True)
     if with_trace:
         print("\n".join(first.trace))
     for violation in first.violations:
-        print(f"seed {seed} breaks a promise: {violation}")
-    print(f"seed {seed}: {first.trace_hash}, {first.events} events, {first.plan}")
+        print(f"seed {case.seed} breaks a promise: {violation}")
+    print(f"seed {case.seed}: {first.trace_hash}, {first.events} events, {first.plan}")
     if first.trace_hash != second.trace_hash:
         pairs = zip(first.trace, second.trace, strict=False)
         differing = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from quorumbook.bookie.server import Bookie
@@ -188,9 +189,9 @@ class Cluster:
         self.clients.append(machine)
         return machine
 
-    def client(self, process: Process) -> SimClient:
-        """Return a client that is not started yet."""
-        return SimClient(self, process, self.plan.client_options())
+    def client(self, process: Process, **options: Any) -> SimClient:
+        """Return a client that is not started yet; ``options`` are others than the plan's."""
+        return SimClient(self, process, replace(self.plan.client_options(), **options))
 
     @property
     def servers(self) -> list[Server]:

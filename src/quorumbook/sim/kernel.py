@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, TypeVar
@@ -24,16 +25,47 @@ MICROSECOND = 1_000
 _EVENTS_BETWEEN_LOOKS = 8
 
 
+class Calm:
+    """Stretches of a tape on which every draw is the most boring one.
+
+    Nothing unlikely happens there, and every duration is the typical one; what was drawn for the
+    rest of the tape stays where it was.
+
+    Args:
+        stretches: From which draw on up to before which; ascending.
+    """
+
+    #: Nobody bets on less than a half being enough.
+    _BORING = 0.5
+
+    def __init__(self, stretches: Sequence[tuple[int, int]] = ()) -> None:
+        self._ends = [draw for stretch in stretches for draw in stretch]
+        #: How many draws there were.
+        self.draws = 0
+
+    def over(self, unit: Callable[[], float]) -> Callable[[], float]:
+        """Return a source of draws that keeps calm."""
+
+        def draw() -> float:
+            value = unit()
+            self.draws += 1
+            return self._BORING if bisect_right(self._ends, self.draws - 1) % 2 else value
+
+        return draw
+
+
 class Tape:
     """Where every choice of a run comes from.
 
     Args:
         seed: The whole run.
+        calm: Where it is played down.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, calm: Calm | None = None) -> None:
         self._random = random.Random(f"quorumbook {seed}")
-        self.unit = self._random.random
+        unit = self._random.random
+        self.unit = unit if calm is None else calm.over(unit)
         #: How many choices were made through ``below`` and its kin.
         self.count = 0
 
@@ -97,12 +129,13 @@ class Kernel:
     Args:
         seed: The whole run.
         keep_trace: Keep the lines of the trace, for people.
+        calm: Where its tape is played down.
     """
 
-    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, *, keep_trace: bool = False, calm: Calm | None = None) -> None:
         self.seed = seed
         self.now_ns = 0
-        self.tape = Tape(seed)
+        self.tape = Tape(seed, calm)
         self.trace = Trace(self, keep=keep_trace)
         self.events = 0
         self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []

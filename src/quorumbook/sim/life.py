@@ -15,8 +15,8 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorumbook.errors import QuorumbookError
@@ -28,12 +28,15 @@ from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.actors import streams
 from quorumbook.sim.cluster import Cluster
 from quorumbook.sim.history import History
-from quorumbook.sim.kernel import SECOND, Kernel
+from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
 from quorumbook.sim.plan import Plan, draw
 from quorumbook.sim.process import Machine, Process
+from quorumbook.sim.search.phases import PLANS
+from quorumbook.sim.search.phases import begin as begin_phase
 from quorumbook.sim.stream_history import StreamHistory
 
+_DIRECTED_SHARE = 0.5
 _FINISH_NS = 180 * SECOND
 _ATTEMPT_PAUSE_S = 1.0
 _PASSES = 5
@@ -46,6 +49,7 @@ class Outcome:
 
     seed: int
     plan: Plan
+    phase: str
     violations: tuple[str, ...]
     trace_hash: str
     virtual_s: float
@@ -55,6 +59,20 @@ class Outcome:
     records: int
     mishaps: dict[str, int]
     trace: tuple[str, ...] = ()
+    #: How often rare states were reached (``search.sometimes``).
+    sightings: Mapping[str, int] = field(default_factory=dict)
+    processor_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """What is otherwise than a seed says."""
+
+    #: Fields of the plan.
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    #: The directed phase, "" for none.
+    phase: str | None = None
+    calm: Calm | None = None
 
 
 class Life:
@@ -64,12 +82,25 @@ class Life:
         seed: Which.
         directory: An empty one for the indexes, best in memory.
         keep_trace: Keep every line.
+        variation: What is otherwise than the seed says.
     """
 
-    def __init__(self, seed: int, directory: str, *, keep_trace: bool = False) -> None:
-        self.kernel = Kernel(seed, keep_trace=keep_trace)
+    def __init__(
+        self,
+        seed: int,
+        directory: str,
+        *,
+        keep_trace: bool = False,
+        variation: Variation | None = None,
+    ) -> None:
+        variation = variation or Variation()
+        self.kernel = Kernel(seed, keep_trace=keep_trace, calm=variation.calm)
         self.tape = self.kernel.tape
-        self.plan = draw(self.tape)
+        plan = draw(self.tape)
+        drawn = self.tape.pick(list(PLANS)) if self.tape.chance(_DIRECTED_SHARE) else ""
+        #: The directed phase of this run, if it has one.
+        self.phase = drawn if variation.phase is None else variation.phase
+        self.plan = replace(plan, **{**PLANS.get(self.phase, {}), **variation.plan})
         self.history = History(self.kernel)
         self.streams = StreamHistory(self.history)
         self.cluster = Cluster(self.kernel, self.plan, self.history, directory)
@@ -84,6 +115,7 @@ class Life:
         if not history.violations:
             self._start_clients()
             self.nemesis.begin()
+            begin_phase(self.phase, self)
             kernel.run(self._is_broken, kernel.now_ns + int(plan.rough_s * SECOND))
         self.is_rough = False
         self.nemesis.heal()
@@ -95,6 +127,7 @@ class Life:
         return Outcome(
             kernel.seed,
             plan,
+            self.phase,
             tuple(history.violations),
             kernel.trace.digest(),
             kernel.now_ns / SECOND,
@@ -126,15 +159,16 @@ class Life:
             self._start_client(self.cluster.add_client(name))
 
     def _start_client(self, machine: Machine) -> None:
-        if machine.process is None and (self.is_rough or machine.name[0] == "a"):
-            program = self._programs[machine.name]
+        program = self._programs.get(machine.name)
+        is_wanted = self.is_rough or machine.name[0] == "a"
+        if machine.process is None and program is not None and is_wanted:
             machine.start(lambda process: program(self, process))
 
     def _finish(self) -> None:
         kernel, history, plan = self.kernel, self.history, self.plan
-        for name, machine in zip(self._programs, self.cluster.clients, strict=True):
+        for machine in self.cluster.clients:
             # Writers that live on would only be fenced; auto-recovery has work to do.
-            if name[0] != "a":
+            if machine.name[0] != "a":
                 machine.kill()
             else:
                 self._start_client(machine)
@@ -242,7 +276,7 @@ def _holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[str]:
     return {ensemble[place] for place in places}
 
 
-def run_seed(seed: int, *, keep_trace: bool = False) -> Outcome:
+def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None = None) -> Outcome:
     """Run one seed."""
     where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     directory = tempfile.mkdtemp(prefix="quorumbook-sim-", dir=where)
@@ -250,7 +284,7 @@ def run_seed(seed: int, *, keep_trace: bool = False) -> Outcome:
     # A collection in the middle would end what the dead had open, at a moment of its own choice.
     gc.freeze()
     gc.disable()
-    life = Life(seed, directory, keep_trace=keep_trace)
+    life = Life(seed, directory, keep_trace=keep_trace, variation=variation)
     try:
         return life.run()
     finally:

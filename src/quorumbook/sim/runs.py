@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from quorumbook.sim.life import Outcome, run_seed
+from quorumbook.sim.search.sometimes import watched
 
 _TWICE_EVERY = 100
 #: A fresh process now and then, so that nothing piles up.
@@ -25,7 +28,11 @@ def be_quiet() -> None:
 
 def run_checked(seed: int) -> Outcome:
     """Run a seed, every hundredth twice."""
-    outcome = run_seed(seed)
+    began = time.process_time()
+    with watched() as sightings:
+        outcome = run_seed(seed)
+    took_s = time.process_time() - began
+    outcome = replace(outcome, sightings=dict(sightings), processor_s=took_s)
     if seed % _TWICE_EVERY == 0 and run_seed(seed).trace_hash != outcome.trace_hash:
         raise NotTheSameError(f"seed {seed} is not the same run twice: replay it with --trace")
     return outcome

@@ -1,0 +1,1 @@
+"""What makes seeds find more: directed phases, counted rare states, shorter stories."""

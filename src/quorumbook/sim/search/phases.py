@@ -1,0 +1,187 @@
+"""Directed phases: what seeds alone hardly ever come to is brought about again and again.
+
+Half of all seeds have one.  It adds to the mishaps of the plan; when its steps come, and to
+whom, is the tape's choice, so that a phase is a family of runs and not one.
+
+overtaken    a writer stands still, often before its first entry or between two; somebody else
+             recovers its ledger; bookies die right behind the fence; the writer goes on
+checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from quorumbook.errors import QuorumbookError
+from quorumbook.ids import LedgerId
+from quorumbook.ledger.metadata import LedgerState
+from quorumbook.sim.actors import ledgers as actors
+from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
+from quorumbook.sim.process import Machine, Process
+
+_CALLS_MAX = 60
+
+#: What a phase wants of the plan.
+PLANS: Mapping[str, Mapping[str, Any]] = {
+    "overtaken": {
+        "zookeepers": 0,
+        "quorums": (3, 3, 2),
+        "bookies": 4,
+        "has_auto_recovery": False,
+        "burst_max": 2,
+        "entries_max": 60,
+        "ledgers_max": 20,
+        "mishap_interval_s": 3.0,
+        "metadata_drops": 0.0,
+        "slow_syncs": 0.1,
+        "timeout_s": 2.5,
+        "session_timeout_s": 6.0,
+    },
+    "checkpoints": {
+        "zookeepers": 0,
+        "flush_interval_s": 0.2,
+        "journal_file_size_bytes": 8 << 10,
+        "payload_size_max": 3000,
+        "burst_max": 16,
+        "ledgers_max": 12,
+        "mishap_interval_s": 3.0,
+    },
+}
+
+
+def begin(phase: str, life: actors.Life) -> None:
+    """Begin a phase; it ends with the rough time."""
+    if phase == "overtaken":
+        _Overtaken(life).begin()
+    elif phase == "checkpoints":
+        _Checkpoints(life).begin()
+
+
+class _Phase:
+    def __init__(self, life: actors.Life) -> None:
+        self._life = life
+        self._kernel = life.kernel
+        self._tape = life.tape
+        self._bookies = life.cluster.bookies
+
+    def begin(self) -> None:
+        self._later(0.2, 1.0, self._act)
+
+    def _act(self) -> None:
+        raise NotImplementedError
+
+    def _later(self, low_s: float, high_s: float, then: Callable[[], None]) -> None:
+        def go_on() -> None:
+            if self._life.is_rough:
+                then()
+
+        self._kernel.after(int(self._tape.between(low_s, high_s) * SECOND), go_on)
+
+    def _boot(self, machine: BookieMachine) -> None:
+        self._kernel.after(int(self._tape.between(0.01, 0.4) * SECOND), machine.boot_up)
+
+
+class _Overtaken(_Phase):
+    """Recover ledgers under writers that stand still, and kill bookies behind the fence."""
+
+    def __init__(self, life: actors.Life) -> None:
+        super().__init__(life)
+        self._hunters = 0
+
+    def _act(self) -> None:
+        """Wait for a ledger that has as many entries as wanted."""
+        ledgers = self._life.history.ledgers
+        wanted = self._tape.pick((0, 0, 1, 2, 5))
+        seen = max(ledgers, default=-1)
+        tries = 0
+
+        def look() -> None:
+            nonlocal tries
+            tries += 1
+            newest = max(ledgers, default=-1)
+            if newest > seen and len(ledgers[newest].acknowledged) >= wanted:
+                self._overtake(newest)
+            elif tries < 400:
+                self._kernel.after(3 * MILLISECOND, look)
+            else:
+                self._later(0.1, 0.5, self._act)
+
+        look()
+
+    def _overtake(self, ledger_id: LedgerId) -> None:
+        tape = self._tape
+        writers = [each for each in self._life.cluster.clients if each.name[0] == "w"]
+        pause_ns = int(tape.between(0.4, 2.0) * SECOND)
+        for writer in writers:
+            if writer.process is not None and not writer.process.loop.is_paused:
+                writer.process.pause(pause_ns)
+        self._hunters += 1
+        hunter = self._life.cluster.add_client(f"h{self._hunters}")
+        hunter.start(lambda process: self._hunt(process, hunter, ledger_id))
+        self._later(2.0, 3.5, self._act)
+
+    async def _hunt(self, process: Process, hunter: Machine, ledger_id: LedgerId) -> None:
+        life, tape = self._life, self._tape
+        async with actors.started(life, process) as client:
+            # What happens to bookies comes around the fence, or when it has been answered.
+            kind = tape.pick(("none", "kill", "power", "power", "power of all"))
+            chosen = [each for each in self._bookies if tape.chance(0.7)]
+            if kind == "power of all":
+                chosen = list(self._bookies)
+            if kind != "none" and tape.chance(0.5):
+                self._at_fence(ledger_id, chosen, kind)
+                chosen = []
+            try:
+                await actors.read_closed(life, process, client, ledger_id)
+            except QuorumbookError:
+                return
+            if kind != "none":
+                self._strike_all(chosen, kind, 0.1)
+
+    def _at_fence(self, ledger_id: LedgerId, chosen: list[BookieMachine], kind: str) -> None:
+        """Strike when the metadata say that the ledger is being recovered."""
+        tries = 0
+
+        def look() -> None:
+            nonlocal tries
+            tries += 1
+            metadata = self._life.history.ledgers[ledger_id].metadata
+            if metadata is not None and metadata.state is not LedgerState.OPEN:
+                self._strike_all(chosen, kind, 0.004)
+            elif tries < 200:
+                self._kernel.after(100 * MICROSECOND, look)
+
+        look()
+
+    def _strike_all(self, chosen: list[BookieMachine], kind: str, within_s: float) -> None:
+        for machine in chosen:
+            self._later(0.0, within_s, partial(self._strike, machine, kind))
+
+    def _strike(self, machine: BookieMachine, kind: str) -> None:
+        if kind == "kill":
+            machine.kill()
+        else:
+            machine.cut_power()
+        self._boot(machine)
+
+
+class _Checkpoints(_Phase):
+    """Cut power while files are being written, of one or of all."""
+
+    def _act(self) -> None:
+        tape = self._tape
+        for machine in self._bookies:
+            if tape.chance(0.6):
+                machine.cut_power_in_job(1 + tape.below(_CALLS_MAX))
+        self._later(0.3, 1.0, self._again)
+
+    def _again(self) -> None:
+        for machine in self._bookies:
+            if machine.process is not None and machine.process.calls_left:
+                machine.cut_power()
+            if machine.process is None:
+                self._boot(machine)
+        self._later(0.5, 1.5, self._act)

@@ -1,0 +1,120 @@
+"""Plant each bug in turn and run seeds until one of them breaks a promise.
+
+    python -m sim.mutants.run --seeds 0..299 --jobs 2 --report mutants.json
+
+Prints after how many seeds each bug was found.  A bug that no seed finds is one that the random
+runs are too weak for: it has a directed phase or a scripted run (``planting.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+from quorumbook.sim.life import Variation, run_seed
+from quorumbook.sim.runs import be_quiet
+from sim.mutants.planting import Mutant, all_mutants, planted
+
+#: A planted bug may make a seed go on for ever.
+_SEED_LIMIT_S = 300
+#: Exceptions that come of a badly planted bug, not of what it does.
+_BADLY_PLANTED = ("NameError", "UnboundLocalError", "SyntaxError")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one bug."""
+
+    what: str
+    area: str
+    #: The seed that found it; None if none did.
+    seed: int | None
+    tried: int
+    processor_s: float
+    violation: str = ""
+
+
+class SeedHangsError(Exception):
+    """A seed does not end."""
+
+
+def _hangs(number: int, frame: FrameType | None) -> None:
+    raise SeedHangsError
+
+
+def search(mutant: Mutant, seeds: Sequence[int], phase: str | None = None) -> Finding:
+    """Run seeds with the bug until one finds it; of each the directed phase, if one is given."""
+    began = time.process_time()
+    signal.signal(signal.SIGALRM, _hangs)
+    with planted(mutant):
+        for tried, seed in enumerate(seeds, start=1):
+            signal.alarm(_SEED_LIMIT_S)
+            try:
+                violations = run_seed(seed, variation=Variation(phase=phase)).violations
+            except SeedHangsError:
+                violations = ("a seed does not end",)
+            finally:
+                signal.alarm(0)
+            if violations:
+                first = violations[0].partition("\n")[0]
+                if any(name in first for name in _BADLY_PLANTED):
+                    raise ValueError(f"{mutant.what}: {first}")
+                took_s = time.process_time() - began
+                return Finding(mutant.what, mutant.area, seed, tried, took_s, first)
+    return Finding(mutant.what, mutant.area, None, len(seeds), time.process_time() - began)
+
+
+def _search(job: tuple[Mutant, Sequence[int]]) -> Finding:
+    return search(*job)
+
+
+def findings_of(
+    mutants: Sequence[Mutant], seeds: Sequence[int], jobs: int, report: Path | None
+) -> list[Finding]:
+    """Search for all of them, in so many processes."""
+    found: list[Finding] = []
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, be_quiet, maxtasksperchild=1) as pool:
+        for finding in pool.imap_unordered(_search, [(each, seeds) for each in mutants]):
+            found.append(finding)
+            where = "not found" if finding.seed is None else f"seed {finding.seed}"
+            print(
+                f"{where:>10} ({finding.tried} tried, {finding.processor_s:.0f} s) "
+                f"{finding.area}: {finding.what}: {finding.violation[:100]}",
+                flush=True,
+            )
+            if report is not None:
+                rows = [asdict(each) for each in found]
+                report.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", default="0..299", metavar="A..B")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="a part of their words or area")
+    parser.add_argument("--report", type=Path)
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("..")
+    mutants = [each for each in all_mutants() if options.only in f"{each.area}: {each.what}"]
+    problems = [each.problem for each in mutants if each.problem]
+    if problems or not mutants:
+        print("\n".join(problems) or "no such bug", file=sys.stderr)
+        return 1
+    findings = findings_of(mutants, range(int(first), int(last) + 1), options.jobs, options.report)
+    killed = sum(each.seed is not None for each in findings)
+    print(f"{killed} of {len(findings)} found")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

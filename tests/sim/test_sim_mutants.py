@@ -1,0 +1,37 @@
+"""Bugs that are planted in the simulated cluster are found, each by a seed that is known to."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumbook.sim.runs import be_quiet
+from sim.mutants.planting import Mutant, all_mutants, planted
+from sim.mutants.run import search
+
+MUTANTS = all_mutants()
+#: The seeds behind the known one: after a change of the sources a seed is another run.
+_FURTHER = 30
+
+
+def test_every_planted_bug_fits_the_sources():
+    for each in MUTANTS:
+        with planted(each):
+            pass
+
+
+def test_a_bug_is_there_only_as_long_as_it_is_planted():
+    mutant = MUTANTS[0]
+    from quorumbook.ledger.placement import schedule
+
+    before = schedule.negatives_needed.__code__
+    mutant = next(each for each in MUTANTS if "denial less" in each.what)
+    with planted(mutant):
+        assert schedule.negatives_needed(3, 2) == 1
+    assert schedule.negatives_needed.__code__ is before
+
+
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.seeds], ids=lambda m: m.what)
+def test_a_planted_bug_is_found(mutant: Mutant):
+    be_quiet()
+    seeds = [*mutant.seeds, *(seed for seed in range(_FURTHER) if seed not in mutant.seeds)]
+    assert search(mutant, seeds, mutant.phase or None).seed is not None

@@ -1,0 +1,59 @@
+"""Making stories short, counting rare states, and the failures of the past."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumbook.sim.kernel import Calm, Tape
+from quorumbook.sim.life import Variation, run_seed
+from quorumbook.sim.runs import be_quiet
+from quorumbook.sim.search.phases import PLANS
+from quorumbook.sim.search.shrinking import Case, Shrinker, kind_of
+from quorumbook.sim.search.sometimes import SOMETIMES
+from sim.mutants.planting import SOURCES, all_mutants, planted
+
+CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
+
+
+def test_a_calm_stretch_changes_nothing_before_and_behind_it():
+    plain, calm = Tape(3), Tape(3, Calm(((4, 8),)))
+    drawn = [(plain.unit(), calm.unit()) for _ in range(20)]
+    assert [number for number, (a, b) in enumerate(drawn) if a != b] == [4, 5, 6, 7]
+    assert not any(Tape(3, Calm(((0, 99),))).chance(0.5) for _ in range(20))
+
+
+def test_a_story_gets_shorter_and_breaks_the_same_promise():
+    be_quiet()
+    mutant = next(each for each in all_mutants() if "takes the writer's adds" in each.what)
+    with planted(mutant):
+        seed = next(
+            s for s in range(40) if run_seed(s, variation=Variation(phase="overtaken")).violations
+        )
+        case = Case(seed, phase="overtaken")
+        before = case.run()[0]
+        steps: list[str] = []
+        shorter = Shrinker(case, runs=12, tell=steps.append).shrink()
+        after = Case.decode(shorter.encode()).run()[0]
+    assert kind_of(after.violations[0]) == kind_of(before.violations[0])
+    assert steps
+    assert after.events <= before.events
+
+
+def test_rare_states_are_told_by_messages_of_the_sources():
+    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
+    assert [text for text in SOMETIMES.values() if sources.count(f'"{text}"') < 2] == []
+
+
+@pytest.mark.parametrize("phase", PLANS)
+def test_a_directed_phase_breaks_no_promise(phase: str):
+    be_quiet()
+    for seed in range(3):
+        assert run_seed(seed, variation=Variation(phase=phase)).violations == ()
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_a_failure_of_the_past_does_not_come_back(path: Path):
+    be_quiet()
+    assert Case.decode(path.read_text(encoding="utf-8")).run()[0].violations == ()
