@@ -196,6 +196,9 @@ class Namespace(Closing):
         finally:
             await store.close()
 
+    def __repr__(self) -> str:
+        return f"<Namespace {self.path}>"
+
     async def close(self) -> None:
         """Let go of what ``open`` made; writers and readers are closed before."""
         await self._owned.aclose()

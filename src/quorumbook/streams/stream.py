@@ -82,6 +82,9 @@ class Stream:
         """Take what it shares with its writers and readers."""
         self._context = context
 
+    def __repr__(self) -> str:
+        return f"<Stream {self.name}>"
+
     @property
     def name(self) -> str:
         """The stream's name, in normal form."""

@@ -17,6 +17,10 @@ _LAC_OFFSET = 16
 _LENGTH_OFFSET = 24
 
 
+#: So much of a payload is shown.
+SHORT_BYTES = 40
+
+
 class Entry(NamedTuple):
     """One entry of a ledger."""
 
@@ -25,6 +29,16 @@ class Entry(NamedTuple):
     payload: bytes
     #: Payload bytes of the ledger up to and with this entry.
     length: int
+
+    def __repr__(self) -> str:
+        """Say where it is, and how its payload begins."""
+        where = f"{self.entry_id} of ledger {self.ledger_id}"
+        return f"<Entry {where}, {len(self.payload)} bytes, {short(self.payload)}>"
+
+
+def short(payload: bytes) -> str:
+    """Return how a payload begins, for people."""
+    return repr(payload) if len(payload) <= SHORT_BYTES else f"{payload[:SHORT_BYTES]!r}…"
 
 
 class EntryBatch:

@@ -9,6 +9,7 @@ from itertools import count, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from quorumbook.client.reading.entries import short
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.control import Chunk
@@ -34,6 +35,12 @@ class Record(NamedTuple):
     appended_at_ms: int | None
     ledger_id: LedgerId
     attributes: Attributes = _NOTHING
+
+    def __repr__(self) -> str:
+        """Say where it is, and how its payload begins."""
+        key = "" if self.key is None else f"key {short(self.key)}, "
+        where = f"{self.sequence_id} at {self.position}"
+        return f"<Record {where}, {key}{len(self.payload)} bytes, {short(self.payload)}>"
 
     @property
     def key(self) -> bytes | None:
