@@ -40,7 +40,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("cluster.tokens:token", "Make and revoke tokens for the HTTP API."),
     "config": ("config:config", "Show every option and where its value comes from."),
     "bench": ("bench:bench", "Measure a cluster."),
-    "deploy": ("deploy:deploy", "Write the files that run a cluster for good."),
+    "deploy": ("cluster.deploy:deploy", "Write the files that run a cluster for good."),
     "help": ("help:help_", "Explain an error, and what to do about it."),
     "context": ("cluster.contexts:context", "Name clusters, and choose one."),
     "completion": ("cluster.completion:completion", "Complete commands and names in a shell."),

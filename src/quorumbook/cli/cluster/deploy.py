@@ -18,7 +18,7 @@ def deploy_files() -> Path:
     Raises:
         ConfigError: they are in neither place.
     """
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[2]
     for place in (package / "deploy", package.parents[1] / "deploy"):
         if (place / "systemd").is_dir():
             return place
