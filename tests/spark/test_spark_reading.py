@@ -286,7 +286,7 @@ def test_offsets_bound_a_batch_to_the_record(read, orders, start, end, wanted):
     ("option", "value", "message"),
     [
         ("startingOffsets", "soon", "write earliest, latest, or JSON"),
-        ("startingOffsets", "[3]", "no JSON object"),
+        ("startingOffsets", "[3]", "is not a JSON object"),
         ("startingOffsets", '{"orders": -3}', "no offset"),
         ("startingOffsets", '{"orders": "x"}', "no offset"),
         ("startingOffsets", '{"other": 3}', "startingOffsets names other"),

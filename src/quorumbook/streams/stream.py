@@ -24,6 +24,8 @@ from quorumbook.streams.errors import StreamError, StreamSealedError, Unsupporte
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.frames.parts import Part
+from quorumbook.streams.frames.tabular import Tabular
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
 from quorumbook.streams.reading.options import ReaderOptions, ReadingKeywords, check_plain
@@ -75,7 +77,7 @@ class StreamInfo:
         return sum(segment.metadata.record_count for segment in self.segments)
 
 
-class Stream:
+class Stream(Tabular):
     """A stream by its name; made by ``Namespace.stream``."""
 
     def __init__(self, context: StreamContext) -> None:
@@ -89,6 +91,10 @@ class Stream:
     def name(self) -> str:
         """The stream's name, in normal form."""
         return self._context.name
+
+    def _table_parts(self) -> list[Part]:
+        """Return what is in a table of it: itself."""
+        return [Part(self._context, self.name)]
 
     async def info(self) -> StreamInfo:
         """Return what the metadata say.

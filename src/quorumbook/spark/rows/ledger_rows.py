@@ -25,15 +25,15 @@ from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.spark.pool import Cluster
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.rows.arrow import (
+from quorumbook.spark.rows.open_ledgers import opening
+from quorumbook.streams.errors import CorruptRecordsError
+from quorumbook.streams.frames.columns import (
     binary_column,
     number_column,
     rows_column,
     sizes_of,
     sliced_column,
 )
-from quorumbook.spark.rows.open_ledgers import opening
-from quorumbook.streams.errors import CorruptRecordsError
 
 T = TypeVar("T")
 #: So many ledgers are opened ahead of the one that is read.

@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import DigestMismatchError
 from quorumbook.spark.pool import Cluster
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.rows.arrow import (
-    binary_column,
-    constant_text_column,
-    null_column,
-    number_column,
-    optional_binary_column,
-)
 from quorumbook.spark.rows.ledger_rows import Damage, damaged_row, is_bearable, opened_ahead
 from quorumbook.streams import Position, ReaderOptions, RecordBatch, StreamReader
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
-from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.segment_text import SegmentMetadata
+from quorumbook.streams.frames.records import KAFKA_MAKERS, MAKERS, Maker, Records, batch_of
 from quorumbook.streams.reading.chunks import Chunks
 from quorumbook.streams.reading.segment_reader import SegmentReader, open_segment
 from quorumbook.streams.stream_context import StreamContext, stream_context
 
 _ENVELOPED, _BARE = 5, 3
-#: What Kafka's source says of a time that the broker did not set.
-_CREATE_TIME = 0
-
-
-class Records(NamedTuple):
-    """Records of one stream that become one Arrow batch."""
-
-    stream: str
-    #: Which one of a partitioned stream; below 0: it has none.
-    partition: int
-    batches: list[RecordBatch]
 
 
 class _Gatherer:
@@ -197,12 +177,12 @@ def _known_of(piece: Piece, entry_id: int, error: Exception) -> Mapping[str, Any
 
 def record_batch(records: Records | Damage, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows."""
-    return _record_batch(records, schema, _MAKERS)
+    return _record_batch(records, schema, MAKERS)
 
 
 def kafka_record_batch(records: Records | Damage, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows as Kafka's source has them."""
-    return _record_batch(records, schema, _KAFKA_MAKERS)
+    return _record_batch(records, schema, KAFKA_MAKERS)
 
 
 def _record_batch(
@@ -210,135 +190,4 @@ def _record_batch(
 ) -> pa.RecordBatch:
     if isinstance(records, Damage):
         return damaged_row(records, schema)
-    rows = _Rows(records)
-    return pa.RecordBatch.from_arrays(
-        [makers[field.name](rows, field.type) for field in schema], schema=schema
-    )
-
-
-class _Rows:
-    """Records of one stream that become one Arrow batch."""
-
-    def __init__(self, records: Records) -> None:
-        self.name, self.partition, self.batches = records
-        self.counts = np.array([len(batch) for batch in self.batches])
-        self.count = int(self.counts.sum())
-
-    def _repeated(self, values: list[int], kind: pa.DataType) -> pa.Array:
-        """Return a column in which all records of a batch have one number."""
-        return number_column(np.repeat(np.array(values, np.int64), self.counts), kind)
-
-    def _ascending(self, firsts: list[int], kind: pa.DataType) -> pa.Array:
-        """Return a column in which the records of a batch count up."""
-        before = np.cumsum(self.counts) - self.counts
-        starts = np.repeat(np.array(firsts, np.int64) - before, self.counts)
-        return number_column(starts + np.arange(self.count), kind)
-
-    def names(self, kind: pa.DataType) -> pa.Array:
-        return constant_text_column(self.name, self.count)
-
-    def sequence_ids(self, kind: pa.DataType) -> pa.Array:
-        known = self._ascending([batch.first_sequence_id for batch in self.batches], kind)
-        if all(batch.first_sequence_id >= 0 for batch in self.batches):
-            return known
-        unknown = np.repeat([batch.first_sequence_id < 0 for batch in self.batches], self.counts)
-        return pa.array(known.to_numpy(), mask=unknown)
-
-    def segments(self, kind: pa.DataType) -> pa.Array:
-        return self._repeated([batch.first_position.segment for batch in self.batches], kind)
-
-    def ledger_ids(self, kind: pa.DataType) -> pa.Array:
-        return self._repeated([batch.ledger_id for batch in self.batches], kind)
-
-    def entry_ids(self, kind: pa.DataType) -> pa.Array:
-        return self._repeated([batch.entry_id for batch in self.batches], kind)
-
-    def slots(self, kind: pa.DataType) -> pa.Array:
-        return self._ascending([batch.first_position.slot for batch in self.batches], kind)
-
-    def txids(self, kind: pa.DataType) -> pa.Array:
-        parts = [np.array(batch.txids, np.int64) for batch in self.batches]
-        return number_column(np.concatenate(parts), kind)
-
-    def _carried(self, value: Callable[[Attributes], Any]) -> list[Any] | None:
-        """Return something of what records carry, by row; None if none carries anything."""
-        if not any(batch.attributes for batch in self.batches):
-            return None
-        found: list[Any] = [None] * self.count
-        before = 0
-        for batch in self.batches:
-            first, behind = batch.first_position.slot, batch.last_position.slot
-            for slot, attributes in batch.attributes.items():
-                if first <= slot <= behind:
-                    found[before + slot - first] = value(attributes)
-            before += len(batch)
-        return found
-
-    def keys(self, kind: pa.DataType) -> pa.Array:
-        found = self._carried(lambda carried: carried.key)
-        return null_column(kind, self.count) if found is None else optional_binary_column(found)
-
-    def headers(self, kind: pa.DataType) -> pa.Array:
-        found = self._carried(
-            lambda carried: (
-                [{"key": name, "value": value} for name, value in carried.headers] or None
-            )
-        )
-        return null_column(kind, self.count) if found is None else pa.array(found, kind)
-
-    def timestamps(self, kind: pa.DataType) -> pa.Array:
-        """Return when what records tell of happened, else when they were appended."""
-        appended = self._appended(kind)
-        happened = self._carried(lambda carried: carried.event_time_ms)
-        if happened is None:
-            return appended
-        in_us = [None if time_ms is None else time_ms * 1000 for time_ms in happened]
-        return pc.coalesce(pa.array(in_us, pa.int64()).view(kind), appended)
-
-    def _appended(self, kind: pa.DataType) -> pa.Array:
-        times = [batch.appended_at_ms for batch in self.batches]
-        if None not in times:
-            return self._repeated([1000 * time for time in times if time is not None], kind)
-        unknown = np.repeat([time is None for time in times], self.counts)
-        values = np.repeat([1000 * (time or 0) for time in times], self.counts)
-        return pa.array(values, mask=unknown).view(kind)
-
-    def values(self, kind: pa.DataType) -> pa.Array:
-        return binary_column([payload for batch in self.batches for payload in batch.payloads])
-
-    def partitions(self, kind: pa.DataType) -> pa.Array:
-        return self.nothing(kind) if self.partition < 0 else self.kafka_partitions(kind)
-
-    def kafka_partitions(self, kind: pa.DataType) -> pa.Array:
-        return self._repeated([max(self.partition, 0)] * len(self.batches), kind)
-
-    def timestamp_types(self, kind: pa.DataType) -> pa.Array:
-        return self._repeated([_CREATE_TIME] * len(self.batches), kind)
-
-    def nothing(self, kind: pa.DataType) -> pa.Array:
-        return null_column(kind, self.count)
-
-
-Maker: TypeAlias = Callable[[_Rows, pa.DataType], pa.Array]
-_MAKERS: Mapping[str, Maker] = {
-    "stream": _Rows.names,
-    "partition": _Rows.partitions,
-    "seq": _Rows.sequence_ids,
-    "segment": _Rows.segments,
-    "ledger_id": _Rows.ledger_ids,
-    "entry_id": _Rows.entry_ids,
-    "slot": _Rows.slots,
-    "txid": _Rows.txids,
-    "timestamp": _Rows.timestamps,
-    "key": _Rows.keys,
-    "value": _Rows.values,
-    "headers": _Rows.headers,
-    "_error": _Rows.nothing,
-}
-_KAFKA_MAKERS: Mapping[str, Maker] = {
-    **_MAKERS,
-    "topic": _Rows.names,
-    "partition": _Rows.kafka_partitions,
-    "offset": _Rows.sequence_ids,
-    "timestampType": _Rows.timestamp_types,
-}
+    return batch_of(records, schema, makers)

@@ -31,6 +31,8 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
     StreamSealedError,
 )
+from quorumbook.streams.frames.parts import Part
+from quorumbook.streams.frames.tabular import Tabular
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import Namespace
 from quorumbook.streams.partitions.consumer import Consumer, join_group
@@ -71,7 +73,7 @@ class GroupInfo:
     cursors: dict[int, Cursor | None]
 
 
-class PartitionedStream:
+class PartitionedStream(Tabular):
     """Streams under one name; made by ``create`` and ``open``."""
 
     def __init__(self, namespace: Namespace, name: str, partition_count: int) -> None:
@@ -80,6 +82,13 @@ class PartitionedStream:
         self._name = name
         self._partitions: tuple[Stream, ...] = ()
         self._take(partition_count)
+
+    def _table_parts(self) -> list[Part]:
+        """Return what is in a table of it: its partitions, in order."""
+        return [
+            Part(stream_context(each), self._name, number)
+            for number, each in enumerate(self._partitions)
+        ]
 
     @classmethod
     async def create(

@@ -35,11 +35,12 @@ from quorumbook.streams.stream import Stream as AioStream
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import blocking, deriving, held
-from quorumbook.sync.loop import Closing, ClosingQuietly, Owned, run_once
+from quorumbook.sync.loop import Closing, ClosingQuietly, run_once
 from quorumbook.sync.streams.consumer import Consumer, on_thread
 from quorumbook.sync.streams.cursor import Cursor
 from quorumbook.sync.streams.namespace import Namespace, unwrapped
 from quorumbook.sync.streams.stream import Stream
+from quorumbook.sync.streams.tabular import Tabular
 from quorumbook.sync.streams.writer import StreamWriter
 
 _READ_AT_ONCE = 1000
@@ -78,7 +79,7 @@ def _reader(reader: AioReader) -> PartitionedReader:
     return PartitionedReader(reader)
 
 
-class PartitionedStream(Owned):
+class PartitionedStream(Tabular):
     """The blocking twin of ``quorumbook.streams.PartitionedStream``."""
 
     def __init__(self, stream: aio.PartitionedStream) -> None:

@@ -15,11 +15,11 @@ from quorumbook.streams.reading.reader import StreamReader as AioStreamReader
 from quorumbook.streams.reading.seek import Start
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import blocking, described_as, held, iterating
-from quorumbook.sync.loop import Owned
 from quorumbook.sync.streams.cursor import Cursor
 from quorumbook.sync.streams.cursor import unwrapped as unwrapped_cursor
 from quorumbook.sync.streams.cursor_reader import CursorReader
 from quorumbook.sync.streams.reader import ReportingReader, StreamReader
+from quorumbook.sync.streams.tabular import Tabular
 from quorumbook.sync.streams.writer import StreamWriter
 
 
@@ -41,7 +41,7 @@ def _twin_of(reader: object) -> StreamReader | ReportingReader | CursorReader:
     return StreamReader(reader)
 
 
-class Stream(Owned):
+class Stream(Tabular):
     """The blocking twin of ``quorumbook.streams.Stream``."""
 
     def __init__(self, stream: aio.Stream) -> None:

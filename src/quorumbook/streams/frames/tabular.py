@@ -1,0 +1,95 @@
+"""What can be read as a table, and how it is asked for: the door of this room, without pyarrow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quorumbook.errors import ConfigError
+from quorumbook.streams.frames.parts import Part
+from quorumbook.streams.reading.seek import Start
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Say what to install where a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing: pip install {extra}") from error
+
+
+class Tabular:
+    """What has records that can be read as a table; needs the extra ``[arrow]``."""
+
+    def _table_parts(self) -> list[Part]:
+        """Return the streams whose records those are, in order."""
+        raise NotImplementedError
+
+    async def arrow_batches(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        start: Start = "earliest",
+        end: Start = "latest",
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield records as Arrow batches: what is there as this begins.
+
+        Args:
+            columns: Which, in which order: ``stream``, ``partition``, ``seq``, ``segment``,
+                ``ledger_id``, ``entry_id``, ``slot``, ``txid``, ``timestamp``, ``key``, ``value``,
+                ``headers``.  No others are made.  None: all but ``headers``.
+            start: Where to begin, as with ``reader``.
+            end: Before which record to stop, said in the same ways.
+
+        Raises:
+            ConfigError: there is no such column, or pyarrow is missing.
+            PositionTruncatedError: what it should start with was truncated away.
+            DataLossError: records are missing.
+        """
+        with needs_extra("'quorumbook[arrow]'"):
+            from quorumbook.streams.frames.reading import arrow_batches  # noqa: PLC0415
+        batches = arrow_batches(self._table_parts(), columns, start, end)
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                yield batch
+
+    async def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        start: Start = "earliest",
+        end: Start = "latest",
+    ) -> pa.Table:
+        """Return records as an Arrow table; see ``arrow_batches``."""
+        with needs_extra("'quorumbook[arrow]'"):
+            from quorumbook.streams.frames.reading import arrow_table  # noqa: PLC0415
+        return await arrow_table(self._table_parts(), columns, start, end)
+
+    async def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        start: Start = "earliest",
+        end: Start = "latest",
+    ) -> Any:
+        """Return records as a pandas frame; see ``arrow_batches``."""
+        with needs_extra("'quorumbook[arrow]' pandas"):
+            import pandas  # noqa: F401, PLC0415
+        return (await self.to_arrow(columns, start=start, end=end)).to_pandas()
+
+    async def to_polars(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        start: Start = "earliest",
+        end: Start = "latest",
+    ) -> Any:
+        """Return records as a Polars frame; see ``arrow_batches``."""
+        with needs_extra("'quorumbook[arrow]' polars"):
+            import polars  # noqa: PLC0415
+        return polars.from_arrow(await self.to_arrow(columns, start=start, end=end))
