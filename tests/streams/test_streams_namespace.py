@@ -17,7 +17,7 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
 )
 from quorumbook.streams.format.binding import AccessControl
-from quorumbook.streams.stream_context import stream_context
+from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.testing import LocalCluster
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "streams"
@@ -130,3 +130,16 @@ async def test_the_address_of_the_peer_opens_the_same_namespace(
     root = rest.partition("chroot=")[2]
     async with Namespace.open(f"distributedlog://{server}{root}{ns.path}") as same:
         assert [name async for name in same.streams()] == ["s"]
+
+
+async def test_a_damaged_policy_can_be_replaced(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    node = stream_context(stream).nodes.paths.stream
+    await namespace_store(ns).set(node, b'{"version": 1, "roll_bytes": -5}')
+    with pytest.raises(ConfigError, match="roll_bytes"):
+        await stream.policy()
+    with pytest.raises(ConfigError, match="roll_bytes"):
+        await stream.set_policy(StreamPolicy(roll_entries=7), expected=StreamPolicy())
+    await stream.set_policy(StreamPolicy(roll_entries=7))
+    assert (await stream.policy()).given() == {"roll_entries": 7}

@@ -34,8 +34,10 @@ def policy(
 ) -> None:
     """Show or change the policy of a namespace, or of a stream.
 
-    A change holds for writers from their next opening on, for retention at once.
+    A change holds for writers from their next opening on, for retention at once.  A policy that
+    is damaged in the metadata is replaced by what a change gives.
     """
+    from quorumbook.errors import ConfigError
     from quorumbook.streams import StreamPolicy
     from quorumbook.streams.metadata.policy import DEFAULTS
 
@@ -46,13 +48,20 @@ def policy(
         is_change = bool(changes or inherited)
         async with opened(call, path, bind=is_change) as namespace:
             stream = None if name is None else namespace.stream(name)
-            shared = await namespace.policy()
-            own = shared if stream is None else await stream.policy()
+            expected: StreamPolicy | None
+            try:
+                own = expected = await (stream or namespace).policy()
+            except ConfigError as error:
+                if not is_change:
+                    raise
+                call.note(f"{error}; it is replaced by what you give")
+                own, expected = StreamPolicy(), None
             if is_change:
                 given = {k: v for k, v in own.given().items() if k not in inherited}
                 changed = StreamPolicy.of(given | changes)
-                await (stream or namespace).set_policy(changed, expected=own)
+                await (stream or namespace).set_policy(changed, expected=expected)
                 own = changed
+            shared = own if stream is None else await namespace.policy()
             whole = own.over(shared).over(DEFAULTS).given()
             return [
                 {"policy": key, "value": value, "from": _origin(key, own, shared, name)}
