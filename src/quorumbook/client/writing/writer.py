@@ -419,14 +419,6 @@ class LedgerWriter(ClosingQuietly):
         self._state.error = self._state.error or error
         self._window.is_over = self._front.is_over = True
 
-    def check(self) -> None:
-        """Derive again what the accounts claim; for tests and the simulation.
-
-        Raises:
-            InternalError: they contradict each other.
-        """
-        self._adds.check()
-
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
         return f"<LedgerWriter {self._id}, {state}, confirmed {self.last_add_confirmed}>"
@@ -552,6 +544,15 @@ async def wait_for_room(writer: LedgerWriter) -> None:
 async def publish_confirmed(writer: LedgerWriter) -> None:
     """Wait until tailing readers can see what is confirmed by now, whatever is pending."""
     await writer._adds.publish()  # noqa: SLF001 - of this module
+
+
+def check_accounts(writer: LedgerWriter) -> None:
+    """Derive again what a writer's accounts claim; for tests and the simulation.
+
+    Raises:
+        InternalError: They contradict each other.
+    """
+    writer._adds.check()  # noqa: SLF001 - of this module
 
 
 def stop_writer(writer: LedgerWriter, error: QuorumbookError) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, WorkerOptions
 from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.client.reading.reader import LedgerReader
-from quorumbook.client.writing.writer import LedgerWriter
+from quorumbook.client.writing.writer import LedgerWriter, check_accounts
 from quorumbook.errors import (
     ConfigError,
     InternalError,
@@ -146,7 +146,7 @@ class _Appends:
     def check(self) -> None:
         """Have the machine behind the writer look at itself."""
         try:
-            self._writer.check()
+            check_accounts(self._writer)
         except InternalError as error:
             self._life.history.violation(str(error), self._writer.id)
 
