@@ -167,18 +167,27 @@ class _Job:
         # Writers so old that they did not say knew no other digest by default.
         self._digester = digester(metadata.digest_type or DigestType.CRC32, password)
         self._outcome.open_on = ()
-        for fragment in metadata.fragments:
-            now = fragment
+        for first_entry_id in [fragment.first_entry_id for fragment in metadata.fragments]:
+            fragment = self._fragment_at(first_entry_id)
+            if fragment is None:
+                continue
             lost = {i: b for i, b in enumerate(fragment.ensemble) if b in self._leave}
-            if fragment is metadata.last_fragment and not metadata.is_closed:
+            if fragment is self._metadata.last_fragment and not self._metadata.is_closed:
                 self._outcome.open_on = tuple(lost.values())
             elif lost:
-                now = await self._tried(self._move(fragment, lost)) or fragment
+                await self._tried(self._move(fragment, lost))
             elif self._adhere:
-                now = await self._tried(self._place(fragment)) or fragment
-            for position, bookie_id in enumerate(now.ensemble):
+                await self._tried(self._place(fragment))
+            # A move may have replaced some of its bookies before it failed.
+            fragment = self._fragment_at(first_entry_id)
+            for position, bookie_id in enumerate(fragment.ensemble if fragment else ()):
                 if bookie_id in self._mend:
-                    await self._tried(self._mend_copy(now, position))
+                    await self._tried(self._mend_copy(first_entry_id, position))
+
+    def _fragment_at(self, first_entry_id: EntryId) -> Fragment | None:
+        """Return the fragment that begins there by now, or None if the ledger ends before it."""
+        fragment = self._metadata.fragment_of(first_entry_id)
+        return fragment if fragment.first_entry_id == first_entry_id else None
 
     async def _tried(self, step: Coroutine[Any, Any, T]) -> T | None:
         """Take a step; what keeps it from being taken is noted, and the others are taken."""
@@ -287,9 +296,10 @@ class _Job:
 
     # Incomplete and damaged copies ---------------------------------------------------------
 
-    async def _mend_copy(self, fragment: Fragment, position: int) -> None:
-        """Write to a bookie what it lacks of a fragment."""
+    async def _mend_copy(self, first_entry_id: EntryId, position: int) -> None:
+        """Write to a bookie what it lacks of the fragment that begins there."""
         metadata = self._metadata
+        fragment = metadata.fragment_of(first_entry_id)
         last = None
         if fragment == metadata.last_fragment and not metadata.is_closed:
             # What is confirmed is the writer's very bytes; the rest is still its business.

@@ -10,7 +10,8 @@ Which files there must be, and what their ends may look like:
     says that it was durable
 
 Where ``synced`` is not known, a file that ends right behind a group of a bookie that was killed,
-without the zeros that are kept ahead, counts as cut, and so as damaged.
+without the zeros that are kept ahead, counts as cut, and so as damaged.  It does not if the machine
+was booted since: a loss of power takes the size of a file along that was not synced.
 
 A start after such a tail writes the next file's header with the place where the replay ended;
 so the group is known when it is met again, although it is not in the last file any more.
@@ -114,6 +115,7 @@ def replay(
                 max(found.valid_end, start),
                 found,
                 synced,
+                boot,
                 was_killed=was_unclean and is_last,
             )
             if not is_last:
@@ -151,7 +153,7 @@ def summarize(
         end = _read(journal, 0, collect, boot, is_last=True, was_killed=was_unclean)
         collect.flush()
         synced = read_synced(env.disk, directory)
-        _doubt(journal, end.valid_end, end, synced, was_killed=was_unclean)
+        _doubt(journal, end.valid_end, end, synced, boot, was_killed=was_unclean)
         return journal.file.size_bytes(), end
     finally:
         journal.file.close()
@@ -219,21 +221,35 @@ def _read(
         # Made, and not written to: the crash came before the first group.
         return FileEnd(max(start, HEADER_SIZE), max(start, HEADER_SIZE))
     if header.is_checksummed:
-        was_booted = bool(boot and header.boot) and boot != header.boot
         return scan_checked(
-            journal.file, header, start, collect, was_killed=was_killed, was_booted=was_booted
+            journal.file,
+            header,
+            start,
+            collect,
+            was_killed=was_killed,
+            was_booted=_was_booted(header, boot),
         )
     return scan_plain(journal.file, header, start, collect, is_last=is_last)
 
 
+def _was_booted(header: JournalHeader, boot: bytes) -> bool:
+    return bool(boot and header.boot) and boot != header.boot
+
+
 def _doubt(
-    journal: _Journal, valid_end: int, found: FileEnd, synced: Synced | None, *, was_killed: bool
+    journal: _Journal,
+    valid_end: int,
+    found: FileEnd,
+    synced: Synced | None,
+    boot: bytes,
+    *,
+    was_killed: bool,
 ) -> None:
     """Take a journal that is not good up to where it was durable for damaged.
 
     Where that is not known, one of a killed bookie that ends with its data counts as cut: zeros
-    are always kept ahead.  Where the disk was full that is no damage, but nothing tells the two
-    apart then.
+    are always kept ahead.  Where the disk was full that is not damage, but nothing tells the two
+    apart then.  After a loss of power the size says nothing: that of a group under way may be lost.
     """
     header = journal.header
     if header is None or not header.is_checksummed:
@@ -242,7 +258,8 @@ def _doubt(
         is_damaged = valid_end < synced.end
     else:
         end = max(valid_end, found.end)
-        is_damaged = was_killed and journal.file.size_bytes() <= end > HEADER_SIZE
+        is_cut = journal.file.size_bytes() <= end > HEADER_SIZE
+        is_damaged = was_killed and is_cut and not _was_booted(header, boot)
     if is_damaged:
         found.is_damaged, found.is_torn = True, False
 
