@@ -180,9 +180,11 @@ class _Job:
                 await self._tried(self._place(fragment))
             # A move may have replaced some of its bookies before it failed.
             fragment = self._fragment_at(first_entry_id)
-            for position, bookie_id in enumerate(fragment.ensemble if fragment else ()):
+            if fragment is None:
+                continue
+            for position, bookie_id in enumerate(fragment.ensemble):
                 if bookie_id in self._mend:
-                    await self._tried(self._mend_copy(first_entry_id, position))
+                    await self._tried(self._mend_copy(fragment, position))
 
     def _fragment_at(self, first_entry_id: EntryId) -> Fragment | None:
         """Return the fragment that begins there by now, or None if the ledger ends before it."""
@@ -296,10 +298,9 @@ class _Job:
 
     # Incomplete and damaged copies ---------------------------------------------------------
 
-    async def _mend_copy(self, first_entry_id: EntryId, position: int) -> None:
-        """Write to a bookie what it lacks of the fragment that begins there."""
+    async def _mend_copy(self, fragment: Fragment, position: int) -> None:
+        """Write to a bookie what it lacks of a fragment."""
         metadata = self._metadata
-        fragment = metadata.fragment_of(first_entry_id)
         last = None
         if fragment == metadata.last_fragment and not metadata.is_closed:
             # What is confirmed is the writer's very bytes; the rest is still its business.
