@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,32 @@ _NOT_SAID = {
     r"\banew\b": "again",
     r"(?<!there )\b(is|are) no (a |an )?(position|record|offset|option|text|JSON)\b": "is not a",
 }
+#: The same of documents; a sentence there names the one who acts.
+_NOT_WRITTEN = {
+    **_NOT_SAID,
+    r"\bfor ever\b": "forever, or permanently",
+    r"\bthat (is|are) none\b": "invalid",
+    r"\bas ever\b": "as before, as usual, or still",
+    r"\b(is|are) no (gap|frame|complete|directory)\b": "is not a",
+    r"^(- |\| )?Who(ever)? [^?|]*$": "name the one who acts",
+    r"[a-z)][.;:] Who(ever)? [^?|]*$": "name the one who acts",
+}
+_WRITTEN = [
+    ROOT / "README.md",
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reports"),
+]
+
+
+def prose(text: str) -> list[tuple[int, str]]:
+    """Return the numbered lines of a document, without code."""
+    is_code = False
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code and not line.startswith("    "):
+            found.append((number, re.sub(r"`[^`]*`", "``", line)))
+    return found
 
 
 def said(tree: ast.Module) -> list[tuple[int, str]]:
@@ -144,3 +171,28 @@ def test_messages_and_help_say_what_people_say() -> None:
         if re.search(wrong, text)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("path", _WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_have_no_banned_phrases(path: Path) -> None:
+    found = [
+        f"{path.name}:{number}: {line!r}: say {better!r}"
+        for number, line in prose(path.read_text(encoding="utf-8"))
+        for wrong, better in _NOT_WRITTEN.items()
+        if re.search(wrong, line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["unlike the peer", "Say it anew.", "a value that is none", "It is for ever.", "is no gap,",
+     "Who dies leaves a ledger.", "It ends; say --yes", "it reads as ever"],
+)  # fmt: skip
+def test_a_banned_phrase_is_found_in_prose_and_not_in_code(line: str) -> None:
+    def is_found(text: str) -> bool:
+        return any(re.search(wrong, each) for wrong in _NOT_WRITTEN for _, each in prose(text))
+
+    assert is_found(line)
+    assert not is_found(f"```\n{line}\n```")
+    assert not is_found(f"See `{line}` there.")
