@@ -6,11 +6,17 @@ import json
 import re
 from typing import Any
 
+import httpx
 import pytest
+from starlette.requests import Request as WebRequest
 
-from admin.conftest import problem
+from admin.conftest import URL, problem
 from quorumbook.admin.access.roles import Role
-from quorumbook.admin.http.endpoint import Endpoint
+from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.admin.console.pages import _decoded
+from quorumbook.admin.console.web import Console
+from quorumbook.admin.http import app as app_module
+from quorumbook.admin.http.endpoint import Endpoint, Events
 from quorumbook.admin.http.fields import Field
 from quorumbook.admin.server import all_endpoints
 
@@ -33,7 +39,7 @@ def good(field: Field) -> Any:
 
 def bad(field: Field) -> list[Any]:
     """Return values that it does not take."""
-    values: list[Any] = [{"a": 1}, [[]], "\0", "x" * (field.max_length + 1)]
+    values: list[Any] = [{"a": 1}, [[]], "\0", "\ud800", "x" * (field.max_length + 1)]
     if field.kind in ("integer", "number"):
         values = ["", "x", "1e999", "9" * 5000, "NaN", True, {}]
         values += [field.minimum - 1] if field.minimum is not None else []
@@ -65,7 +71,7 @@ async def test_bad_parameters_of_every_endpoint_are_one_problem(api):
             if name == "password":
                 continue
             for value in bad(field):
-                if isinstance(value, dict | list) or value in ("", True):
+                if isinstance(value, dict | list) or value in ("", True, "\ud800"):
                     continue
                 answer = await api.http.request(
                     endpoint.method, path_of(endpoint), params={name: value},
@@ -89,9 +95,8 @@ async def test_bad_bodies_of_every_endpoint_are_one_problem(api):
         problem(await api.http.request(**send, json={"no-such": 1}), 400, "unknown-parameter")
         for name, field in endpoint.body.items():
             for value in bad(field):
-                answer = await api.http.request(
-                    **send, json=required(endpoint.body) | {name: value}
-                )
+                content = json.dumps(required(endpoint.body) | {name: value})
+                answer = await api.http.request(**send, content=content, headers=headers)
                 assert name in problem(answer, 400, "bad-parameter"), (endpoint.path, name, value)
             if field.is_required:
                 left = {n: v for n, v in required(endpoint.body).items() if n != name}
@@ -243,7 +248,7 @@ async def test_records_that_are_none_are_named(api):
     for record in (7, {}, {"text": 1}, {"text": "a", "json": 1}, {"base64": "%"}, {"base64": 7},
                    {"text": "a", "key": 7}, {"text": "a", "headers": {"x": 1}},
                    {"text": "a", "event_time_ms": "now"}, {"text": "a", "event_time_ms": 2**63},
-                   {"text": "\ud800"}, {"text": "a", "what": 1}):  # fmt: skip
+                   {"text": "\ud800"}, {"json": ["\ud800"]}, {"text": "a", "what": 1}):  # fmt: skip
         answer = await api.http.post(
             "/api/v2/streams/s/records", content=json.dumps({"records": [{"text": "a"}, record]}),
             headers={"content-type": "application/json"},
@@ -264,3 +269,88 @@ async def test_pages_of_other_servers_change_nothing(api):
         "/api/v2/streams", json={"name": "s"}, headers={"Origin": "http://127.0.0.1:8085"}
     )
     problem(answer, 403, "csrf")
+
+
+async def test_head_is_let_in_as_get_and_does_no_more(guarded):
+    api, secrets = guarded
+    path = "/api/v1/autorecovery/lost_bookie_recovery_delay"
+    async with api.with_token(secrets["viewer"]) as viewer:
+        await viewer.request("HEAD", path, json={"delay_seconds": 77})
+        assert "value: 0" in (await viewer.get(path)).text
+
+
+async def test_a_body_with_two_lengths_counts_as_the_larger(api):
+    counted = []
+
+    async def pieces():
+        counted.append(api.app._body_bytes)
+        yield b"{}"
+
+    await api.http.post(
+        "/api/v2/streams", content=pieces(),
+        headers={"Transfer-Encoding": "chunked", "Content-Length": "1"},
+    )  # fmt: skip
+    assert counted == [8 << 20]
+
+
+async def test_whoever_follows_is_let_go_when_its_token_is_revoked(guarded, monkeypatch):
+    monkeypatch.setattr(app_module, "_FOLLOWER_CHECK_S", 0.0)
+    api, secrets = guarded
+
+    async def events():
+        while True:
+            yield {}
+
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {secrets['viewer']}".encode())]
+    request = WebRequest(
+        {"type": "http", "method": "GET", "scheme": "http", "path": "/", "query_string": b"",
+         "server": ("127.0.0.1", 8085), "headers": headers}
+    )  # fmt: skip
+    tail = next(each for each in ENDPOINTS if each.path.endswith("/tail"))
+    followed = api.app._response(Events(events()), tail, request).body_iterator
+    assert [await anext(followed) for _ in range(3)] == [b": nothing yet\n\n"] * 3
+    assert TokenFile(api.service.options.token_file).revoke("viewer")
+    assert b"event: problem" in (last := await anext(followed))
+    assert b"not-authenticated" in last
+    assert [each async for each in followed] == []
+    assert api.app._event_streams == 0
+
+
+async def test_strangers_and_confined_tokens_learn_nothing_of_the_cluster_from_pages(guarded):
+    api, _ = guarded
+    confined, _ = TokenFile(api.service.options.token_file).add(
+        "confined", Role.ADMIN, lifetime_s=None, namespaces=("/team",)
+    )
+    console = Console(api.app)
+    transport = httpx.ASGITransport(api.app.starlette(console.routes()))
+    async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
+        for path in ("/ui/login", "/ui/nowhere"):
+            assert api.service.shown_uri not in (await http.get(path)).text
+        bearer = {"Authorization": f"Bearer {confined}"}
+        problem(await http.get("/ui/samples", headers=bearer), 403, "namespace")
+        for endpoint in ENDPOINTS:
+            url = path_of(endpoint)
+            if "namespace" not in endpoint.query:
+                answer = await http.request(endpoint.method, url, headers=bearer)
+                problem(answer, 403, "namespace")
+                continue
+            for given in ("", "?namespace=", "?namespace=/team/", "?namespace=/team/../streams",
+                          "?namespace=/team&namespace=/streams"):  # fmt: skip
+                answer = await http.request(endpoint.method, url + given, headers=bearer)
+                problem(answer, 403, "namespace")
+    await console.close()
+
+
+def test_entries_that_are_strange_json_are_shown_as_text():
+    assert _decoded({"text": "[1]"}, "auto") == {"shown": "[\n  1\n]", "as": "JSON"}
+    for text in ('{"a": "\\ud800"}', "[" * 900 + "]" * 900, "[" * 100_000):
+        assert _decoded({"text": text}, "auto") == {"shown": text, "as": "text"}
+
+
+async def test_a_name_that_is_not_unicode_is_one_problem(api):
+    for path in ("bookie", "decommission"):
+        answer = await api.http.put(
+            f"/api/v1/autorecovery/{path}",
+            content=json.dumps({"bookie_src": "\ud800" if path != "bookie" else ["\ud800"]}),
+        )
+        problem(answer, 404, "no-such-bookie")

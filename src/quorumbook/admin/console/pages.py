@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from quorumbook.admin.http.fields import ID_MAX, Field
 
 Data = dict[str, Any]
 _HEX_BYTES = 4096
+#: So many times as long as it came JSON may become when it is indented.
+_INDENTED_TIMES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +87,31 @@ def _decoded(row: Mapping[str, Any], view: str) -> Data:
     text = row.get("text")
     data = text.encode() if text is not None else base64.b64decode(row["base64"])
     if view in ("auto", "json") and text is not None:
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict | list):
-            shown = json.dumps(found, indent=2, ensure_ascii=False)
-            return {"shown": shown, "as": "JSON"}
+            if isinstance(found, dict | list):
+                return {"shown": _indented(found, _INDENTED_TIMES * len(text) + 1000), "as": "JSON"}
     if view != "hex" and text is not None and "\0" not in text:
         return {"shown": text, "as": "text"}
     return {"shown": hex_lines(data[:_HEX_BYTES]), "as": "hex"}
+
+
+def _indented(value: object, length_max: int) -> str:
+    """Return JSON with a line for each value.
+
+    Raises:
+        ValueError: It is longer, as deep values are, or no Unicode: half a surrogate pair.
+        RecursionError: It is too deep.
+    """
+    pieces, length = [], 0
+    for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
+        length += len(piece)
+        if length > length_max:
+            raise ValueError(length)
+        pieces.append(piece)
+    shown = "".join(pieces)
+    shown.encode()  # as the page will be
+    return shown
 
 
 def hex_lines(data: bytes) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import jinja2
 from starlette.requests import Request as WebRequest
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from quorumbook.admin.access.gate import COOKIE
@@ -24,7 +24,7 @@ from quorumbook.admin.console.actions import BY_KEY, Action, body_of, endpoint_o
 from quorumbook.admin.console.pages import NAVIGATION, PAGES, Page
 from quorumbook.admin.console.samples import Samples
 from quorumbook.admin.facts.words import at, counted, since, sized
-from quorumbook.admin.http.app import App, gate_request
+from quorumbook.admin.http.app import App, Json, gate_request
 from quorumbook.admin.http.endpoint import Ask
 from quorumbook.admin.http.fields import read_all
 from quorumbook.admin.http.problems import ApiError, problem_of
@@ -95,8 +95,7 @@ class Console:
             try:
                 who, cookie = self._let_in(request)
                 self._app.demand(who, page.role)
-                if who.namespaces:
-                    raise ApiError(403, "namespace", "this token is for the API alone")
+                _check_whole(who)
                 names = read_all(page.names, request.path_params, is_text=True, where="name")
                 given = {key: value for key, value in request.query_params.items() if value != ""}
                 told = given.pop("told", "")
@@ -105,7 +104,7 @@ class Console:
             except Exception as error:
                 return self._failed(request, error, cookie)
             if "application/json" in request.headers.get("accept", ""):
-                return JSONResponse(data, headers=_HEADERS)
+                return Json(data, headers=_HEADERS)
             return self._page(
                 request, page, who, cookie, {**data, "told": told, "query": query}, names
             )
@@ -190,10 +189,12 @@ class Console:
 
     async def _samples(self, request: WebRequest) -> Response:
         try:
-            self._app.demand(self._app.known(request), Role.VIEWER)
+            who = self._app.known(request)
+            self._app.demand(who, Role.VIEWER)
+            _check_whole(who)
         except Exception as error:
             return self._app.failed(error, request)[0]
-        return JSONResponse(self.samples.recent(), headers=_HEADERS)
+        return Json(self.samples.recent(), headers=_HEADERS)
 
     # Sessions ------------------------------------------------------------------------------
 
@@ -276,8 +277,7 @@ class Console:
         """
         endpoint = endpoint_of(action, self._app.endpoints)
         self._app.demand(who, endpoint.role)
-        if who.namespaces:
-            raise ApiError(403, "namespace", "this token is for the API alone")
+        _check_whole(who)
         if action.confirm and form.get("confirm", "").strip() != form.get(action.confirm):
             raise ApiError(
                 400, "not-confirmed",
@@ -298,6 +298,16 @@ class Console:
     async def close(self) -> None:
         """Take no more samples."""
         await self.samples.close()
+
+
+def _check_whole(who: Who) -> None:
+    """Refuse whoever is confined to some namespaces: pages are about the whole cluster.
+
+    Raises:
+        ApiError: It is.
+    """
+    if who.namespaces:
+        raise ApiError(403, "namespace", "this token is for the API alone")
 
 
 class _Words(dict[str, Any]):

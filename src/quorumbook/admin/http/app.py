@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ _BODIES_BYTES = 64 << 20
 _BODY_S = 30.0
 _SEND_S = 30.0
 _EVENT_STREAMS = 64
+_FOLLOWER_CHECK_S = 1.0
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -108,12 +110,11 @@ class App:
             outcome = "done"
             try:
                 who = self.known(request)
-                self.demand(who, endpoint.role)
-                self._check_namespace(who, endpoint, request)
+                self._check(who, endpoint, request)
                 async with self.body(request) as body:
                     ask = self._ask(endpoint, request, who, body)
                     result = await endpoint.handle(ask)
-                response = self._response(result, endpoint.status)
+                response = self._response(result, endpoint, request)
             except ClientDisconnect:
                 outcome = "broken-off"
                 response = Response(status_code=400)
@@ -155,7 +156,8 @@ class App:
                 403, "role", f"this takes the role {role.word}, and {who.name} is {who.role.word}"
             )
 
-    def _check_namespace(self, who: Who, endpoint: Endpoint, request: WebRequest) -> None:
+    def _check(self, who: Who, endpoint: Endpoint, request: WebRequest) -> None:
+        self.demand(who, endpoint.role)
         if not who.namespaces:
             return
         field = endpoint.query.get("namespace")
@@ -173,10 +175,10 @@ class App:
             ApiError: It is too large, or does not come.
         """
         announced = request.headers.get("content-length", "")
-        if announced.isdigit() and len(announced) < 20:
-            expected = int(announced)
+        if "transfer-encoding" in request.headers:  # then a length says nothing
+            expected = _BODY_BYTES
         else:
-            expected = _BODY_BYTES if "transfer-encoding" in request.headers else 0
+            expected = int(announced) if announced.isdigit() and len(announced) < 20 else 0
         if expected > _BODY_BYTES:
             raise ApiError(413, "body-too-large", f"a body is at most {_BODY_BYTES:,} bytes")
         if self._body_bytes + expected > _BODIES_BYTES:
@@ -210,7 +212,8 @@ class App:
             raise ApiError(400, "bad-parameter", "a parameter is given twice")
         accept = request.headers.get("accept", "")
         if endpoint.is_lenient:
-            path = {**request.path_params, "method": request.method, "path": request.url.path}
+            # The endpoint's verb, not the request's: HEAD is let in as GET, and may do no more.
+            path = {**request.path_params, "method": endpoint.method, "path": request.url.path}
             return Ask(self.service, who, path, given, _object(data) if data else {}, accept)
         if "last_event_id" in endpoint.query and "last-event-id" in request.headers:
             given.setdefault("last_event_id", request.headers["last-event-id"])
@@ -230,7 +233,7 @@ class App:
         )
         return Ask(self.service, who, path, query, body, accept)
 
-    def _response(self, result: object, status: int) -> Response:
+    def _response(self, result: object, endpoint: Endpoint, request: WebRequest) -> Response:
         if isinstance(result, Text):
             return Response(result.content, media_type=result.kind, headers=_HEADERS)
         if isinstance(result, Events):
@@ -238,13 +241,21 @@ class App:
                 raise ApiError(
                     503, "too-many-followers", "too many requests follow streams already"
                 )
-            return _EventResponse(self._events(result.events), headers=_HEADERS)
-        return JSONResponse(result, status_code=status, headers=_HEADERS)
+            events = self._events(result.events, endpoint, request)
+            return _EventResponse(events, headers=_HEADERS)
+        return Json(result, status_code=endpoint.status, headers=_HEADERS)
 
-    async def _events(self, events: AsyncIterator[Mapping[str, object]]) -> AsyncIterator[bytes]:
+    async def _events(
+        self, events: AsyncIterator[Mapping[str, object]], endpoint: Endpoint, request: WebRequest
+    ) -> AsyncIterator[bytes]:
         self._event_streams += 1
+        checked_at = time.monotonic()
         try:
             async for event in events:
+                # A token that was revoked, or has expired, lets nobody follow any longer.
+                if time.monotonic() - checked_at >= _FOLLOWER_CHECK_S:
+                    self._check(self.known(request), endpoint, request)
+                    checked_at = time.monotonic()
                 yield _event_bytes(event)
         except Exception as error:
             problem = problem_of(error)
@@ -266,7 +277,7 @@ class App:
         return self._problem(problem), problem.code
 
     def _problem(self, problem: ApiError) -> Response:
-        return JSONResponse(
+        return Json(
             problem.row(),
             status_code=problem.status,
             media_type=MEDIA_TYPE,
@@ -285,6 +296,15 @@ class App:
 
     async def _on_bug(self, request: WebRequest, error: Exception) -> Response:
         return self.failed(error, request)[0]
+
+
+class Json(JSONResponse):
+    """JSON, also of text that is not Unicode: half a surrogate pair is escaped."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
 
 
 class _EventResponse(StreamingResponse):

@@ -67,7 +67,7 @@ class Field:
             case "boolean":
                 is_good = isinstance(value, bool)
             case "string":
-                is_good = isinstance(value, str) and "\0" not in value
+                is_good = isinstance(value, str) and "\0" not in value and _is_unicode(value)
             case "array":
                 is_good = isinstance(value, list)
             case _:
@@ -87,6 +87,15 @@ class Field:
             raise bad_parameter(f"{name} must be at least {self.minimum:.15g}")
         if self.maximum is not None and value > self.maximum:
             raise bad_parameter(f"{name} must be at most {self.maximum:.15g}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether a text can be encoded; JSON can write half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def bad_parameter(detail: str) -> ApiError:

@@ -160,7 +160,10 @@ def _read_record(number: int, record: object) -> tuple[bytes, Attributes]:
     if unknown := record.keys() - _RECORD_FIELDS:
         raise bad_parameter(f"{where} has {sorted(unknown)[0]!r:.80}, which a record has not")
     if "json" in record:
-        payload = json.dumps(record["json"], separators=(",", ":"), ensure_ascii=False).encode()
+        try:
+            payload = json.dumps(record["json"], separators=(",", ":"), ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            raise bad_parameter(f"{where}.json is not Unicode, or too deep") from None
     else:
         payload = _bytes(record, "text", "base64", where) or b""
     headers = record.get("headers", {})
