@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 
@@ -92,7 +93,7 @@ async def test_a_certificate_takes_the_place_of_a_token(tmp_path):
 
 
 async def test_a_connection_that_asks_nothing_is_closed(monkeypatch):
-    monkeypatch.setattr(server_module, "_FIRST_REQUEST_S", 0.2)
+    monkeypatch.setattr(server_module, "_HEAD_S", 0.2)
     server = make()
     await server.start()
     port = int(server.url.rpartition(":")[2])
@@ -102,6 +103,22 @@ async def test_a_connection_that_asks_nothing_is_closed(monkeypatch):
         async with asyncio.timeout(10):
             assert b"200" not in await reader.read()
         writer.close()
+    await server.stop()
+
+
+async def test_a_head_that_does_not_end_closes_the_connection_after_other_requests(monkeypatch):
+    monkeypatch.setattr(server_module, "_HEAD_S", 0.2)
+    server = make()
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.url.rpartition(":")[2])
+    async with asyncio.timeout(8):
+        for _ in range(2):
+            writer.write(b"GET /heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await reader.readuntil(b"OK\n")
+        writer.write(b"GET / HTTP/1.1\r\nHost:")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
     await server.stop()
 
 

@@ -31,7 +31,8 @@ from quorumbook.env import logger, patience
 from quorumbook.errors import ConfigError
 
 _log = logger("admin.server")
-_FIRST_REQUEST_S = 10.0
+#: So long the head of a request may take, the first one from the connection on.
+_HEAD_S = 10.0
 _TAKE_IN_MS = 60_000
 _HEAD_BYTES = 32 * 1024
 
@@ -68,15 +69,30 @@ class _Protocol(H11Protocol):
         name = _common_name(transport.get_extra_info("ssl_object"))
         if name is not None:
             self.app = _with_certificate(self.app, name)
-        self._first = patience.Timer(_FIRST_REQUEST_S, self._too_late)
+        self._head: patience.Timer | None = patience.Timer(_HEAD_S, self._too_late)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in; uvicorn's own timer between requests ends with a head's first byte."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_waiting()
+        elif self._head is None and self.cycle.response_complete:
+            self._head = patience.Timer(_HEAD_S, self._too_late)
 
     def _too_late(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and not self.transport.is_closing():
             self.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of the connection."""
-        self._first.cancel()
+        self._stop_waiting()
         super().connection_lost(exc)
 
 
