@@ -144,3 +144,27 @@ def test_each_future_is_told_of_its_own_record(ns: Namespace) -> None:
         record = records[number]
         assert (appended.position, appended.sequence_id) == (record.position, record.sequence_id)
         assert record.key == (b"%d" % number if number % 3 == 2 else None)
+
+
+def test_what_cannot_be_encoded_takes_no_other_record_along(ns: Namespace) -> None:
+    ns.create_stream("s")
+    with ns.stream("s").writer() as writer:
+        wrong: Any = "not bytes"
+        futures = [
+            writer.append_nowait(b"%d" % number, key=wrong if number % 50 == 20 else b"k")
+            for number in range(100)
+        ]
+        for number, future in enumerate(futures):
+            if number % 50 == 20:
+                assert isinstance(future.exception(PATIENCE_S), TypeError)
+            else:
+                future.result(PATIENCE_S)
+        ticket = writer.put(b"refused", key=wrong)
+        writer.put(b"100")
+        with pytest.raises(TypeError):
+            writer.confirmed(ticket)
+        with pytest.raises(TypeError):
+            writer.flush()
+    with ns.stream("s").reader(tail=False) as reader:
+        stored = [int(record.payload) for record in reader]
+    assert stored == [number for number in range(101) if number % 50 != 20]

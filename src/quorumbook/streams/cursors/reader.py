@@ -27,7 +27,7 @@ from quorumbook.streams.errors import (
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
-from quorumbook.streams.reading.reader import StreamReader
+from quorumbook.streams.reading.reader import StreamReader, has_failed
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext
 
@@ -240,7 +240,7 @@ class CursorReader(Closing):
         self._is_done()
         found: list[Record] = []
         while len(found) < max_records:
-            batch = await self._left(0 if found else wait_s)
+            batch = await self._left(0 if found else wait_s, raises=not found)
             if batch is None:
                 break
             part = self._hand_out(batch, min(len(batch), max_records - len(found)))
@@ -314,14 +314,17 @@ class CursorReader(Closing):
         self._last = part.last_position, part.last_sequence_id
         return part
 
-    async def _left(self, wait_s: float | None) -> RecordBatch | None:
-        """Return what is due and not handed out; None at the end, or if none comes in time."""
+    async def _left(self, wait_s: float | None, *, raises: bool = True) -> RecordBatch | None:
+        """Return what is due and not handed out; None at the end, or if none comes in time.
+
+        Without ``raises`` an error is left to the next call.
+        """
         if self._batch is None or self._handed_out >= len(self._batch):
             if self._pending is None:
                 self._pending = asyncio.ensure_future(anext(self._batches, None))
             # A batch that comes too late for this call is for the next one.
             done, _ = await asyncio.wait({self._pending}, timeout=wait_s)
-            if not done:
+            if not done or (not raises and has_failed(self._pending)):
                 return None
             pending, self._pending = self._pending, None
             try:

@@ -232,12 +232,12 @@ class Consumer(Closing):
         found: list[Iterable[Delivery]] = []
         missing = max_records
         while missing:
-            if self._error is not None:
+            if self._error is not None and not found:
                 raise self._error
             missing -= self._from_current(missing, found)
             if not missing:
                 break
-            current = self._merged.take()
+            current = self._merged.take(raises=not found)
             if current is not None:
                 self._current, self._handed_out, self._counted = current, 0, 0
             elif found or not await self._wait(wait_s):

@@ -97,8 +97,11 @@ class MergedBatches:
         """Whether all sources came to their ends and everything was taken."""
         return not self._order and all(pump.done() for pump in self._pumps.values())
 
-    def take(self) -> tuple[int, RecordBatch] | None:
+    def take(self, *, raises: bool) -> tuple[int, RecordBatch] | None:
         """Return the next batch of the source whose turn it is; None if there is none by now.
+
+        Args:
+            raises: Whether the caller has found nothing yet that an error would lose.
 
         Raises:
             BaseException: what a source ended with.
@@ -110,9 +113,10 @@ class MergedBatches:
             if source.ready:
                 self._order.append(number)
             return number, batch
-        if self._error is not None:
+        if self._error is None:
+            self.changed.clear()
+        elif raises:
             raise self._error
-        self.changed.clear()
         return None
 
     async def _pump(

@@ -93,7 +93,7 @@ class PartitionedReader(Closing):
                 self._handed_out += count
                 missing -= count
                 continue
-            current = self._merged.take()
+            current = self._merged.take(raises=not found)
             if current is not None:
                 number, batch = current
                 self._current, self._handed_out = current, 0

@@ -9,7 +9,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from itertools import accumulate, chain
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.env.tasks import end
@@ -169,18 +169,21 @@ class BaseReader(Closing, Generic[R]):
     async def _take_ready(self) -> RecordBatch | None:
         """Return the next batch; None if there is none that is visible by now."""
         if self._pending is None and self._batch is None:
-            batch = await self._take(0)
-            if batch is not None or self._pending is None:
+            batch = await self._take(0, raises=False)
+            if batch is not None or self._pending is None or self._pending.done():
                 return batch
         elif self._pending is None:
-            return await self._take(0)
+            return await self._take(0, raises=False)
         tail = asyncio.ensure_future(self._walk.at_tail.wait())
         await asyncio.wait({self._pending, tail}, return_when=asyncio.FIRST_COMPLETED)
         tail.cancel()
-        return await self._take(0) if self._pending.done() else None
+        return await self._take(0, raises=False) if self._pending.done() else None
 
-    async def _take(self, wait_s: float | None) -> RecordBatch | None:
-        """Return the next batch; None at the end, or if none comes in time."""
+    async def _take(self, wait_s: float | None, *, raises: bool = True) -> RecordBatch | None:
+        """Return the next batch; None at the end, or if none comes in time.
+
+        Without ``raises`` an error is left to the next call.
+        """
         batch, handed_out = self._batch, self._handed_out
         self._hold(None, 0)
         if batch is not None and handed_out < len(batch):
@@ -200,7 +203,7 @@ class BaseReader(Closing, Generic[R]):
             self._pending = asyncio.ensure_future(anext(self._stream))
         # A batch that comes too late for this call is for the next one.
         done, _ = await asyncio.wait({self._pending}, timeout=wait_s)
-        if not done:
+        if not done or (not raises and has_failed(self._pending)):
             return None
         pending, self._pending = self._pending, None
         try:
@@ -210,6 +213,13 @@ class BaseReader(Closing, Generic[R]):
         except BaseException:
             self._stream = None
             raise
+
+
+def has_failed(pending: asyncio.Task[Any]) -> bool:
+    """Tell whether a task that is done has an error, not a batch or the end."""
+    if pending.cancelled():
+        return True
+    return not isinstance(pending.exception(), StopAsyncIteration | None)
 
 
 class StreamReader(BaseReader[Record]):

@@ -129,7 +129,7 @@ class _Run(_Call[None]):
         self.rows: list[_Row] = []
         self._begun = 0
         self._last = -1
-        self._refusal: QuorumbookError | None = None
+        self._refusal: Exception | None = None
 
     def _begin(self) -> asyncio.Future[None]:
         """Put what was not put yet; what is refused holds up nobody else."""
@@ -144,7 +144,7 @@ class _Run(_Call[None]):
                     self._last = aio.put_with(self._writer, payload, options, future)
             except BackpressureError:
                 raise
-            except QuorumbookError as error:
+            except Exception as error:
                 if future is None:
                     self._refusal = self._refusal or error
                 else:
