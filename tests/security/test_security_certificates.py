@@ -256,7 +256,7 @@ async def test_what_is_no_certificate_is_said_to_be_none(
     junk = tmp_path / "junk.pem"
     junk.write_text("no certificate\n")
     broken = Issued(str(junk), good.key_file, good.certificate)
-    with pytest.raises(ConfigError, match=r"no certificate and key in PEM form .*openssl pkcs12"):
+    with pytest.raises(ConfigError, match=r"not a certificate and a key .*openssl pkcs12"):
         async with secure_cluster(tmp_path, tls=bookie_tls(ca, broken)):
             pass
     with pytest.raises(ConfigError, match="has no certificate in PEM form"):

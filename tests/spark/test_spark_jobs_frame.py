@@ -115,7 +115,7 @@ def test_a_job_goes_on_where_its_file_ends(tmp_path):
         ("{id}", "usage", {"bookie": ""}, "that was audit"),
         ("{id}", "audit", {"bookie": "b:1"}, "give it the same"),
         ("audit-00000000", "audit", {"bookie": ""}, "--state-dir"),
-        ("../audit-00000000", "audit", {"bookie": ""}, "no id of a job"),
+        ("../audit-00000000", "audit", {"bookie": ""}, "not an id of a job"),
     ],
 )
 def test_only_the_same_job_is_resumed(tmp_path, job_id, job, arguments, message):

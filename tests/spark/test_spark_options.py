@@ -121,7 +121,7 @@ def test_the_cluster_must_be_named():
         ("stream:a", {"stream": "b"}, "both say"),
         ("stream:a", {"ledgerIds": "3"}, "contradict each other"),
         (None, {"stream": "a", "streamPattern": "b"}, "contradict each other"),
-        (None, {"streamPattern": "("}, "no regular expression"),
+        (None, {"streamPattern": "("}, "not a regular expression"),
         (None, {"ledgerFilter": "owner"}, "KEY=VALUE"),
     ],
 )

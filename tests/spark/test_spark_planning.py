@@ -238,12 +238,12 @@ async def test_an_offset_is_found_again_where_its_ledgers_entries_are(before, af
     [
         ({"c": "other", "s": {}, "v": 1}, "checkpoint is of cluster other"),
         ({"c": "c", "s": {}, "v": 2}, "version 2"),
-        ({"c": "c", "s": {"a": [1, 2]}, "v": 1}, "no offsets"),
-        ({"c": "c", "s": {"a": [1, 2, -1]}, "v": 1}, "no offsets"),
-        ({"c": "c", "s": {"a": [1, 2, 1.5]}, "v": 1}, "no offsets"),
-        ({"c": "c", "l": {"x": 1}, "v": 1}, "no offsets"),
-        ({"s": {}}, "no offsets"),
-        ([], "no offsets"),
+        ({"c": "c", "s": {"a": [1, 2]}, "v": 1}, "not offsets"),
+        ({"c": "c", "s": {"a": [1, 2, -1]}, "v": 1}, "not offsets"),
+        ({"c": "c", "s": {"a": [1, 2, 1.5]}, "v": 1}, "not offsets"),
+        ({"c": "c", "l": {"x": 1}, "v": 1}, "not offsets"),
+        ({"s": {}}, "not offsets"),
+        ([], "not offsets"),
     ],
 )
 def test_offsets_that_are_not_ours_are_refused(stored, message):

@@ -66,7 +66,7 @@ def test_index_files_of_a_running_peer_have_the_size_that_is_written(tmp_path):
     ("data", "reason"),
     [
         (b"BKLE", "is cut"),
-        (b"NOPE" + bytes(1020), "no index file"),
+        (b"NOPE" + bytes(1020), "not an index file"),
         (b"BKLE\0\0\0\2" + bytes(1016), "version 2"),
         (b"BKLE\0\0\0\1\0\0\4\0" + bytes(1012), "key of 1024"),
         (b"BKLE\0\0\0\1\0\0\0\0\0\0\0\0\0\0\4\0" + bytes(1004), "packet of 1024"),
