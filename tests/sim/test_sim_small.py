@@ -16,8 +16,8 @@ def test_no_run_within_three_delays_breaks_a_promise(quorums):
     assert explored.runs > 10_000
 
 
-def test_one_denial_too_few_is_found_by_two_delays():
+def test_one_denial_too_few_is_found_by_three_delays():
     mutant = next(each for each in all_mutants() if "one bookie without the entry" in each.what)
     with planted(mutant):
-        explored = explore(Shape(), 2)
+        explored = explore(Shape(), 3)
     assert explored.how == "BrokenError: the ledger ends at -1, but 0 was acknowledged"

@@ -11,7 +11,7 @@ How requests travel is in ``zookeeper.py``.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quorumbook.errors import (
@@ -152,7 +152,7 @@ class Session:
     """A session, as the leader knows it."""
 
     id: int
-    password: bytes
+    password: bytes = field(repr=False)
     timeout_ns: int
     heard_ns: int
     #: The server that its owner is connected with.
