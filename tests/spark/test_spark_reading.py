@@ -287,12 +287,12 @@ def test_offsets_bound_a_batch_to_the_record(read, orders, start, end, wanted):
     [
         ("startingOffsets", "soon", "write earliest, latest, or JSON"),
         ("startingOffsets", "[3]", "is not a JSON object"),
-        ("startingOffsets", '{"orders": -3}', "no offset"),
-        ("startingOffsets", '{"orders": "x"}', "no offset"),
+        ("startingOffsets", '{"orders": -3}', "is not an offset"),
+        ("startingOffsets", '{"orders": "x"}', "is not an offset"),
         ("startingOffsets", '{"other": 3}', "startingOffsets names other"),
         ("endingOffsets", '{"other": 3}', "endingOffsets names other"),
         ("endingOffsets", "earliest", "nothing in it"),
-        ("startingOffsetsByTimestamp", '{"orders": "noon"}', "no time"),
+        ("startingOffsetsByTimestamp", '{"orders": "noon"}', "is not a time"),
         ("startingOffsets", '{"orders": 41}', "startingOffsets: 41 is beyond the end of orders"),
         ("endingOffsets", '{"orders": 41}', "endingOffsets: 41 is beyond .*-1 stands"),
     ],
@@ -475,11 +475,11 @@ def test_batches_have_exactly_the_schema_of_every_choice_of_columns(
 
 
 def test_without_the_payload_column_no_payload_is_copied(cluster, orders, monkeypatch):
-    from quorumbook.spark.rows import stream_rows
+    from quorumbook.streams.frames import records
 
     def refuse(*_):
         raise AssertionError("a payload column was made")
 
-    monkeypatch.setattr(stream_rows, "binary_column", refuse)
+    monkeypatch.setattr(records, "binary_column", refuse)
     rows = [r for task in read_tasks(cluster, "stream:orders", ["seq"]) for r in task]
     assert seqs(rows) == list(range(40))

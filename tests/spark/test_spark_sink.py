@@ -181,7 +181,7 @@ def test_a_batch_that_is_there_is_not_read_again(
         raise AssertionError("somebody reads the rows")
         yield
 
-    monkeypatch.setattr(world, "batches", unread)
+    monkeypatch.setattr(world, "read_batches", unread)
     assert world.write("r2", 0, 0, [b"row"]).result.is_skipped
     with pytest.raises(CheckpointChangedError):
         world.write("r3", 0, 0, [b"row"], query="of another checkpoint")

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quorumbook.autorecovery.audits.stream_retention import StreamRetention
+from quorumbook.client.writing.writer import stop_writer
 from quorumbook.errors import NotEnoughBookiesError
 from quorumbook.streams import STREAM_METRICS, Namespace, Stream, StreamPolicy
 from quorumbook.streams.errors import WriterFencedError
@@ -92,7 +93,7 @@ async def test_what_a_failed_segment_lacks_is_counted_as_appended_again(ns: Name
         await asyncio.sleep(0)  # packed, and about to leave
         ledger = writer._pump.segments._ledger
         assert ledger is not None
-        ledger.stop(NotEnoughBookiesError("all are gone"))
+        stop_writer(ledger, NotEnoughBookiesError("all are gone"))
         await future
         assert of(stream, "stream_writer_reappended_records") == 5
         assert of(stream, "stream_writer_records") == 6
