@@ -146,7 +146,7 @@ async def test_two_takeovers_have_two_epochs_whatever_is_lost(
 ) -> None:
     await rivals.ns.create_stream("s")
     mine, theirs = rivals.ns.stream("s"), rivals.other.stream("s")
-    arm_at(monkeypatch, mine.context.nodes, "fence_allocation", rivals.cut, mishap)
+    arm_at(monkeypatch, stream_context(mine).nodes, "fence_allocation", rivals.cut, mishap)
     task = asyncio.ensure_future(told(mine.writer(takeover="force")))
     await rivals.cut.happened()
     another = await theirs.writer(takeover="force")
