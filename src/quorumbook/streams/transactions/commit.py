@@ -177,8 +177,11 @@ class Commit:
             await lock.acquire(wait_s=self._options.lock_wait_s)
         except WriterBusyError as error:
             if not self._options.takes_over:
-                what = f"{error}, with takeover=true"
-                raise WriterBusyError(what, owner=error.owner) from error
+                raise WriterBusyError(
+                    f"{error.owner or 'somebody'} writes stream {context.name}; wait for it, or "
+                    "take the stream over with takeover=true",
+                    owner=error.owner,
+                ) from error
             await lock.acquire(by_force=True)
         return lock
 
