@@ -231,7 +231,7 @@ async def test_who_takes_over_gets_the_stream_of_a_writer_that_goes_on(
     writer = await other.stream("s").writer()
     await writer.append(b"written")
     result = await write(app, 0, 0, {"s": [b"0"]})
-    with pytest.raises(WriterBusyError, match="writes stream s; .*over with takeover=true"):
+    with pytest.raises(WriterBusyError, match=r"writes stream s; .*over with takeover=true"):
         await app.commit(0, [result], CommitOptions(lock_wait_s=0.01))
     await app.commit(0, [result], CommitOptions(lock_wait_s=0.01, takes_over=True))
     with pytest.raises(QuorumbookError):
