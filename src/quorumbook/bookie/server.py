@@ -360,6 +360,7 @@ class Bookie:
         )
 
     def _writability_changed(self) -> None:
+        self._operations.adds.writability_changed()
         if self._registrar is not None:
             self._registrar.changed()
 

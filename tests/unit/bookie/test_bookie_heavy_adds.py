@@ -149,6 +149,18 @@ async def test_a_read_only_bookie_has_nobody_wait_for_the_write_cache() -> None:
         assert await heavy.add_codes(1) == [(0, OK)]
 
 
+async def test_who_waits_for_the_write_cache_hears_that_the_bookie_is_read_only_now() -> None:
+    storage = ScriptedStorage()
+    storage.room = 10_000
+    async with serve(storage, storage=_SMALL_GROUPS) as server:
+        heavy = await server.connect()
+        heavy.send(v2_adds(1, [0], bytes(MIB)))
+        await until(lambda: server.connections.behind.has_heavy)
+        server.disks.writability.is_read_only = True
+        server.operations.adds.writability_changed()
+        assert [code for _, code in await heavy.add_codes(1)] == [V2_CODE[Status.READ_ONLY]]
+
+
 async def test_adds_that_waited_for_room_are_appended_in_pieces() -> None:
     """One group of all that waited would be written and synced in one go."""
     storage = ScriptedStorage()

@@ -99,6 +99,10 @@ class Adds:
         self._on_much_room = on_room
         return False
 
+    def writability_changed(self) -> None:
+        """Have those who wait for room ask again: a read-only bookie refuses their adds at once."""
+        self._much_room()
+
     def _much_room(self) -> None:
         callback, self._on_much_room = self._on_much_room, None
         if callback is not None:

@@ -217,7 +217,8 @@ class Application:
             assert written.name is not None
             winners[written.name] = frozenset()
         now_ms = self._place.store.env.clock.wall_ms()
-        attempt = self.attempt(batch, DRIVER_PARTITION, 0, options, now_ms)
+        # The list of ledgers is the driver's attempt 0.
+        attempt = self.attempt(batch, DRIVER_PARTITION, 1, options, now_ms)
         try:
             streams = self._contexts(by_stream)
             return await commit.run(streams, winners, manifest, Gathering(attempt))
