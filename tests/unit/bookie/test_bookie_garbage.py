@@ -14,6 +14,7 @@ from bookie_harness import KEY, ask_http, cluster, options_in, real_bookie, runn
 from click.testing import CliRunner
 
 from doubles.storage_world import run_of
+from quorumbook.admin.facts.bookies import BookieFacts, ask_all
 from quorumbook.bookie.membership.cluster_ledgers import ClusterLedgers
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.bookie.server import Bookie
@@ -434,10 +435,11 @@ async def test_each_directory_is_shown_with_its_disk_and_its_speed(tmp_path: Pat
             label = f'path="{tmp_path}/ledgers",use="ledgers"'
             assert f"bookie_directory_sync_count{{{label}}} 1.0" in text
             assert f'bookie_directory_free_bytes{{path="{tmp_path}/ledgers"}}' in text
-            asked = {"bookie_id": "one", "http": f"http://127.0.0.1:{bookie.http_port}"}
-            listed = await asyncio.to_thread(_directories_of, asked)
+            known = BookieFacts("one", "writable", http=f"http://127.0.0.1:{bookie.http_port}")
+            listed = _directories_of((await ask_all((known,), disks=True))[0])
             assert [row["path"] for row in listed] == [row["path"] for row in json.loads(body)]
             assert {row["bookie_id"] for row in listed} == {"one"}
-        [gone] = await asyncio.to_thread(_directories_of, asked)
+        [gone] = _directories_of((await ask_all((known,), disks=True))[0])
         assert "no answer" in str(gone["error"])
-        assert "http.enabled" in str(_directories_of({"bookie_id": "two"})[0]["error"])
+        [silent] = await ask_all((BookieFacts("two", "writable"),), disks=True)
+        assert "http.enabled" in str(_directories_of(silent)[0]["error"])

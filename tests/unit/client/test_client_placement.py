@@ -67,7 +67,7 @@ async def test_too_few_bookies_with_the_labels_are_told_before_anything_is_made(
         ):
             await bk.create_ledger(bookie_labels=SSD)
         assert [id_ async for id_ in bk.list_ledger_ids()] == []
-        with pytest.raises(ConfigError, match="no label"):
+        with pytest.raises(ConfigError, match="not a label"):
             await bk.create_ledger(bookie_labels={"tier": "a b"})
 
 
