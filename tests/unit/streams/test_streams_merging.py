@@ -29,7 +29,7 @@ async def taken(merged: MergedBatches) -> list[tuple[int, int]]:
     """Take everything that comes by itself."""
     found = []
     for _ in range(50):
-        while (each := merged.take()) is not None:
+        while (each := merged.take(raises=True)) is not None:
             found.append((each[0], each[1].first_sequence_id))
         await asyncio.sleep(0)
     return found
@@ -70,7 +70,7 @@ async def test_what_was_read_comes_before_what_a_source_ended_with() -> None:
     with pytest.raises(RuntimeError, match="gone"):
         found = []
         for _ in range(20):
-            each = merged.take()
+            each = merged.take(raises=True)
             if each is None:
                 await merged.changed.wait()
             else:
@@ -92,10 +92,10 @@ async def test_a_source_is_read_ahead_by_so_many_bytes_and_not_more() -> None:
     merged.add(1, counted(6, 7), ahead_bytes=0)
     await asyncio.sleep(0.01)
     assert begun == [1, 2, 6]
-    assert merged.take() is not None
+    assert merged.take(raises=True) is not None
     await asyncio.sleep(0.01)
     assert begun == [1, 2, 6, 3]
-    assert merged.take() is not None
+    assert merged.take(raises=True) is not None
     await asyncio.sleep(0.01)
     assert begun == [1, 2, 6, 3, 7]
     assert len(await taken(merged)) == 5
