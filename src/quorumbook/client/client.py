@@ -97,7 +97,7 @@ class BookKeeper(Closing):
         #: Ids that were given out and of which no ledger was made yet.
         self._reserved_ids: set[LedgerId] = set()
         self._context: Context | None = None
-        self._handles: set[LedgerWriter | LedgerReader] = set()
+        self._handles: dict[LedgerWriter | LedgerReader, None] = {}
         self._is_closed = False
         #: What a child made by fork is told.
         self._forked: LocalProtocolError | None = None
@@ -381,7 +381,7 @@ class BookKeeper(Closing):
             except BaseException:
                 await reader.close()
                 raise
-        self._handles.add(reader)
+        self._handles[reader] = None
         return reader
 
     async def delete_ledger(self, ledger_id: LedgerId) -> None:
@@ -551,7 +551,7 @@ class BookKeeper(Closing):
             is_deferred_sync=is_deferred_sync,
             explicit_entry_ids=explicit_entry_ids,
         )
-        self._handles.add(writer)
+        self._handles[writer] = None
         return writer
 
     async def _batches_of_ids(self) -> AsyncGenerator[list[LedgerId], None]:
@@ -564,7 +564,7 @@ class BookKeeper(Closing):
         yield batch
 
     def _forget(self, handle: LedgerWriter | LedgerReader) -> None:
-        self._handles.discard(handle)
+        self._handles.pop(handle, None)
 
 
 def _without_mark(metadata: LedgerMetadata) -> LedgerMetadata:

@@ -17,7 +17,7 @@ import contextvars
 from asyncio import events
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
 
@@ -30,6 +30,27 @@ _FIRST_PRUNING = 256
 Connector = Callable[
     [str, int, Callable[[], asyncio.Protocol]], Awaitable[tuple[Any, asyncio.Protocol]]
 ]
+
+
+class _Future(asyncio.Future[Any]):
+    """A future whose place in a set does not depend on where it lies in memory."""
+
+    _number = 0
+
+    def __hash__(self) -> int:
+        # Most are never asked for one.
+        self._number = self._number or cast("ProcessLoop", self._loop).number()
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    """A task of the same kind."""
+
+    _number = 0
+
+    def __hash__(self) -> int:
+        self._number = self._number or cast("ProcessLoop", self._loop).number()
+        return self._number
 
 
 class EscapeError(RuntimeError):
@@ -50,6 +71,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._held: list[asyncio.Handle] = []
         self._is_awake = False
+        self._numbers = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self._prune_at = _FIRST_PRUNING
         self.is_paused = False
@@ -79,9 +101,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Tell what nobody caught."""
         self._on_error(context)
 
+    def number(self) -> int:
+        """Return the next number, for what is put into sets."""
+        self._numbers += 1
+        return self._numbers
+
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future of this loop."""
-        return asyncio.Future(loop=self)
+        return _Future(loop=self)
 
     def create_task(
         self,
@@ -91,7 +118,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
         """Start a coroutine."""
-        task = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        task = _Task(coro, loop=self, name=name or "task", context=context)
         # A task that waits would be collected with what it waits for, and run its `finally`.
         tasks = self._tasks
         tasks.append(task)

@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
         self.read_bytes = 0
         self.read_size_estimate = 256 * 1024
         #: Long polls that wait, each with its cancel.
-        self.long_polls: set[LongPoll] = set()
+        self.long_polls: dict[LongPoll, None] = {}
 
     # Called by the transport
 

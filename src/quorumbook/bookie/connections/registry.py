@@ -82,7 +82,8 @@ class Connections:
         #: Bytes of all frames that are not complete yet.
         self.partial_bytes = 0
         self.is_serving = False
-        self._open: set[Connection] = set()
+        #: In the order of their coming.
+        self._open: dict[Connection, None] = {}
         #: Who has a place here.
         self.places: Places[Connection] = Places(
             limits_within(
@@ -115,7 +116,7 @@ class Connections:
             return False
         if goes is not None:
             goes.drop()
-        self._open.add(connection)
+        self._open[connection] = None
         self.metrics.connections = len(self._open)
         self.metrics.connections_total += 1
         if self._timer is None:
@@ -133,7 +134,7 @@ class Connections:
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         self.places.leave(connection)
         self.metrics.connections = len(self._open)
         if not self._open and self._all_closed is not None and not self._all_closed.done():

@@ -69,7 +69,7 @@ class LongPolls:
         self._storage = storage
         self._metrics = metrics
         self._reads = reads
-        self._waiting: dict[LedgerId, set[_Poll]] = {}
+        self._waiting: dict[LedgerId, dict[_Poll, None]] = {}
 
     def start(self, connection: Connection, request: Read, now_ns: int) -> None:
         """Wait, or answer at once what needs no waiting."""
@@ -88,8 +88,8 @@ class LongPolls:
         poll = _Poll(
             self, connection, request, arrived_ns=now_ns, handle=handle, timeout_s=timeout_s
         )
-        connection.long_polls.add(poll)
-        self._waiting.setdefault(request.ledger_id, set()).add(poll)
+        connection.long_polls[poll] = None
+        self._waiting.setdefault(request.ledger_id, {})[poll] = None
         self._metrics.long_polls_waiting += 1
 
     def fenced(self, ledger_id: LedgerId) -> None:
@@ -105,10 +105,10 @@ class LongPolls:
 
     def removed(self, poll: _Poll) -> None:
         """A poll is over."""
-        poll.connection.long_polls.discard(poll)
+        poll.connection.long_polls.pop(poll, None)
         polls = self._waiting.get(poll.request.ledger_id)
         if polls is not None and poll in polls:
-            polls.discard(poll)
+            del polls[poll]
             self._metrics.long_polls_waiting -= 1
             if not polls:
                 del self._waiting[poll.request.ledger_id]

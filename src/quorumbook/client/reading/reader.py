@@ -61,7 +61,7 @@ class LedgerReader(Closing):
         self._length = 0
         self._is_over = False
         self._error: QuorumbookError | None = None
-        self._reads: set[RangeRead | ChunkRead] = set()
+        self._reads: dict[RangeRead | ChunkRead, None] = {}
         #: Other requests that somebody waits for.
         self._asking: set[asyncio.Future[Any]] = set()
         self._sticky: Sticky | None = None
@@ -206,11 +206,11 @@ class LedgerReader(Closing):
             self._sticky,
             limit,
         )
-        self._reads.add(read)
+        self._reads[read] = None
         try:
             batch = await read.next_batch()
         finally:
-            self._reads.discard(read)
+            self._reads.pop(read, None)
             read.close()
         self._check_open()
         self._note(batch)
@@ -343,7 +343,7 @@ class LedgerReader(Closing):
             self._look_again,
             self._sticky or source,
         )
-        self._reads.add(read)
+        self._reads[read] = None
         try:
             batches: AsyncIterator[EntryBatch] = read.batches()
             async for batch in batches:
@@ -351,7 +351,7 @@ class LedgerReader(Closing):
                 yield batch
                 self._check_open()
         finally:
-            self._reads.discard(read)
+            self._reads.pop(read, None)
             read.close()
 
     def _note(self, batch: EntryBatch) -> None:
