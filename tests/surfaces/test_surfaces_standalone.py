@@ -125,12 +125,26 @@ def test_a_standalone_cluster_has_an_auditor(tmp_path):
 
 def test_no_bookie_outlives_a_killed_supervisor(tmp_path):
     with _start(tmp_path, "standalone", "--ephemeral", "-o", "json") as process:
-        _wait(lambda: len(_children(process.pid)) == 4, "four children")
-        process.stdout.readline()
-        children = _children(process.pid)
-        process.kill()
+        try:
+            _wait(lambda: len(_children(process.pid)) == 5, "five children")
+            process.stdout.readline()
+            children = _children(process.pid)
+        finally:
+            process.kill()
         process.wait(60)
         _wait(lambda: all(_is_gone(child) for child in children), "children that live on")
+
+
+def test_a_console_whose_port_is_taken_as_it_starts_takes_another(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with _standalone(
+            tmp_path, "--bookies", 1, "--set", f"admin.port={port}", "--port", free_ports(1)[0]
+        ) as (_, facts):
+            assert facts["console"].startswith("http://127.0.0.1:")
+            assert not facts["console"].endswith(f":{port}")
 
 
 def test_ephemeral_leaves_nothing_behind(tmp_path):

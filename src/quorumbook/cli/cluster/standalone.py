@@ -71,12 +71,12 @@ def standalone(call: Call, bookies: int, data_dir: str, ephemeral: bool, port: i
         ports = _following(port, bookies) if port else free_ports(bookies)
         for number in ports:
             refuse_used(number)
-        call.run(_run(call, directory, ports))
+        call.run(_run(call, directory, ports, is_ephemeral=True))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _run(call: Call, directory: str, ports: list[int]) -> None:
+async def _run(call: Call, directory: str, ports: list[int], *, is_ephemeral: bool = False) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -96,7 +96,7 @@ async def _run(call: Call, directory: str, ports: list[int]) -> None:
     recovery = RecoveryProcess("recovery", environment, os.path.join(directory, "recovery"), words)
     console = ConsoleProcess(
         "console", environment, os.path.join(directory, "console"), call.forwarded(),
-        port=_console_port(call.settings.integer("admin.port")),
+        port=0 if is_ephemeral else call.settings.integer("admin.port"),
     )  # fmt: skip
     supervisor = Supervisor([*bookies, recovery, console], call.note)
     try:
@@ -106,15 +106,6 @@ async def _run(call: Call, directory: str, ports: list[int]) -> None:
         call.note("stopping ...")
     finally:
         await supervisor.stop()
-
-
-def _console_port(wanted: int) -> int:
-    """Return the port for the console; a free one where another program has it."""
-    try:
-        refuse_used(wanted)
-    except ConfigError:
-        return 0
-    return wanted
 
 
 def _greet(

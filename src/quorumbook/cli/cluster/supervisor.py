@@ -176,7 +176,8 @@ class RecoveryProcess(ChildProcess):
 class ConsoleProcess(ChildProcess):
     """The HTTP API and the console."""
 
-    #: 0: a free one, which it keeps when it is started again.
+    #: The wanted port, or a free one where that is in use; 0 is a free one.  It is kept when the
+    #: console is started again.
     port: int = 0
     _command = ("admin", "run")
     _log_name = "console.log"
@@ -185,6 +186,16 @@ class ConsoleProcess(ChildProcess):
     def url(self) -> str:
         """Where it is."""
         return self.report["url"]
+
+    async def start(self) -> None:
+        """Start it as the others; where that fails at the wanted port, once more at a free one."""
+        try:
+            await ChildProcess.start(self)
+        except ChildFailedError:
+            if not self.port:
+                raise
+            self.report, self.port = {}, 0
+            await ChildProcess.start(self)
 
     def own_words(self) -> list[str]:
         """Return where it listens."""
