@@ -16,7 +16,7 @@ import uvloop
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import quorumbook
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.frame import Plan, Values
@@ -103,7 +103,7 @@ async def write_small_ledgers(uri: str, size: int, count: int, ledgers: int) -> 
                 await asyncio.gather(*(writer.append(payload) for _ in range(count)))
                 return writer.id
 
-        return sorted(await of_each(write_one, range(ledgers)))
+        return sorted(await gather_bounded(write_one, range(ledgers)))
 
 
 async def read_ledgers(uri: str, ids: Sequence[int]) -> float:

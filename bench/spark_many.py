@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 import quorumbook
 import spark_load as load
 from quorumbook.client.context import client_store
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.cluster import read_layout
 from quorumbook.metadata.ledgers import LedgerManager
@@ -47,7 +47,7 @@ async def copy_metadata(uri: str, ledger_id: LedgerId, ids: Sequence[LedgerId]) 
         async def make(each: LedgerId) -> None:
             await ledgers.create(dataclasses.replace(pattern, ledger_id=each))
 
-        await of_each(make, ids)
+        await gather_bounded(make, ids)
 
 
 async def read_nodes(uri: str, ids: Sequence[LedgerId]) -> float:
@@ -56,7 +56,7 @@ async def read_nodes(uri: str, ids: Sequence[LedgerId]) -> float:
         store = client_store(client)
         paths, kind = TreePaths(store.ledgers_root), (await read_layout(store)).kind
         begin = time.perf_counter()
-        await of_each(lambda each: store.get(paths.ledger(kind, each)), ids)
+        await gather_bounded(lambda each: store.get(paths.ledger(kind, each)), ids)
         return time.perf_counter() - begin
 
 

@@ -22,7 +22,7 @@ from quorumbook.metadata.recovery.locks import ReplicationLocks
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import RecoverySwitches
 from quorumbook.metadata.store import Revision
-from quorumbook.spark.lake.next_batch import TableTurns
+from quorumbook.spark.lake.next_batch import NextBatchNode
 from quorumbook.streams.cursors.cursor import Cursor, _read, open_cursor, read_cursor
 from quorumbook.streams.format.names import StreamPaths
 from quorumbook.streams.format.position import Position
@@ -305,8 +305,8 @@ async def is_garbage(store: Any, _who: str, _found: Any) -> bool:
     return not await nodes.has_attempt(attempt_of("dead")) and garbage == [str(attempt_of("dead"))]
 
 
-def turns_of(store: Any) -> TableTurns:
-    return TableTurns(SimpleNamespace(client=SimpleNamespace(store=store)), "s3://table")
+def turns_of(store: Any) -> NextBatchNode:
+    return NextBatchNode(SimpleNamespace(client=SimpleNamespace(store=store)), "s3://table")
 
 
 async def turn(store: Any) -> Revision:

@@ -137,8 +137,8 @@ class World:
         storage = self.storage
         if hasattr(storage, "_flusher"):
             storage._flusher.halt()
-            storage.care._index.close()
-            storage.scrub_care._index.close()
+            storage.gc._index.close()
+            storage.scrub._index.close()
             for index in (storage._read_index, storage._opened.loop_index, storage._opened.index):
                 index.close()
         self.disk.faults.on_call = None

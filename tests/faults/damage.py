@@ -372,7 +372,7 @@ async def _repair(case: Case, bookie: Bookie, unread: list[tuple[int, int]]) -> 
     if _limbo(bookie) not in ([], [OPEN]):
         case.problems.append(f"ledgers {_limbo(bookie)} stay in limbo")
     if unread and {ledger for ledger, _ in unread} != {OPEN}:
-        left = {row.ledger_id for row in await bookie.storage.scrub_care.damaged_runs()}
+        left = {row.ledger_id for row in await bookie.storage.scrub.damaged_runs()}
         if left - {OPEN}:
             case.problems.append(f"damage of ledgers {sorted(left)} stays on record")
 

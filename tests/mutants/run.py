@@ -4,7 +4,7 @@
 
     [[mutant]]
     what = "the bug in words"
-    file = "src/quorumbook/storage/checkpoint/visible.py"
+    file = "src/quorumbook/storage/checkpoint/visible_ledgers.py"
     old = '''text that occurs exactly once in the file'''
     new = '''what stands there instead'''
     test = "tests/unit/storage/test_storage_book.py::test_name"

@@ -118,7 +118,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        table = self.world.storage._book.table
+        table = self.world.storage._visible.table
         table._limit = 0
         table.evict()
 

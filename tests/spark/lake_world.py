@@ -15,7 +15,7 @@ from quorumbook.spark.jobs.data.lake_sink import LakeSink
 from quorumbook.spark.lake.delta import DeltaTable
 from quorumbook.spark.lake.iceberg import IcebergTable
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
-from quorumbook.spark.lake.next_batch import TableTurns
+from quorumbook.spark.lake.next_batch import NextBatchNode
 from quorumbook.spark.lake.rows import schema_of
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace
@@ -65,7 +65,7 @@ class World:
         if self.kind == "delta":
             instance_id = connected(self.connection).instance_id
             return DeltaTable(self.location, instance_id, schema_of(decode), makes=True)
-        turns = TableTurns(connected(self.connection), self.location)
+        turns = NextBatchNode(connected(self.connection), self.location)
         return ManifestTable(self.location, turns, makes=True)
 
     def rows(self):

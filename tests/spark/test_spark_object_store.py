@@ -23,7 +23,7 @@ from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.data import export, ingest
 from quorumbook.spark.jobs.upkeep import tier
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
-from quorumbook.spark.lake.next_batch import TableTurns
+from quorumbook.spark.lake.next_batch import NextBatchNode
 from quorumbook.spark.lake.table import LakeConflictError
 from quorumbook.streams import SequenceId
 from quorumbook.streams.errors import FilesUnavailableError
@@ -332,14 +332,14 @@ def test_a_batch_that_was_decided_on_becomes_visible_whoever_was_killed(
     world.write("a", [b"0"])
     sink = world.sink()
     results = world.units(sink.plan())
-    take = type(sink._table._turns).take
+    take = type(sink._table._next_batch).take
 
     def killed(*arguments):
         assert take(*arguments)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(sink._table._turns), "take", killed)
+        patch.setattr(type(sink._table._next_batch), "take", killed)
         with pytest.raises(Killed):
             sink.commit(results)
     assert committed_files(world.location) == []
@@ -368,10 +368,10 @@ def test_a_dry_run_changes_nothing_wherever_a_job_was_killed(
             assert take(*arguments)
         raise Killed
 
-    take = TableTurns.take
+    take = NextBatchNode.take
     with monkeypatch.context() as patch:
         if stage is not None:
-            patch.setattr(TableTurns if stage == "take" else ManifestTable, stage, killed)
+            patch.setattr(NextBatchNode if stage == "take" else ManifestTable, stage, killed)
         with pytest.raises(Killed) if stage else contextlib.nullcontext():
             sink.commit(results)
     is_decided = stage != "_publish"

@@ -12,7 +12,7 @@ from quorumbook.streams.cursors.reader import CursorReader, Unacknowledged
 from quorumbook.streams.errors import StreamError
 from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.reader import StreamReader
-from quorumbook.streams.reading.walk import Walk
+from quorumbook.streams.reading.scanner import StreamScanner
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
@@ -62,7 +62,7 @@ async def test_a_reader_hands_out_what_it_has(
         )
         reader = await ns.stream("s").reader(cursor="c", tail=False)
     else:
-        monkeypatch.setattr(Walk, "batches", failing_once(Walk.batches))
+        monkeypatch.setattr(StreamScanner, "batches", failing_once(StreamScanner.batches))
         reader = await ns.stream("s").reader(tail=False)
     found: list[bytes] = []
     failures = 0

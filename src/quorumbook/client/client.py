@@ -17,14 +17,14 @@ from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
 from quorumbook.client.transport.handshake import security_of
 from quorumbook.client.transport.ticker import Ticker
-from quorumbook.client.waiting.again import again, each_within, limit
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.client.waiting.opening import Opening
+from quorumbook.client.waiting.outcomes import copy_error, each_within, limit
 from quorumbook.client.writing.creation import create
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import Env, logger
 from quorumbook.env.forks import watch
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     ClientClosedError,
     ConfigError,
@@ -155,7 +155,7 @@ class BookKeeper(Closing):
         context = self._context
         if context is not None:
             context.ticker.close()
-            await end(context.tasks)
+            await cancel_and_wait(context.tasks)
             await context.bookies.close()
         if self._ids is not None:
             with contextlib.suppress(RequestTimeoutError):  # the session's end does the same
@@ -481,7 +481,7 @@ class BookKeeper(Closing):
 
     def _running(self) -> Context:
         if self._forked is not None:
-            raise again(self._forked)
+            raise copy_error(self._forked)
         if self._is_closed:
             raise ClientClosedError("the client is closed")
         if self._context is None:

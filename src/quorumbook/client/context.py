@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.ticker import Ticker
-from quorumbook.client.waiting.fair_turns import LoopTurns, Turns
+from quorumbook.client.waiting.concurrency import ConcurrencyLimit, LoopTurns
 from quorumbook.env import Complaint, Env, logger, patience
 from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
 from quorumbook.ids import LedgerId
@@ -62,7 +62,7 @@ class Context:
     store: MetadataStore
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     #: Writers that publish their last add confirmed while they are idle.
-    lac_turns: Turns = field(default_factory=lambda: Turns(at_a_time=4))
+    lac_limit: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(at_a_time=4))
     #: Writers that have something to pack and send.
     send_turns: LoopTurns = field(default_factory=lambda: LoopTurns(at_a_time=64))
 

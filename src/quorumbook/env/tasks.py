@@ -12,7 +12,7 @@ R = TypeVar("R")
 AT_ONCE = 64
 
 
-async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
+async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Cancel tasks and wait until they are over, whatever comes of them.
 
     Whoever is cancelled meanwhile hears of it when they are over, not before.
@@ -22,7 +22,7 @@ async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def of_each(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+async def gather_bounded(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
     """Return what comes of each item, in their order; ``AT_ONCE`` are under way together."""
     found: list[R] = []
     for first in range(0, len(items), AT_ONCE):

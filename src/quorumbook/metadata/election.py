@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import LocalProtocolError, MetadataError, NoSuchNodeError
 from quorumbook.metadata.nodes import create_with_parents, parse_text_record, text_record
 from quorumbook.metadata.store import MetadataStore
@@ -153,7 +153,7 @@ class Election:
         if task is None:
             return
         self._set_leader(False)
-        await end([task])
+        await cancel_and_wait([task])
         self._tell()
         assert self._remove_callback is not None
         self._remove_callback()

@@ -21,12 +21,12 @@ from quorumbook.errors import LocalProtocolError
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.spark.connection import Connection
 from quorumbook.streams.namespace import Namespace
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.loop import LoopBound
 
 T = TypeVar("T")
 
 
-class Cluster(Owned):
+class Cluster(LoopBound):
     """A cluster as one process sees it; made by ``connected``.
 
     ``run`` waits for a coroutine, ``iterate_ahead`` for what an asynchronous generator yields.

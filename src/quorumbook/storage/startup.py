@@ -36,7 +36,7 @@ from quorumbook.storage.checkpoint.checkpoint import (
     decode_index_marks,
     encode_index_marks,
 )
-from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.directories.places import Directories, current, make_ours
 from quorumbook.storage.directories.reserve import START_NAME, START_SIZE_BYTES, Reserve
 from quorumbook.storage.directories.unclean import was_unclean
@@ -78,7 +78,7 @@ class Opened:
     loop_index: IndexReader
     entry_logs: EntryLogs
     checkpointer: Checkpointer
-    book: Book
+    visible: VisibleLedgers
     marks: Marks
     report: StartReport
     #: A checkpoint that could not be finished because a disk is full.
@@ -152,14 +152,16 @@ class _Opening:
             JournalRemoval(env, directories.journals),
             now_ns=env.clock.now_ns,
         )
-        book = Book(
+        visible = VisibleLedgers(
             self._loop_index,
             self._caches,
             max_idle_handles=self._options.max_idle_handles,
             wall_ms=env.clock.wall_ms,
         )
         marks.prepare()
-        opened = Opened(index, self._loop_index, entry_logs, checkpointer, book, (), self._report)
+        opened = Opened(
+            index, self._loop_index, entry_logs, checkpointer, visible, (), self._report
+        )
         self._replay(opened, marks)
         opened.damages = self._damages
         reserve.take(START_SIZE_BYTES)
@@ -374,8 +376,8 @@ class _Opening:
                 self._reasons.insert(0, report.limbo_reason)
             report.needs_limbo_start = True
             report.limbo_reason = "; ".join(self._reasons)
-            opened.book.limbo_start = report.limbo_reason
-        if opened.book.is_dirty or opened.marks != starts:
+            opened.visible.limbo_start = report.limbo_reason
+        if opened.visible.is_dirty or opened.marks != starts:
             visitor.flush(opened.marks)
         report.is_full = opened.pending is not None
         report.ledgers_in_limbo = opened.index.count_in_limbo()
@@ -386,7 +388,7 @@ class _Replay:
 
     def __init__(self, opened: Opened, limit_bytes: int, marks: Marks) -> None:
         self._opened = opened
-        self._book = opened.book
+        self._visible = opened.visible
         self._limit_bytes = limit_bytes
         self._marks = marks
         self._cached = 0
@@ -395,7 +397,7 @@ class _Replay:
 
     def on_run(self, run: EntryRun) -> None:
         """Entries."""
-        self._book.add_replayed(self._book.get_or_create(run.ledger_id), run)
+        self._visible.add_replayed(self._visible.get_or_create(run.ledger_id), run)
         self.entries += run.count
         self.size_bytes += len(run.data)
         self._cached += len(run.data)
@@ -404,16 +406,16 @@ class _Replay:
 
     def on_key(self, ledger_id: LedgerId, master_key: bytes) -> None:
         """A ledger's key: stored again (S48)."""
-        self._book.set_key(self._book.get_or_create(ledger_id), master_key)
+        self._visible.set_key(self._visible.get_or_create(ledger_id), master_key)
 
     def on_fence(self, ledger_id: LedgerId) -> None:
         """A fence."""
-        self._book.set_fenced(self._book.get_or_create(ledger_id))
+        self._visible.set_fenced(self._visible.get_or_create(ledger_id))
 
     def on_lac(self, ledger_id: LedgerId, packet: bytes) -> None:
         """An explicit LAC."""
-        handle = self._book.get_or_create(ledger_id)
-        self._book.set_explicit_lac(handle, packet, lac_of_packet(packet))
+        handle = self._visible.get_or_create(ledger_id)
+        self._visible.set_explicit_lac(handle, packet, lac_of_packet(packet))
 
     def flush(self, marks: Marks) -> None:
         """Bring what was replayed to its place; on a full disk it stays in memory (S55)."""
@@ -422,12 +424,12 @@ class _Replay:
         try:
             if opened.pending is not None:
                 opened.checkpointer.run(opened.pending)
-                self._book.settle(opened.pending)
+                self._visible.settle(opened.pending)
                 opened.pending = None
-            checkpoint = self._book.checkpoint(marks)
+            checkpoint = self._visible.checkpoint(marks)
             opened.pending = checkpoint
             opened.checkpointer.run(checkpoint)
-            self._book.settle(checkpoint)
+            self._visible.settle(checkpoint)
             opened.pending = None
         except DiskFullError as error:
             _log.error("the replay cannot be flushed: %s", error)

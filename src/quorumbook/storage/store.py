@@ -9,9 +9,8 @@ An entry is unknown to reads and flushes until its group is durable (deferred sy
 The caller checks fence and key with the handle and calls ``append`` in the same loop step.
 
 Left to others: which ledgers exist in the cluster, cookies' meaning, answers on the wire
-(``bookie``); what is visible (``book``); the files (``journal``, ``entrylog``, ``index``); the
-order of a checkpoint (``flush``) and when there is one (``flusher``); disk reads (``reads``);
-start and replay (``startup``).
+(``bookie``); what is visible and when that is made durable (``checkpoint``); the files
+(``journal``, ``entrylog``, ``index``); disk reads (``reading``); start and replay (``startup``).
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.schedule import Flusher
-from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.directories.places import CURRENT, Directories
 from quorumbook.storage.directories.unclean import mark_running, mark_stopped
 from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES, EntryLogReader
+from quorumbook.storage.gc.gc_storage import GcStorage
 from quorumbook.storage.gc.logs import EntryLogKeeper
-from quorumbook.storage.gc.storage_access import StorageCare
 from quorumbook.storage.index.files import distrust
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.journals import Journals
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.reading.peeking import Peeks
 from quorumbook.storage.reading.reads import BatchDone, StorageReads
-from quorumbook.storage.scrub.storage_access import ScrubCare
+from quorumbook.storage.scrub.scrub_storage import ScrubStorage
 from quorumbook.storage.startup import Opened, open_storage
 from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.writes import Done, Writes
@@ -107,7 +106,7 @@ class LedgerStorage:
         self._flush_worker: Worker
         self._read_worker: Worker
         self._opened: Opened
-        self._book: Book
+        self._visible: VisibleLedgers
         self._journals: Journals
         self._flusher: Flusher
         self._writes: Writes
@@ -118,9 +117,9 @@ class LedgerStorage:
         #: A start with doubts is not over: nothing may be deleted.
         self.needs_limbo_start = False
         #: Counts, removes and compacts, once the storage is started.
-        self.care: StorageCare
+        self.gc: GcStorage
         #: Reads everything again, and keeps record of what is damaged.
-        self.scrub_care: ScrubCare
+        self.scrub: ScrubStorage
 
     # Life cycle
 
@@ -139,7 +138,7 @@ class LedgerStorage:
             worker.stop()
             self.directories.release()
             raise
-        self._opened, self._flush_worker, self._book = opened, worker, opened.book
+        self._opened, self._flush_worker, self._visible = opened, worker, opened.visible
         self._journals = Journals(
             self._env,
             self.directories.journals,
@@ -151,7 +150,7 @@ class LedgerStorage:
         self._flusher = Flusher(
             worker,
             opened.checkpointer,
-            opened.book,
+            opened.visible,
             self._caches,
             marks=self._journals.durable_marks,
             options=self.options,
@@ -163,7 +162,7 @@ class LedgerStorage:
         )
         self._writes = Writes(
             self._journals,
-            opened.book,
+            opened.visible,
             on_shown=self._flusher.flush_if_full,
             on_failed=self._fail,
         )
@@ -185,7 +184,7 @@ class LedgerStorage:
             on_damage=self.note_damage,
             read_ahead_size_bytes=self.options.read_ahead_size_bytes,
         )
-        self._prepare_care()
+        self._open_background()
         self._is_open = True
         self._flusher.start(opened.pending)
         return opened.report
@@ -196,25 +195,25 @@ class LedgerStorage:
         mark_running(self._env.disk, self.directories.ledgers)
         return opened
 
-    def _prepare_care(self) -> None:
+    def _open_background(self) -> None:
         opened, directories = self._opened, self.directories.ledgers
         opened.checkpointer.on_stretch = self._keep
         self.needs_limbo_start = opened.report.needs_limbo_start
         keeper = EntryLogKeeper(
             self._env, directories, opened.index, opened.entry_logs, opened.checkpointer
         )
-        self.care = StorageCare(
+        self.gc = GcStorage(
             self._env,
             directories,
             self.directories.index_path,
             keeper,
             self._flush_worker,
-            book=opened.book,
-            forget=lambda ledger_ids: self._forgotten(opened.book.delete(ledger_ids)),
-            empty=lambda ledger_ids: self._forgotten(opened.book.empty(ledger_ids)),
+            visible=opened.visible,
+            forget=lambda ledger_ids: self._forgotten(opened.visible.delete(ledger_ids)),
+            empty=lambda ledger_ids: self._forgotten(opened.visible.empty(ledger_ids)),
             forget_logs=self._forget_logs,
         )
-        self.scrub_care = ScrubCare(
+        self.scrub = ScrubStorage(
             self._env,
             directories,
             opened.index,
@@ -240,8 +239,8 @@ class LedgerStorage:
                 error = failure
         self._read_worker.stop()
         self._flush_worker.stop()
-        self.care.close()
-        self.scrub_care.close()
+        self.gc.close()
+        self.scrub.close()
         self._close_files()
         if error is not None:
             raise error
@@ -261,7 +260,7 @@ class LedgerStorage:
 
     def _keep(self, run: EntryRun) -> None:
         """Take a stretch from the flush worker, one at a time: they never pile up beside it."""
-        self._flush_worker.call_on_loop(lambda: self._book.keep(run))
+        self._flush_worker.call_on_loop(lambda: self._visible.keep(run))
 
     def _fail(self, error: BaseException) -> None:
         """Say once that no promise can be kept any more."""
@@ -278,7 +277,7 @@ class LedgerStorage:
 
     def handle(self, ledger_id: LedgerId) -> LedgerHandle | None:
         """Return the one handle of a ledger, None if this bookie knows nothing of it."""
-        table = self._book.table
+        table = self._visible.table
         if table.is_over_limit and not self._is_evicting:
             # Not now: the caller may hold handles that nothing marks as used yet.
             self._is_evicting = True
@@ -286,7 +285,7 @@ class LedgerStorage:
         return table.get(ledger_id)
 
     def _evict(self) -> None:
-        table = self._book.table
+        table = self._visible.table
         table.evict()
         self._is_evicting = table.is_over_limit
         if self._is_evicting:
@@ -297,7 +296,7 @@ class LedgerStorage:
 
         Nothing is stored yet: the key record goes in front of the first record of the ledger.
         """
-        return self._book.create(ledger_id, master_key)
+        return self._visible.create(ledger_id, master_key)
 
     # Writing
 
@@ -429,7 +428,7 @@ class LedgerStorage:
 
     def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
         """Return the highest readable entry id, -1 if there is none."""
-        handle = self._book.table.get(ledger_id)
+        handle = self._visible.table.get(ledger_id)
         return INVALID_ENTRY_ID if handle is None else handle.last_entry_id
 
     def entry_ids(
@@ -460,27 +459,27 @@ class LedgerStorage:
         if self._on_damage is not None:
             self._on_damage(damage)
 
-    # Limbo, deletion, care
+    # Limbo, deletion
 
     async def put_in_limbo(self, ledger_ids: Iterable[LedgerId], *, fence: bool = True) -> None:
         """Answer "unknown" instead of "no" for these ledgers, known here or not; durable."""
-        self._book.set_limbo(ledger_ids, fence=fence)
+        self._visible.set_limbo(ledger_ids, fence=fence)
         await self._flusher.flush()
 
     async def clear_limbo(self, ledger_ids: Iterable[LedgerId]) -> None:
         """These ledgers are whole again; durable."""
-        self._book.clear_limbo(ledger_ids)
+        self._visible.clear_limbo(ledger_ids)
         await self._flusher.flush()
 
     async def finish_limbo_start(self) -> None:
         """All ledgers that ``needs_limbo_start`` asked for are in limbo; durable."""
-        self._book.limbo_start = ""
+        self._visible.limbo_start = ""
         await self._flusher.flush()
         self.needs_limbo_start = False
 
     async def delete_ledgers(self, ledger_ids: Iterable[LedgerId]) -> None:
         """Forget ledgers for good (the metadata store positively said that they are gone)."""
-        self._forgotten(self._book.delete(ledger_ids))
+        self._forgotten(self._visible.delete(ledger_ids))
         await self._flusher.flush()
 
     def _forgotten(self, handles: Iterable[LedgerHandle]) -> None:
@@ -519,7 +518,7 @@ class LedgerStorage:
     def ledger_ids(self) -> list[LedgerId]:
         """Return all ledgers known here, ascending."""
         stored = set(self._opened.loop_index.ledger_ids())
-        return sorted(self._book.with_unstored(stored))
+        return sorted(self._visible.with_unstored(stored))
 
     @property
     def damaged(self) -> list[Damage]:
@@ -561,7 +560,7 @@ class LedgerStorage:
             "write_cache_bytes": self._caches.unflushed_bytes,
             "read_cache_bytes": self._caches.read.size_bytes,
             "journaling_bytes": self._writes.journaling_bytes,
-            "ledgers_in_memory": len(self._book.table),
+            "ledgers_in_memory": len(self._visible.table),
             "damaged": len(self._damaged),
             "is_full": int(self.is_full),
         }

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from quorumbook.env import logger
 from quorumbook.ids import EntryId
 from quorumbook.protocol.entry_run import EntryRun
-from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.journal.format import fence_record, key_record, lac_record
 from quorumbook.storage.journal.group_commit import Journal
 from quorumbook.storage.journal.journals import Journals, joined
@@ -32,7 +32,7 @@ class Writes:
 
     Args:
         journals: Make them durable.
-        book: Makes them visible.
+        visible: Makes them visible.
         on_shown: Called after each batch: a cache may be full.
         on_failed: Something durable could not be shown.
     """
@@ -40,13 +40,13 @@ class Writes:
     def __init__(
         self,
         journals: Journals,
-        book: Book,
+        visible: VisibleLedgers,
         *,
         on_shown: Callable[[], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
         self._journals = journals
-        self._book = book
+        self._visible = visible
         self._on_shown = on_shown
         self._on_failed = on_failed
         #: Bytes handed to the journal that are not in a write cache yet.
@@ -118,7 +118,7 @@ class Writes:
         handle.key_needed = False
         if handle.is_stored:
             # A ledger without a key has got one; a new ledger is stored with its first record.
-            self._book.table.mark_dirty(handle)
+            self._visible.table.mark_dirty(handle)
 
     def _appended(
         self,
@@ -138,7 +138,7 @@ class Writes:
             return
         woken: list[LedgerHandle] = []
         try:
-            add, now_ms = self._book.add, self._book.now_ms()
+            add, now_ms = self._visible.add, self._visible.now_ms()
             for handle, run in items:
                 if handle.is_deleted:
                     continue
@@ -201,7 +201,7 @@ class Writes:
             if error is not None:
                 handle.key_needed = handle.key_needed or not handle.is_stored
             elif not handle.is_deleted:
-                self._book.set_fenced(handle)
+                self._visible.set_fenced(handle)
                 self._on_shown()
             for waiter in waiters:
                 try:
@@ -223,7 +223,7 @@ class Writes:
             is_awaited = handle.end_record()
             if error is not None:
                 handle.key_needed = handle.key_needed or not handle.is_stored
-            elif not handle.is_deleted and self._book.set_explicit_lac(handle, packet, lac):
+            elif not handle.is_deleted and self._visible.set_explicit_lac(handle, packet, lac):
                 self.wake(handle)
             done(error)
             if is_awaited:

@@ -6,10 +6,10 @@ from types import TracebackType
 
 from quorumbook.metadata import election as aio
 from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.loop import LoopBound
 
 
-class Election(Owned):
+class Election(LoopBound):
     """The blocking twin of ``quorumbook.metadata.election.Election``: it avoids fights, no more.
 
     Safety is the fence's; a leader that was paused believes to lead while another one does.

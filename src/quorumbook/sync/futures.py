@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.writing.pending import Group
 from quorumbook.env import forks, patience
 from quorumbook.errors import QuorumbookError, RequestTimeoutError
@@ -93,7 +93,7 @@ class Batch:
         """Return what an entry failed with; entries before the failure may be confirmed."""
         if self.error is None or (self.group is not None and index < self.group.resolved):
             return None
-        return again(self.error) if isinstance(self.error, QuorumbookError) else self.error
+        return copy_error(self.error) if isinstance(self.error, QuorumbookError) else self.error
 
 
 class AppendFuture:

@@ -157,7 +157,7 @@ def run_once(work: Callable[[], Awaitable[T]]) -> T:
     return _threads.present().run(_done(work))
 
 
-class Owned:
+class LoopBound:
     """Something that lives on the loop thread of the process that made it."""
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class Owned:
                     self.run(iteration.aclose)
 
 
-class Closing(Owned):
+class Closing(LoopBound):
     """Something that the end of a ``with`` block closes."""
 
     def close(self) -> None:

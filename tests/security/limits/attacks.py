@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
@@ -64,7 +64,7 @@ class Target:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(one, ("127.0.0.1", port or self.port))
         if reads:
-            self.stack.push_async_callback(end, [loop.create_task(_drain(one))])
+            self.stack.push_async_callback(cancel_and_wait, [loop.create_task(_drain(one))])
         return Victim(self, one)
 
 

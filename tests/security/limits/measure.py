@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from security.limits.attacks import ATTACKS, Target, prepare
 
 HERE = Path(__file__).parent
@@ -177,7 +177,7 @@ async def measure(name: str, seconds: float, scale: float = 1.0) -> Outcome:
             minutes_bytes: list[int] = []
             async with contextlib.AsyncExitStack() as stack:
                 looking = asyncio.create_task(_look(watched, minutes_bytes))
-                stack.push_async_callback(end, [looking])
+                stack.push_async_callback(cancel_and_wait, [looking])
                 target.stack = stack
                 running = asyncio.create_task(attack.run(target))
                 done, _ = await asyncio.wait([running], timeout=seconds)

@@ -178,7 +178,7 @@ async def test_adopted_and_given_back_directories_hold_the_same(tmp_path, store,
         assert report.index == shape["kind"]
         storage = await serving(disk)
         await check_history(storage)
-        await storage.care.keep_reserve(64 * 1024)
+        await storage.gc.keep_reserve(64 * 1024)
         await storage.stop()
         returned = await give_back(Env(), options_of(disk), store, is_applied=True)
         assert (returned.index, returned.ledgers, returned.entries) == (shape["kind"], 4, 13)

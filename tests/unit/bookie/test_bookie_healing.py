@@ -117,7 +117,7 @@ async def test_s76_a_flipped_bit_is_marked_until_the_entry_is_added_again(tmp_pa
             await write(bookie, 1, [4])
             await until(lambda: healing.statistics.healed_ledgers)
             assert await status_of(bookie, 1, 4) is Status.OK
-            assert await bookie.storage.scrub_care.damaged_runs() == []
+            assert await bookie.storage.scrub.damaged_runs() == []
             assert b"bookie_storage_scrub_cycles" not in bookie.render_metrics()
 
 
@@ -138,7 +138,7 @@ async def test_damage_of_entries_that_are_expected_elsewhere_now_is_forgotten(
             found, version = await ledgers.read(1)
             await ledgers.write(found.replace_bookie(0, "one", "two"), version)
             await until(lambda: healing.statistics.healed_ledgers)
-            assert await bookie.storage.scrub_care.damaged_runs() == []
+            assert await bookie.storage.scrub.damaged_runs() == []
             assert await status_of(bookie, 1, 4) is Status.NO_ENTRY
 
 

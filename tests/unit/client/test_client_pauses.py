@@ -14,7 +14,7 @@ from doubles.virtual_time import run_virtually, virtual_clock, virtual_loop
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.channels import ControlChannel, FastChannel
 from quorumbook.client.transport.ticker import Ticker
-from quorumbook.client.waiting.again import limit
+from quorumbook.client.waiting.outcomes import limit
 from quorumbook.env import Env
 from quorumbook.env.machine import RealNetwork
 from quorumbook.errors import ConnectionLostError, RequestTimeoutError

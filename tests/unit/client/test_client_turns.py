@@ -1,4 +1,4 @@
-"""Turns: few at a time, everybody once, and nobody who has nothing to do any more."""
+"""ConcurrencyLimit: few at a time, everybody once, and nobody who has nothing to do any more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from functools import partial
 
-from quorumbook.client.waiting.fair_turns import LoopTurns, Turns
+from quorumbook.client.waiting.concurrency import ConcurrencyLimit, LoopTurns
 
 
 class Guest:
@@ -21,7 +21,7 @@ class Guest:
 
 def test_no_more_than_so_many_are_under_way_and_the_others_follow_in_order() -> None:
     begun: list[str] = []
-    turns = Turns(at_a_time=2)
+    turns = ConcurrencyLimit(at_a_time=2)
     for name in "abcd":
         turns.enter(Guest(begun, name))
     assert begun == ["a", "b"]
@@ -34,7 +34,7 @@ def test_no_more_than_so_many_are_under_way_and_the_others_follow_in_order() -> 
 
 def test_who_has_nothing_to_do_any_more_takes_no_place() -> None:
     begun: list[str] = []
-    turns = Turns(at_a_time=1)
+    turns = ConcurrencyLimit(at_a_time=1)
     turns.enter(Guest(begun, "a"))
     turns.enter(Guest(begun, "b", wants=False))
     turns.enter(Guest(begun, "c"))

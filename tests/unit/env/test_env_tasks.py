@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 
 
 async def test_ended_tasks_are_over_and_their_errors_are_nobodys() -> None:
@@ -27,9 +27,9 @@ async def test_ended_tasks_are_over_and_their_errors_are_nobodys() -> None:
 
     tasks = [asyncio.create_task(fails()), asyncio.create_task(cleans_up())]
     await asyncio.sleep(0)
-    await end(tasks)
+    await cancel_and_wait(tasks)
     assert [task.done() for task in tasks] == [True, True]
-    await end(())
+    await cancel_and_wait(())
     tasks.clear()
     gc.collect()
     assert reported == []
@@ -44,7 +44,7 @@ async def test_who_is_cancelled_while_ending_hears_of_it_when_all_is_over() -> N
                 await may_end.wait()
 
     task = asyncio.create_task(takes_its_time())
-    ending = asyncio.create_task(end([task]))
+    ending = asyncio.create_task(cancel_and_wait([task]))
     for _ in range(3):
         await asyncio.sleep(0)
     ending.cancel()

@@ -150,10 +150,10 @@ async def test_a_log_that_fell_off_the_list_is_kept_by_the_runs_in_it(tmp_path: 
     world = World(tmp_path)
     await half_dead(world)
     index = world.storage._opened.index
-    await world.storage.care.remove_unused()
+    await world.storage.gc.remove_unused()
     kept = set(index.live_bytes())
     index._connection.execute("DELETE FROM entry_log")
-    assert await world.storage.care.remove_unused() == {}
+    assert await world.storage.gc.remove_unused() == {}
     assert {int(Path(path).stem, 16) for path in Garbage(world).logs()} >= kept
     await check(world)
     await world.storage.stop()
@@ -184,7 +184,7 @@ async def test_s63_a_damaged_run_stays_and_is_reported_and_all_others_move(tmp_p
     assert (damage.ledger_id, damage.first_entry_id) == (6, row.first_entry_id)
     left = world.storage._opened.index.runs_in(row.entry_log_id)
     assert left == [row]
-    usages = {usage.entry_log_id: usage for usage in await world.storage.care.usages()}
+    usages = {usage.entry_log_id: usage for usage in await world.storage.gc.usages()}
     assert usages[row.entry_log_id].is_stuck
     await compact(garbage)
     assert len(garbage.damages) == 1, "it is not tried again and again"
@@ -216,16 +216,16 @@ async def test_s62_on_a_full_disk_compaction_gives_space_back(tmp_path: Path, ro
 async def test_the_rest_of_a_run_whose_end_was_moved_stays_provable(tmp_path: Path) -> None:
     world = World(tmp_path)
     await half_dead(world)
-    care, index = world.storage.care, world.storage._opened.index
+    gc, index = world.storage.gc, world.storage._opened.index
     first, second = index.find(3, 0), index.find(3, 6)
     assert first is not None
     assert second is not None
     assert first.entry_log_id == second.entry_log_id
-    await care.give_reserve()
+    await gc.give_reserve()
     while index.find(3, 6) == second:
-        assert not (await care.compact_some(second.entry_log_id, 1)).is_done
+        assert not (await gc.compact_some(second.entry_log_id, 1)).is_done
     assert index.find(3, 0) == first
-    await care.finish_compaction()
+    await gc.finish_compaction()
     await world.storage.stop()
     Path(world.index_path).unlink()
     await world.start()
@@ -317,15 +317,15 @@ async def test_a_run_that_was_replaced_while_its_log_is_compacted_is_not_brought
 ) -> None:
     world = World(tmp_path)
     await half_dead(world)
-    care = world.storage.care
+    gc = world.storage.gc
     log = next(iter(world.storage._opened.index.live_bytes()))
-    await care.compact_some(log, 1)
+    await gc.compact_some(log, 1)
     await world.append(run_of(3, range(30), b"new"))
     await world.storage.flush()
     for _ in range(50):
-        if (await care.compact_some(log, 1)).is_done:
+        if (await gc.compact_some(log, 1)).is_done:
             break
-    await care.finish_compaction()
+    await gc.finish_compaction()
     for entry_id in range(30):
         assert (await world.read_one(3, entry_id)).endswith(b"new")
     await world.storage.stop()

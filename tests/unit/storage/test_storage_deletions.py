@@ -96,8 +96,8 @@ async def test_s14_whatever_begins_a_deleted_ledger_again_its_writers_stay_doubt
 
 async def test_a_ledger_that_was_only_emptied_is_not_taken_for_deleted(tmp_path: Path) -> None:
     world = await deleted_world(tmp_path)
-    care = world.storage.care
-    assert care.empty_ledgers([1], care.checkpoints) == [1]
+    gc = world.storage.gc
+    assert gc.empty_ledgers([1], gc.checkpoints) == [1]
     assert doubted(world, 1) == [False]
     await world.storage.flush()
     assert doubted(world, 1) == [False]
@@ -116,14 +116,14 @@ async def test_the_deletions_remembered_are_bounded_by_age_and_number(tmp_path: 
         await world.storage.flush()
         clock.wall = ledger_id * 1000  # type: ignore[attr-defined]
         await world.storage.delete_ledgers([ledger_id])
-    care = world.storage.care
-    assert await care.forget_deletions(3000, 100) == 2
+    gc = world.storage.gc
+    assert await gc.forget_deletions(3000, 100) == 2
     assert doubted(world, *range(1, 7)) == [False, False, True, True, True, True]
-    assert await care.forget_deletions(3000, 3) == 1
-    assert await care.forget_deletions(3000, 3) == 0
+    assert await gc.forget_deletions(3000, 3) == 1
+    assert await gc.forget_deletions(3000, 3) == 0
     await world.restart()
     assert doubted(world, *range(1, 7)) == [False, False, False, True, True, True]
-    assert await world.storage.care.forget_deletions(10_000, 3) == 3
+    assert await world.storage.gc.forget_deletions(10_000, 3) == 3
     await world.restart()
     assert doubted(world, *range(1, 7)) == [False] * 6
     await world.storage.stop()

@@ -122,7 +122,7 @@ async def test_a_checkpoint_hurries_when_the_next_cache_fills(tmp_path: Path) ->
 
     def fill(seconds: float) -> None:
         rests.append(seconds)
-        world.storage._book.add(world.handle(9), run_of(9, [len(rests)], b"x" * 10 * PIECE), 0)
+        world.storage._visible.add(world.handle(9), run_of(9, [len(rests)], b"x" * 10 * PIECE), 0)
 
     world.threads.on_sleep = fill
     world.storage._flusher._by_time()
@@ -176,7 +176,7 @@ async def test_fences_of_very_many_ledgers_are_stored_and_leave_memory(
     monkeypatch.setattr(flusher_module, "_CHANGED_LEDGERS_MAX", 50)
     world = World(tmp_path)
     await world.start(max_idle_handles=10)
-    table = world.storage._book.table
+    table = world.storage._visible.table
     for ledger_id in range(200):
         done: list[BaseException | None] = []
         handle = world.storage.create_handle(ledger_id, KEY)

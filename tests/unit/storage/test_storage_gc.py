@@ -267,23 +267,23 @@ async def test_r27_after_a_checkpoint_nobody_knows_what_came_so_nothing_is_delet
 ) -> None:
     world = World(tmp_path)
     await filled(world, 1)
-    care = world.storage.care
-    checkpoints = care.checkpoints
+    gc = world.storage.gc
+    checkpoints = gc.checkpoints
     await world.append(run_of(1, [30]))
     await world.storage.flush()
-    assert care.forget_ledgers([1], checkpoints) == []
-    assert care.forget_ledgers([1], care.checkpoints) == [1]
+    assert gc.forget_ledgers([1], checkpoints) == []
+    assert gc.forget_ledgers([1], gc.checkpoints) == [1]
     await world.storage.stop()
 
 
 async def test_a_ledger_deleted_and_added_to_again_keeps_what_came_later(tmp_path: Path) -> None:
     world = World(tmp_path)
     await filled(world, 1)
-    care = world.storage.care
-    assert care.forget_ledgers([1], care.checkpoints) == [1]
+    gc = world.storage.gc
+    assert gc.forget_ledgers([1], gc.checkpoints) == [1]
     await world.append(run_of(1, [7], b"new"))
     await world.storage.flush()
-    await care.remove_unused()
+    await gc.remove_unused()
     assert await world.ids(1) == [7]
     await world.restart()
     assert await world.ids(1) == [7]
@@ -308,7 +308,7 @@ async def test_r27_one_pass_deletes_no_more_than_its_share_unless_it_is_forced(
 async def test_no_log_goes_while_a_checkpoint_may_have_runs_in_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     await filled(world, 1)
-    care = world.storage.care
+    gc = world.storage.gc
     checkpointer = world.storage._opened.checkpointer
     await world.storage.delete_ledgers([1])
     index = world.storage._opened.index
@@ -322,10 +322,10 @@ async def test_no_log_goes_while_a_checkpoint_may_have_runs_in_it(tmp_path: Path
     with pytest.raises(StorageError):
         await world.storage.flush()
     assert checkpointer.has_unindexed_runs
-    assert await care.remove_unused() == {}
+    assert await gc.remove_unused() == {}
     index.commit = commit  # type: ignore[method-assign]
     await world.storage.flush()
-    assert await care.remove_unused() == {}
+    assert await gc.remove_unused() == {}
     assert await world.ids(2) == [0, 1, 2, 3, 4]
     await world.restart()
     assert await world.ids(2) == [0, 1, 2, 3, 4]

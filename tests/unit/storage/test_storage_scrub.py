@@ -15,8 +15,8 @@ from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.protocol.digest import Digester, DigestType, digester
 from quorumbook.storage.options import Damage, GcOptions, ScrubOptions
 from quorumbook.storage.scrub.decisions import ScrubPosition
+from quorumbook.storage.scrub.scrub_storage import ScrubStorage
 from quorumbook.storage.scrub.scrubber import Scrubber
-from quorumbook.storage.scrub.storage_access import ScrubCare
 
 PAYLOAD = b"payload" * 20
 
@@ -33,9 +33,9 @@ class Scrub:
             return None if self.digest is None else digester(self.digest, b"")
 
         self.env = world.storage._env
-        self.care: ScrubCare = world.storage.scrub_care
+        self.scrub: ScrubStorage = world.storage.scrub
         self.scrubber = Scrubber(
-            self.care,
+            self.scrub,
             ScrubOptions(rate_bytes=0),
             self.env,
             digester=digester_of,
@@ -86,7 +86,7 @@ async def test_a_whole_storage_is_read_as_a_whole_and_nothing_is_found(tmp_path:
     assert await scrub.cycle() == []
     statistics = scrub.scrubber.statistics
     assert (statistics.cycles, statistics.checked_runs) == (1, 2)
-    stored = sum(run.size_bytes for log in range(9) for run in scrub.care._index.runs_in(log))
+    stored = sum(run.size_bytes for log in range(9) for run in scrub.scrub._index.runs_in(log))
     assert statistics.checked_bytes == stored
     assert scrub.env.background.taken_bytes == {"scrub": stored}
 
@@ -113,7 +113,7 @@ async def test_r32_a_flipped_bit_costs_its_entry_alone_until_it_is_added_again(
     await world.storage.flush()
     assert await world.read_one(1, 7) == body_of(1, 7)
     assert await world.ids(1) == list(range(20))
-    assert await Scrub(world).care.damaged_runs() == []
+    assert await Scrub(world).scrub.damaged_runs() == []
     await world.restart()
     assert await world.read_one(1, 7) == body_of(1, 7)
 
@@ -142,7 +142,7 @@ async def test_entries_that_prove_themselves_later_are_trusted_again(tmp_path: P
     scrub = Scrub(world, digest=None)
     assert await scrub.cycle() == [(1, 0, 19)]
     scrub.digest = DigestType.CRC32C
-    for row in await scrub.care.damaged_runs(1):
+    for row in await scrub.scrub.damaged_runs(1):
         await scrub.scrubber.redeem(row)
     assert scrub.scrubber.statistics.redeemed_entries == 19
     assert await world.ids(1) == [*range(7), *range(8, 20)]
@@ -185,25 +185,25 @@ async def test_what_was_replaced_while_it_was_judged_stays_as_it_is(tmp_path: Pa
     world = await filled(tmp_path)
     flip(world, body_of(1, 7))
     scrub = Scrub(world)
-    (row,) = await scrub.care.runs(1, 0, 19)
-    parts = await scrub.care.judge(row, None)
+    (row,) = await scrub.scrub.runs(1, 0, 19)
+    parts = await scrub.scrub.judge(row, None)
     assert [part.is_damaged for part in parts] == [True]
     await world.append(run_of(1, [7], PAYLOAD, lac=-1))
     await world.storage.flush()
-    assert await scrub.care.record([(row, parts)]) == 0
+    assert await scrub.scrub.record([(row, parts)]) == 0
     assert await world.read_one(1, 7) == body_of(1, 7)
 
 
 async def test_a_cycle_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
     world = await filled(tmp_path)
     scrub = Scrub(world)
-    last = (await scrub.care.entry_log_ids())[-1]
-    await scrub.care.write_position(ScrubPosition(last, 1 << 40, 5))
+    last = (await scrub.scrub.entry_log_ids())[-1]
+    await scrub.scrub.write_position(ScrubPosition(last, 1 << 40, 5))
     await world.restart()
     scrub = Scrub(world)
     assert await scrub.cycle() == []
     assert scrub.scrubber.statistics.checked_runs == 0, "all before it was read already"
-    position = await scrub.care.read_position()
+    position = await scrub.scrub.read_position()
     assert not position.is_within
     assert position.finished_ms == scrub.env.clock.wall_ms()
     assert await scrub.cycle() == []
@@ -302,7 +302,7 @@ async def test_a_compaction_leaves_what_is_known_to_be_damaged(tmp_path: Path) -
     garbage.collector.options = GcOptions(reserve_size_bytes=0)
     garbage.collector.trigger(major=True)
     await garbage.collect(minutes=0)
-    assert [run.first_entry_id for run in await scrub.care.damaged_runs(1)] == [7]
+    assert [run.first_entry_id for run in await scrub.scrub.damaged_runs(1)] == [7]
     assert await world.ids(1) == [*range(7), *range(8, 20)]
 
 

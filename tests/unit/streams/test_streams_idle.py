@@ -13,7 +13,7 @@ from doubles.virtual_time import run_virtually
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.streams.errors import ReaderIdleError
 from quorumbook.streams.reading.options import ReaderOptions
-from quorumbook.streams.reading.walk import Walk
+from quorumbook.streams.reading.scanner import StreamScanner
 
 #: Looks come at 10 and 20 s of silence, and the third is an error.
 OPTIONS = ReaderOptions(idle_warn_s=10.0, idle_error_s=30.0)
@@ -44,9 +44,9 @@ class Segment:
         raise MetadataUnavailableError("nobody answers")
 
 
-def walk() -> Any:
+def scanner() -> Any:
     context: Any = SimpleNamespace(name="s", numbers=lambda: None)
-    made: Any = Walk(context, None, OPTIONS)
+    made: Any = StreamScanner(context, None, OPTIONS)
 
     async def refresh(_first: int) -> None:
         pass
@@ -61,7 +61,7 @@ def test_a_record_that_comes_is_the_end_of_being_idle(what: str) -> None:
     segment = Segment(3, set()) if what == "batches" else Segment(0, {2, 4, 6})
 
     async def read() -> list[int]:
-        return [batch async for batch in walk()._tail(segment)]
+        return [batch async for batch in scanner()._tail(segment)]
 
     assert run_virtually(read()) == ([0, 1, 2] if what == "batches" else [])
     assert segment.looks == 6
@@ -69,7 +69,7 @@ def test_a_record_that_comes_is_the_end_of_being_idle(what: str) -> None:
 
 def test_silence_that_nobody_explains_is_an_error() -> None:
     async def read() -> None:
-        async for _ in walk()._tail(Segment(0, {1})):
+        async for _ in scanner()._tail(Segment(0, {1})):
             pass
 
     with pytest.raises(ReaderIdleError, match="30 s"):

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from quorumbook.admin.facts.bookies import BookieFacts
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 
 _EVERY_S = 2.0
 _KEPT = 300
@@ -81,7 +81,7 @@ class Samples:
     async def close(self) -> None:
         """Take no more."""
         if self._task is not None:
-            await end([self._task])
+            await cancel_and_wait([self._task])
 
 
 async def _counts(url: str) -> dict[str, float]:

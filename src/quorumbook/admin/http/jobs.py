@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from quorumbook.admin.http.problems import ApiError, problem_of
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 
 _log = logger("admin.jobs")
 _KEPT = 200
@@ -127,9 +127,9 @@ class Jobs:
         job = self.get(number)
         task = self._tasks.get(number)
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
         return job
 
     async def close(self) -> None:
         """Stop all."""
-        await end(list(self._tasks.values()))
+        await cancel_and_wait(list(self._tasks.values()))

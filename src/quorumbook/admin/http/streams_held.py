@@ -17,7 +17,7 @@ from functools import partial
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.client.client import BookKeeper
 from quorumbook.env import patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.streams import (
     Consumer,
     Delivery,
@@ -243,7 +243,7 @@ class HeldStreams:
             await self.leave(*key)
         for task in list(self._ending):
             await task
-        await end(list(self._ending))
+        await cancel_and_wait(list(self._ending))
         for namespace in self._namespaces.values():
             await namespace.close()
         self._namespaces.clear()

@@ -19,7 +19,7 @@ from quorumbook.autorecovery.ledger_walk import run_together
 from quorumbook.autorecovery.metrics import auditor_numbers
 from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import LocalProtocolError, MetadataError
 from quorumbook.ids import BookieId
 from quorumbook.metadata.election import Election
@@ -108,7 +108,7 @@ class Auditor:
     async def _end_term(self) -> None:
         task, self._term = self._term, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
 
     async def _lead(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:

@@ -17,7 +17,7 @@ from quorumbook.autorecovery.audits.copies import ClosedFragment, closed_fragmen
 from quorumbook.autorecovery.copying.verified_reads import listed_entries, read_verified, split
 from quorumbook.client.context import Context
 from quorumbook.env import Budget
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     BookieError,
     DigestMismatchError,
@@ -150,7 +150,7 @@ class _RangeAudit:
                 if not self._judge_same(judge, fragment, block, data):
                     await self._judge_singly(judge, fragment, block)
         finally:
-            await end([task for _, task in under_way])
+            await cancel_and_wait([task for _, task in under_way])
 
     async def _same(self, fragment: ClosedFragment, block: range) -> bytes:
         """Return a block's entries if all bookies give the same bytes; else nothing."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from quorumbook.autorecovery.copying.healing import Chooser, Healer, Outcome
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError, SessionExpiredError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.danger import share_of
@@ -169,7 +169,7 @@ class Mover:
         try:
             await asyncio.gather(*tasks)
         finally:
-            await end(tasks)
+            await cancel_and_wait(tasks)
         return is_open
 
     async def _one(self, share: Share, *, may_close: bool) -> bool:

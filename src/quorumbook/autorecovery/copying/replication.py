@@ -18,7 +18,7 @@ from quorumbook.autorecovery.copying.verified_reads import read_verified
 from quorumbook.client.context import Context
 from quorumbook.client.transport.connection import Channel
 from quorumbook.env import Budget
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     BookieUnavailableError,
     DigestMismatchError,
@@ -106,7 +106,7 @@ class Copier:
             for bookie_id in self._writes:
                 self._context.bookies.fast(bookie_id).detach(self._ledger_id, self)
             self._writes.clear()
-            await end(list(self._tasks))
+            await cancel_and_wait(list(self._tasks))
 
     def _act(self) -> None:
         for effect in self._state.poll():

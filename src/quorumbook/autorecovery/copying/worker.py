@@ -27,7 +27,7 @@ from quorumbook.autorecovery.options import WorkerOptions
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
 from quorumbook.env import logger, patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     MetadataError,
     MetadataFormatError,
@@ -113,9 +113,9 @@ class ReplicationWorker:
             self._remove_callback()
         runner, self._runner = self._runner, None
         if runner is not None:
-            await end([runner])
+            await cancel_and_wait([runner])
         jobs = dict(self._jobs)
-        await end(list(jobs))
+        await cancel_and_wait(list(jobs))
         for work in jobs.values():
             if self.queue.is_held(work):
                 with contextlib.suppress(MetadataError):  # the lock goes with the session as well

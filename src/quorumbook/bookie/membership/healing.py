@@ -20,7 +20,7 @@ import contextlib
 from dataclasses import asdict, dataclass
 
 from quorumbook.env import Env, logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.holdings import lacking
@@ -78,7 +78,7 @@ class Healing:
     ) -> None:
         self._clock = env.clock
         self._storage = storage
-        self._care = storage.scrub_care
+        self._scrub_storage = storage.scrub
         self._ledgers = LedgerManager(store)
         self._queue = UnderreplicationQueue(store, bookie_id)
         self._bookie_id = bookie_id
@@ -90,7 +90,7 @@ class Healing:
         self._task: asyncio.Task[None] | None = None
         self.statistics = HealingStatistics()
         self.scrubber = Scrubber(
-            self._care,
+            self._scrub_storage,
             options,
             env,
             digester=self._digester,
@@ -108,7 +108,7 @@ class Healing:
         await self.scrubber.stop()
         task, self._task = self._task, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
         self._queue.close()
 
     def numbers(self) -> dict[str, int]:
@@ -145,13 +145,13 @@ class Healing:
 
     async def heal(self) -> None:
         """Look once at every ledger that is damaged or in limbo, unless it has a pause."""
-        if await self._care.damaged_runs():
+        if await self._scrub_storage.damaged_runs():
             # What was added again replaces what is damaged.
             await self._storage.flush()
         damaged: dict[LedgerId, list[StoredRun]] = {}
-        for row in await self._care.damaged_runs():
+        for row in await self._scrub_storage.damaged_runs():
             damaged.setdefault(row.ledger_id, []).append(row)
-        limbo = await self._care.ledgers_in_limbo()
+        limbo = await self._scrub_storage.ledgers_in_limbo()
         self.statistics.damaged_ledgers = len(damaged)
         self.statistics.ledgers_in_limbo = len(limbo)
         waiting = sorted({*damaged, *limbo})
@@ -179,13 +179,13 @@ class Healing:
         if not metadata.is_closed:
             return (
                 bool(rows)
-                and not await self._care.damaged_runs(metadata.ledger_id)
+                and not await self._scrub_storage.damaged_runs(metadata.ledger_id)
                 and (not await self._is_in_limbo(metadata.ledger_id))
             )
         if await self._lacks(metadata):
             return False
-        left = await self._care.damaged_runs(metadata.ledger_id)
-        await self._care.record([(row, ()) for row in left])
+        left = await self._scrub_storage.damaged_runs(metadata.ledger_id)
+        await self._scrub_storage.record([(row, ()) for row in left])
         await self._storage.clear_limbo([metadata.ledger_id])
         return True
 
@@ -226,6 +226,6 @@ async def lacks(storage: LedgerStorage, metadata: LedgerMetadata, bookie_id: Boo
 
     storage.entry_ids(metadata.ledger_id, done)
     held = await future
-    return await storage.scrub_care.run(
+    return await storage.scrub.run(
         lambda: next(lacking(metadata, bookie_id, held), None) is not None
     )

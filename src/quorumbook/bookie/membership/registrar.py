@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.env import logger, patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import LocalProtocolError, MetadataError
 from quorumbook.ids import BookieId
 from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
@@ -77,7 +77,7 @@ class Registrar:
         """Take the registration back, as far as the store answers."""
         task, self._task = self._task, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
         try:
             async with patience.timeout(timeout_s):
                 await self._registration.unregister()

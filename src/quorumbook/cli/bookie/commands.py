@@ -91,7 +91,7 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
     from quorumbook.config.made import bookie_options
     from quorumbook.env import Env
     from quorumbook.env.allocator import giving_back
-    from quorumbook.env.tasks import end
+    from quorumbook.env.tasks import cancel_and_wait
     from quorumbook.metadata.uri import open_store
 
     options = bookie_options(settings)
@@ -105,7 +105,7 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
         await server.start()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(server.stop)
-            stack.push_async_callback(end, [asyncio.create_task(giving_back())])
+            stack.push_async_callback(cancel_and_wait, [asyncio.create_task(giving_back())])
             stop = await stop_wanted(with_parent=is_child)
             if settings["recovery.in_bookie"].value:
                 guest = auto_recovery(call, settings, env, name=server.bookie_id)

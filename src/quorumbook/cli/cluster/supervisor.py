@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import IO, ClassVar
 
 from quorumbook.env import patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import QuorumbookError
 
 _START_TIMEOUT_S = 60.0
@@ -228,7 +228,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Stop all; returns when every child is gone."""
-        await end(self._guards)
+        await cancel_and_wait(self._guards)
         await asyncio.gather(*(child.stop() for child in self._children))
 
     async def _guard(self, child: ChildProcess) -> None:

@@ -33,7 +33,7 @@ from quorumbook.cli.demo.healing import HealingDemo, tell, verify_copies, watch
 from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.progress import progress
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ async def _play(
                 await _verify(bk, story)
                 _tell_copies(say, story)
         finally:
-            await end([watching])
+            await cancel_and_wait([watching])
     if call.output.form == "json":
         call.output.record({**asdict(story), "is_same": story.is_same})
     if not story.is_same:

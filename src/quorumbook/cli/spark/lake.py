@@ -112,7 +112,7 @@ def _table(
     from quorumbook.spark.lake.delta import DeltaTable
     from quorumbook.spark.lake.iceberg import IcebergTable
     from quorumbook.spark.lake.manifest import ManifestTable
-    from quorumbook.spark.lake.next_batch import TableTurns
+    from quorumbook.spark.lake.next_batch import NextBatchNode
     from quorumbook.spark.lake.rows import schema_of
 
     if any("=" not in word for word in words) or (words and form != "iceberg"):
@@ -123,4 +123,4 @@ def _table(
     if form == "delta":
         return DeltaTable(absolute(table), cluster.instance_id, schema, makes=makes)
     where = absolute(table)
-    return ManifestTable(where, TableTurns(cluster, where), makes=makes)
+    return ManifestTable(where, NextBatchNode(cluster, where), makes=makes)

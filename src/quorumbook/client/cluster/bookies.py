@@ -25,9 +25,9 @@ from quorumbook.client.transport.deferred import DeferredChannel
 from quorumbook.client.transport.entry_reads import ReadChannel
 from quorumbook.client.transport.handshake import Security
 from quorumbook.client.transport.ticker import Ticker
-from quorumbook.client.waiting.again import outcome_of
+from quorumbook.client.waiting.outcomes import outcome_of
 from quorumbook.env import Env, logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     BookieUnavailableError,
     ClientClosedError,
@@ -360,7 +360,7 @@ class ClientBookies:
         self._on_change.clear()
         task, self._refreshing = self._refreshing, None
         await self.placement.close()
-        await end([*self._proofs.values(), *([task] if task is not None else [])])
+        await cancel_and_wait([*self._proofs.values(), *([task] if task is not None else [])])
         channels: list[Channel] = [*self._fast.values(), *self._control.values()]
         for channel in [*channels, *self._deferred.values()]:
             await channel.close()

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from quorumbook.client.cluster.racks import RackSource
 from quorumbook.env import Env, logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import MetadataError, QuorumbookError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -199,7 +199,7 @@ class ClientPlacement:
 
     async def close(self) -> None:
         """Ask nothing any more."""
-        await end(self._tasks)
+        await cancel_and_wait(self._tasks)
         await self._racks.close()
 
     async def _cluster(

@@ -18,7 +18,7 @@ from functools import partial
 
 from quorumbook.client.context import Context
 from quorumbook.client.reading.entries import EntryBatch, blamed
-from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.errors import ClientClosedError, DigestMismatchError, QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.ledger.machines.read import Delivered, ReadFailed, ReadState, SendRead
@@ -206,7 +206,7 @@ class ChunkRead:
             if not isinstance(problem, QuorumbookError):
                 raise problem
             if isinstance(problem, ClientClosedError):
-                self._error = again(problem)
+                self._error = copy_error(problem)
             # A damaged entry counts for the entry that is damaged, not for the first asked for.
             damaged = problem.entry_id if isinstance(problem, DigestMismatchError) else None
             self._turn_away(effect, is_bad=isinstance(problem, DigestMismatchError))

@@ -12,8 +12,8 @@ from quorumbook.client.reading.entries import Entry, EntryBatch
 from quorumbook.client.reading.last_confirmed import LacPolls, read_lac
 from quorumbook.client.reading.ranges import ChunkRead, RangeRead, Sticky
 from quorumbook.client.reading.single_entry import read_single
-from quorumbook.client.waiting.again import again, outcome_of
 from quorumbook.client.waiting.closing import Closing
+from quorumbook.client.waiting.outcomes import copy_error, outcome_of
 from quorumbook.env import logger
 from quorumbook.errors import (
     ClientClosedError,
@@ -460,7 +460,7 @@ class LedgerReader(Closing):
 
     def _check_open(self) -> None:
         if self._error is not None:
-            raise again(self._error)
+            raise copy_error(self._error)
 
     def _check_confirmed(self, last: EntryId) -> None:
         if last > self._lac:

@@ -19,7 +19,7 @@ from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.connection import AddListener, Channel, OnHealth, Resolve
 from quorumbook.client.transport.handshake import Security
 from quorumbook.client.transport.ticker import Ticker
-from quorumbook.client.waiting.again import again, fail
+from quorumbook.client.waiting.outcomes import copy_error, fail
 from quorumbook.env import Env
 from quorumbook.errors import ClientClosedError, QuorumbookError
 from quorumbook.ids import BookieId, EntryId, LedgerId
@@ -116,7 +116,7 @@ class FastChannel(Channel):
     def _fail_all(self, error: QuorumbookError) -> None:
         reads, self._reads = self._reads, {}
         for _, _, future in reads.values():
-            fail(future, again(error))
+            fail(future, copy_error(error))
         self._fail_listeners(error)
 
 
@@ -193,4 +193,4 @@ class ControlChannel(Channel):
     def _fail_all(self, error: QuorumbookError) -> None:
         waiting, self._waiting = self._waiting, {}
         for _, _, _, _, future in waiting.values():
-            fail(future, again(error))
+            fail(future, copy_error(error))

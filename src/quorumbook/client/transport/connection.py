@@ -16,9 +16,9 @@ from typing import Protocol
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.handshake import Security, lost_error, open_stream
 from quorumbook.client.transport.ticker import Ticker
-from quorumbook.client.waiting.again import again, outcome_of
+from quorumbook.client.waiting.outcomes import copy_error, outcome_of
 from quorumbook.env import Env, logger, patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     BookieUnavailableError,
     ClientClosedError,
@@ -170,14 +170,14 @@ class Channel:
         if self._connecting is not None:
             await outcome_of(self._connecting)
         if self._stream is None:
-            raise again(self._failure or ConnectFailedError(bookie_id=self.bookie_id))
+            raise copy_error(self._failure or ConnectFailedError(bookie_id=self.bookie_id))
 
     async def close(self) -> None:
         """Close for good; what waits fails with ClientClosedError."""
         self._is_closed = True
         task, self._connecting = self._connecting, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
         self.drop(ClientClosedError("the client is closed", bookie_id=self.bookie_id))
 
     def drop(self, error: QuorumbookError) -> None:

@@ -16,9 +16,9 @@ import asyncio
 from typing import Any
 
 from quorumbook.client.transport.channels import FastChannel
-from quorumbook.client.waiting.again import outcome_of
+from quorumbook.client.waiting.outcomes import outcome_of
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import BookieUnavailableError, ConnectionLostError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.entry_run import SIZE
@@ -123,7 +123,7 @@ class ReadChannel(FastChannel):
     async def close(self) -> None:
         """Close for good, a trial's connection included."""
         if self._trial is not None:
-            await end([self._trial])
+            await cancel_and_wait([self._trial])
         await super().close()
 
     def _note_no_batches(self) -> None:

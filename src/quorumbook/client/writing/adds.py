@@ -17,7 +17,7 @@ from quorumbook.client.context import Context
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.connection import Channel
 from quorumbook.client.transport.deferred import force, seal_deferred_adds
-from quorumbook.client.waiting.again import again, outcome_of
+from quorumbook.client.waiting.outcomes import copy_error, outcome_of
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.client.writing.ensemble import EnsembleKeeper
 from quorumbook.client.writing.explicit_lac import LacPublisher
@@ -193,7 +193,7 @@ class AddDriver:
     async def confirmed(self, entry_id: EntryId) -> None:
         """Wait until an entry is safe; raises the writer's error if it never will be."""
         if self.state.error is not None:
-            raise again(self.state.error)
+            raise copy_error(self.state.error)
         if entry_id <= self.state.last_add_succeeded:
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -226,14 +226,14 @@ class AddDriver:
             await outcome_of(forcing)
         except ClientClosedError:
             if state.error is not None:
-                raise again(state.error) from None
+                raise copy_error(state.error) from None
             raise
         finally:
             forcing.cancel()
             self._forcing.discard(forcing)
         state.on_forced(last)
         if state.error is not None:
-            raise again(state.error)
+            raise copy_error(state.error)
         self._lac.on_confirmed()
 
     async def publish(self) -> None:
@@ -378,7 +378,7 @@ class AddDriver:
         awaited, self._awaited = self._awaited, []
         for _, _, future in awaited:
             if not future.done():
-                future.set_exception(again(error))
+                future.set_exception(copy_error(error))
         self._on_failed(error)
         self.window.clear()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     BookieUnavailableError,
     InternalError,
@@ -100,7 +100,7 @@ class EnsembleKeeper:
         tasks = [*self._tasks]
         if self._watch is not None:
             tasks.append(self._watch)
-        await end(tasks)
+        await cancel_and_wait(tasks)
 
     async def _run(self, change: ChangeEnsemble) -> None:
         state = self._state

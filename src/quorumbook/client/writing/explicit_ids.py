@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from quorumbook.client.waiting.again import again, fail
+from quorumbook.client.waiting.outcomes import copy_error, fail
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
@@ -90,4 +90,4 @@ class ChosenAppends:
             entry_id=missing,
         )
         for _, future in appends:
-            fail(future, again(error or closed))
+            fail(future, copy_error(error or closed))

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
 from quorumbook.client.context import Context
-from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.env import logger, patience
 from quorumbook.errors import QuorumbookError, WriteFailedError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
@@ -109,7 +109,7 @@ class LacPublisher:
                 ledger_id=self._state.metadata.ledger_id,
             ) from error
         if self._state.error is not None:
-            raise again(self._state.error)
+            raise copy_error(self._state.error)
 
     async def _pause(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -139,7 +139,7 @@ class LacPublisher:
             self._arm(missing_s)
             return
         self._is_waiting = True
-        self._context.lac_turns.enter(self)
+        self._context.lac_limit.enter(self)
 
     def begin(self) -> bool:
         """Publish now; False if there is nothing to publish, or somebody does so already."""
@@ -149,7 +149,7 @@ class LacPublisher:
             return False
         if state.last_add_confirmed <= self._published:
             return False
-        self._begin().add_done_callback(lambda _: self._context.lac_turns.leave())
+        self._begin().add_done_callback(lambda _: self._context.lac_limit.leave())
         return True
 
     def _begin(self) -> asyncio.Task[None]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.writing.positions import stripe_of
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId
@@ -97,7 +97,7 @@ class Group:
             futures = [self.future] if self.future is not None else []
         for future in futures:
             if not future.done():
-                future.set_exception(again(error))
+                future.set_exception(copy_error(error))
                 # Who appends without looking at the futures learns of it from flush and close.
                 future.exception()
 

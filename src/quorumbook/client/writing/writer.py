@@ -14,8 +14,8 @@ from functools import partial
 
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.waiting.again import again, outcome_of
 from quorumbook.client.waiting.closing import ClosingQuietly
+from quorumbook.client.waiting.outcomes import copy_error, outcome_of
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.client.writing.adds import AddDriver
 from quorumbook.client.writing.explicit_ids import Append, ChosenAppends
@@ -433,7 +433,7 @@ class LedgerWriter(ClosingQuietly):
             await self._adds.keeper.stop()
             is_over = isinstance(state.error, LedgerFencedError | ClientClosedError)
             if state.error is not None and (is_over or self._is_aborted):
-                raise again(state.error)
+                raise copy_error(state.error)
             last, length = state.close_point()
             self._closed_metadata, _ = await change_metadata(
                 self._context,
@@ -518,11 +518,11 @@ class LedgerWriter(ClosingQuietly):
 
     def _check_owner(self) -> None:
         if self._forked is not None:
-            raise again(self._forked)
+            raise copy_error(self._forked)
 
     def _check_error(self) -> None:
         if self._state.error is not None:
-            raise again(self._state.error)
+            raise copy_error(self._state.error)
 
 
 def append_group(writer: LedgerWriter, group: Group) -> None:

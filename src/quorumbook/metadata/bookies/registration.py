@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumbook.env import logger, patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     ConnectFailedError,
     LocalProtocolError,
@@ -232,7 +232,7 @@ class BookieRegistration:
     async def _stop_restoring(self) -> None:
         task, self._restoring = self._restoring, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
 
     def _set_registered(self, is_registered: bool) -> None:
         if is_registered != self.is_registered:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from quorumbook.env import Env, logger
 from quorumbook.env.forks import watch
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataError,
@@ -401,7 +401,7 @@ class EtcdStore:
         self._is_closed = True
         self._watches.clear()
         tasks = [self._heartbeat, *([self._looking] if self._looking is not None else [])]
-        await end(tasks)
+        await cancel_and_wait(tasks)
         await self._watcher.stop()
         await self._calls.stop()
         await self._client.close()

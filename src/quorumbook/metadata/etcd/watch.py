@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata.etcd.client import (
     EVENT_DELETE,
@@ -129,7 +129,7 @@ class EtcdWatcher:
                     try:
                         await self._read(stream)
                     finally:
-                        await end([writer])
+                        await cancel_and_wait([writer])
             except MetadataUnavailableError as error:
                 _log.debug("metadata watches: %s", error)
             except Exception:

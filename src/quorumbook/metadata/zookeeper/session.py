@@ -24,7 +24,7 @@ from quorumbook.auth.digest_md5 import DigestMd5Client
 from quorumbook.auth.kerberos import KerberosClient, KerberosIdentity
 from quorumbook.env import Env, logger, patience
 from quorumbook.env.forks import sever_in_children
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.env.tls import TlsContexts, explain
 from quorumbook.errors import (
     ConfigError,
@@ -182,7 +182,7 @@ class ZooKeeperSession:
                 async with asyncio.timeout(_CLOSE_S):
                     await connection.request(Op.CLOSE, b"")
             connection.end("closed")
-        await end([self._task])
+        await cancel_and_wait([self._task])
         self._wake()
 
     def _check_open(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from quorumbook.env.tasks import AT_ONCE, of_each
+from quorumbook.env.tasks import AT_ONCE, gather_bounded
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.frame import Plan, Report, Values
@@ -156,7 +156,7 @@ async def what_is_due(
     found = []
     left = max_bytes
     for first in range(0, len(names), AT_ONCE):
-        for due in await of_each(look, names[first : first + AT_ONCE]):
+        for due in await gather_bounded(look, names[first : first + AT_ONCE]):
             splits = []
             for split in due.splits:
                 if left <= 0:

@@ -39,8 +39,8 @@ from quorumbook.streams.tier.places import (
 _DIRECTORY = "_quorumbook"
 
 
-class Turns(Protocol):
-    """Decides whose batch is next; see ``turns.TableTurns``."""
+class NextBatch(Protocol):
+    """Decides whose batch is next; see ``next_batch.NextBatchNode``."""
 
     def read(self) -> tuple[str, Revision | None]:
         """Return what was decided on last, and the revision of that; empty, None: nothing was."""
@@ -54,12 +54,14 @@ class Turns(Protocol):
 class ManifestTable:
     """A directory."""
 
-    def __init__(self, location: str, turns: Turns | None = None, *, makes: bool = False) -> None:
+    def __init__(
+        self, location: str, next_batch: NextBatch | None = None, *, makes: bool = False
+    ) -> None:
         """Open it.
 
         Args:
             location: Path or URI.
-            turns: Whose batch is next, if that is asked for and it is no directory of this machine.
+            next_batch: Decides whose batch is next; not asked in a directory of this machine.
             makes: Make visible what was decided on; otherwise nothing changes by looking.
 
         Raises:
@@ -70,7 +72,7 @@ class ManifestTable:
         self._system, self._path = file_system(below(location))
         self._manifests = f"{self._path}/{_DIRECTORY}"
         self._is_local = isinstance(self._system, pafs.LocalFileSystem)
-        self._turns = None if self._is_local else turns
+        self._next_batch = None if self._is_local else next_batch
         self._makes = makes
 
     @property
@@ -127,8 +129,8 @@ class ManifestTable:
     def _publish(self, name: str, revision: Revision | None) -> bool:
         """Make a manifest visible; False: there is one already."""
         if not self._is_local:
-            assert self._turns is not None
-            if not self._turns.take(name, revision):
+            assert self._next_batch is not None
+            if not self._next_batch.take(name, revision):
                 return False
             self._settle()
             return True
@@ -156,9 +158,9 @@ class ManifestTable:
 
     def _decided(self) -> tuple[str, Revision | None]:
         """Return the batch that was decided on and is not visible; and which decision was last."""
-        if self._turns is None:
+        if self._next_batch is None:
             return "", None
-        name, revision = self._turns.read()
+        name, revision = self._next_batch.read()
         is_hidden = bool(name) and self._is_there(self._temporary(name))
         return name if is_hidden else "", revision
 

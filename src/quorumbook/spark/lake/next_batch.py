@@ -23,7 +23,7 @@ from quorumbook.spark.pool import Cluster
 from quorumbook.streams.tier.places import bare
 
 
-class TableTurns:
+class NextBatchNode:
     """The node of one table; all calls block."""
 
     def __init__(self, cluster: Cluster, location: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import LedgerClosedError, NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -40,7 +40,7 @@ class LedgerViews:
         if not self._selection.ledger_filter:
             return [str(ledger_id) for ledger_id in ids]
         new = [ledger_id for ledger_id in ids if ledger_id not in self._matches]
-        await of_each(self._match, new)
+        await gather_bounded(self._match, new)
         return [str(ledger_id) for ledger_id in ids if self._matches.get(ledger_id)]
 
     def title(self, name: str) -> str:

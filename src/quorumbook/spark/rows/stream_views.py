@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from quorumbook.client.context import client_store
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -105,7 +105,7 @@ class StreamViews:
         # What was read as a stream by itself is one for ever.
         doubtful = [name for name in names if name not in self._known]
         found = dict.fromkeys(names, -1)
-        counts = await of_each(lambda name: partition_count(self._namespace, name), doubtful)
+        counts = await gather_bounded(lambda name: partition_count(self._namespace, name), doubtful)
         for name, count in zip(doubtful, counts, strict=True):
             if count is not None:
                 del found[name]

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumbook import __version__
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.sink.appending import Appender
@@ -180,7 +180,9 @@ async def _check_stream(namespace: Namespace, options: WriteOptions) -> None:
     names = [options.stream]
     if count is not None:
         names = [partition_name(options.stream, number) for number in range(count)]
-    await of_each(lambda name: check_segments(stream_context(namespace.stream(name)), 1), names)
+    await gather_bounded(
+        lambda name: check_segments(stream_context(namespace.stream(name)), 1), names
+    )
 
 
 class BatchSink(DataSourceArrowWriter):

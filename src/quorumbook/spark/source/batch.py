@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
 from quorumbook.spark.pool import Cluster, connected
@@ -93,7 +93,7 @@ async def _pieces(cluster: Cluster, options: ReadOptions) -> list[Piece]:
     names = await views.names()
     for where in (options.starting, options.ending):
         check_names(where, {name: views.title(name) for name in names})
-    pieces = await of_each(lambda name: _of_one(views, options, name), names)
+    pieces = await gather_bounded(lambda name: _of_one(views, options, name), names)
     return list(chain.from_iterable(pieces))
 
 

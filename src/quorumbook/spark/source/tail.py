@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from quorumbook.client.context import client_store
 from quorumbook.env import logger
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.spark.pool import Cluster, connected
 from quorumbook.spark.request.offsets import Offset, Offsets, is_same_stream
@@ -164,7 +164,7 @@ class _Planner:
     # Looking -------------------------------------------------------------------------------
 
     async def _look(self, names: Sequence[str]) -> dict[str, View]:
-        found = await of_each(self._views.view, names)
+        found = await gather_bounded(self._views.view, names)
         return {view.name: view for view in found if view is not None}
 
     async def first(self) -> Offsets:
@@ -382,7 +382,9 @@ class _Planner:
         self._selected(begins)
         names = [name for name in ends if name in begins and ends[name] != begins[name]]
         names.sort(key=int if self._is_ledgers else None)
-        found = await of_each(lambda name: self._pieces_of(name, begins[name], ends[name]), names)
+        found = await gather_bounded(
+            lambda name: self._pieces_of(name, begins[name], ends[name]), names
+        )
         return dict(zip(names, found, strict=True))
 
     async def _pieces_of(self, name: str, begin: Offset, end: Offset) -> list[Piece]:

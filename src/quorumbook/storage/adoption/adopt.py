@@ -219,10 +219,10 @@ def _replay(env: Env, directories: Directories, note: AdoptionNote) -> None:
         env, directories, Caches(read_cache_size_bytes=options.read_cache_size_bytes), options
     )
     try:
-        opened.book.delete(note.gone)
-        checkpoint = opened.book.checkpoint(opened.marks)
+        opened.visible.delete(note.gone)
+        checkpoint = opened.visible.checkpoint(opened.marks)
         opened.checkpointer.run(checkpoint)
-        opened.book.settle(checkpoint)
+        opened.visible.settle(checkpoint)
         if opened.pending is not None:
             raise DiskFullError("no space to replay the journals", path=directories.ledgers[0])
         opened.entry_logs.close()

@@ -23,7 +23,7 @@ from quorumbook.env import Worker, logger
 from quorumbook.errors import DiskFullError, StorageError
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.checkpoint import Checkpoint, Checkpointer
-from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.journal.marks import Marks
 from quorumbook.storage.options import StorageOptions
 
@@ -43,7 +43,7 @@ class Flusher:
     Args:
         worker: Where they run.
         checkpointer: What they do.
-        book: Where they are cut from.
+        visible: Where they are cut from.
         caches: Whose size calls for them.
         marks: Give the end of each journal's last durable group.
         options: Sizes and times.
@@ -59,7 +59,7 @@ class Flusher:
         self,
         worker: Worker,
         checkpointer: Checkpointer,
-        book: Book,
+        visible: VisibleLedgers,
         caches: Caches,
         *,
         marks: Callable[[], Marks],
@@ -73,7 +73,7 @@ class Flusher:
         self._loop = asyncio.get_running_loop()
         self._worker = worker
         self._checkpointer = checkpointer
-        self._book = book
+        self._visible = visible
         self._caches = caches
         self._marks = marks
         self._options = options
@@ -154,7 +154,7 @@ class Flusher:
         enough = 1 if self.is_room_wanted else self._flush_bytes
         is_full = self._caches.active.size_bytes >= enough
         if (
-            (is_full or len(self._book.table.dirty) >= _CHANGED_LEDGERS_MAX)
+            (is_full or len(self._visible.table.dirty) >= _CHANGED_LEDGERS_MAX)
             and self._running is None
             and not self._is_scheduled
             and self._failed is None
@@ -185,7 +185,7 @@ class Flusher:
         await waiter
 
     def _has_work(self) -> bool:
-        return self._book.is_dirty or self._marks() != self._last_marks
+        return self._visible.is_dirty or self._marks() != self._last_marks
 
     def _by_time(self) -> None:
         if self._running is None and self._failed is None and self._has_work():
@@ -203,7 +203,7 @@ class Flusher:
             self._retry = None
         checkpoint, self._failed = self._failed, None
         if checkpoint is None:
-            checkpoint = self._book.checkpoint(self._marks())
+            checkpoint = self._visible.checkpoint(self._marks())
         self._running = checkpoint
         self._worker.submit(lambda: self._checkpointer.run(checkpoint), self._ended)
 
@@ -218,7 +218,7 @@ class Flusher:
             self._failures = 0
             self._last_marks = checkpoint.marks
             had_been_full, self.is_full = self.is_full, False
-            self._book.settle(checkpoint)
+            self._visible.settle(checkpoint)
             self._on_settled(bool(checkpoint.replaced), had_been_full)
         for waiter in waiters:
             if waiter.done():

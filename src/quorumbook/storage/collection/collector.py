@@ -26,7 +26,7 @@ from itertools import chain, compress
 from typing import Protocol
 
 from quorumbook.env import Env, logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import DiskFullError, MetadataError, QuorumbookError, StorageError
 from quorumbook.ids import LedgerId
 from quorumbook.storage.collection.surplus import Owners, SurplusCopies
@@ -117,7 +117,7 @@ class Collector:
         on_damage: Callable[[Damage], None] = lambda _: None,
     ) -> None:
         self._storage = storage
-        self._care = storage.care
+        self._gc = storage.gc
         self._cluster = cluster
         self.options = self._options = options
         self._env = env
@@ -153,7 +153,7 @@ class Collector:
         """End, between two steps."""
         task, self._task = self._task, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
 
     def trigger(self, *, minor: bool = False, major: bool = False, force: bool = True) -> None:
         """Begin a pass soon; a forced one deletes all ledgers that are proven gone."""
@@ -172,7 +172,7 @@ class Collector:
 
     async def usages(self) -> list[LogUsage]:
         """Return every entry log with what lives in it; reads the whole index."""
-        return await self._care.usages()
+        return await self._gc.usages()
 
     async def plan(self, *, minor: bool = False, major: bool = False) -> GcPlan:
         """Say what a pass would do; asks and reads as it does, and changes nothing.
@@ -206,7 +206,7 @@ class Collector:
         started = self._clock.now_ns()
         self.is_running = True
         try:
-            await self._care.keep_reserve(self._options.reserve_size_bytes)
+            await self._gc.keep_reserve(self._options.reserve_size_bytes)
             await self._delete_ledgers(is_forced=is_forced)
             await self._forget_deletions()
             await self._drop_surplus()
@@ -234,7 +234,7 @@ class Collector:
                 self._suspicions.forget()
                 return
             now_ns = self._clock.now_ns()
-            due = await self._care.decide(lambda: self._suspicions.see(missing, session, now_ns))
+            due = await self._gc.decide(lambda: self._suspicions.see(missing, session, now_ns))
             due = await self._released(due, missing, known, next_id)
             allowed = ledgers_at_a_time(
                 len(due), known, self._options.max_ledgers_share, is_forced=is_forced
@@ -258,7 +258,7 @@ class Collector:
     async def hold(self) -> Hold:
         """Return what waits for an operator's word."""
         if self._hold is None:
-            found = await self._care.read_hold()
+            found = await self._gc.read_hold()
             # Another task may have been faster, and further.
             self._hold = self._hold or found
             self.statistics.held_ledgers = len(self._hold.held)
@@ -277,7 +277,7 @@ class Collector:
     async def _keep(self, hold: Hold) -> None:
         self._hold = hold
         self.statistics.held_ledgers = len(hold.held)
-        await self._care.write_hold(hold)
+        await self._gc.write_hold(hold)
 
     async def _released(
         self, due: LedgerRanges, missing: LedgerRanges, known: int, next_id: LedgerId
@@ -285,7 +285,7 @@ class Collector:
         """Return which of the ledgers that are due may go without a word, or have one."""
         before = await self.hold()
         now_ms = self._clock.wall_ms()
-        hold, free = await self._care.decide(
+        hold, free = await self._gc.decide(
             lambda: judge(
                 before, due, missing, known=known, next_id=next_id,
                 share_max=self._options.max_unapproved_share, now_ms=now_ms,
@@ -309,7 +309,7 @@ class Collector:
     async def _missing(self) -> tuple[LedgerRanges, int]:
         """Return the ledgers that the cluster denies now, and how many are known here."""
         # Before the listing: what is made later cannot be missing from it.
-        known = await self._care.ledger_ids()
+        known = await self._gc.ledger_ids()
         unlisted = bytearray(b"\1") * len(known)
         async for ledger_id in self._cluster.listing():
             at = bisect_left(known, ledger_id)
@@ -329,12 +329,12 @@ class Collector:
             # What lies in a write cache counts as new, and would keep its ledger for a pass more.
             await self._flush()
         for batch in in_batches(ledger_ids, _BATCH):
-            checkpoints = self._care.checkpoints
+            checkpoints = self._gc.checkpoints
             missing = await self._cluster.missing(batch)
             if session != self._cluster.session():
                 self._suspicions.forget()
                 break
-            deleted += len(self._care.forget_ledgers(missing, checkpoints))
+            deleted += len(self._gc.forget_ledgers(missing, checkpoints))
         if deleted:
             await self._flush()
             self.statistics.deleted_ledgers += deleted
@@ -342,14 +342,14 @@ class Collector:
 
     async def _forget_deletions(self) -> None:
         before_ms = self._clock.wall_ms() - int(self._options.deletions_remembered_s * 1000)
-        await self._care.forget_deletions(before_ms, DELETIONS_MAX)
+        await self._gc.forget_deletions(before_ms, DELETIONS_MAX)
 
     async def _flush(self) -> None:
         try:
             await self._storage.flush()
         except DiskFullError:
             # The disk waits for this deletion, and the deletion for the disk.
-            if not await self._care.give_reserve():
+            if not await self._gc.give_reserve():
                 raise
             await self._storage.flush()
 
@@ -365,7 +365,7 @@ class Collector:
     # Entry logs
 
     async def _delete_logs(self) -> None:
-        removed = await self._care.remove_unused()
+        removed = await self._gc.remove_unused()
         statistics = self.statistics
         for entry_log_id, size in removed.items():
             _log.info("entry log %x holds nothing any more, it is removed", entry_log_id)
@@ -389,7 +389,7 @@ class Collector:
                 if not await self._compact_log(usage.entry_log_id):
                     break
         finally:
-            await asyncio.shield(self._care.finish_compaction())
+            await asyncio.shield(self._gc.finish_compaction())
 
     def _due_threshold(self) -> float:
         """Return below which live ratio logs are compacted now, 0 for none."""
@@ -416,9 +416,9 @@ class Collector:
         size = _STEP_BYTES
         while not self.is_suspended:
             try:
-                step = await self._care.compact_some(entry_log_id, size)
+                step = await self._gc.compact_some(entry_log_id, size)
             except DiskFullError:
-                if await self._care.give_reserve():
+                if await self._gc.give_reserve():
                     # A step has to fit into what the reserve gave, beside all else that grows.
                     size = min(size, max(self._options.reserve_size_bytes // 4, 1))
                     continue

@@ -70,7 +70,7 @@ class SurplusCopies:
         grace_s: float,
     ) -> None:
         self._storage = storage
-        self._care = storage.care
+        self._gc = storage.gc
         self._owners = owners
         self._clock = clock
         self._interval_ns = int(interval_s * _SECOND)
@@ -106,8 +106,8 @@ class SurplusCopies:
 
     async def _search(self, now: int) -> None:
         found: dict[LedgerId, tuple[int, StoredExtent]] = {}
-        for batch in in_batches(await self._care.ledger_ids(), _BATCH):
-            extents = await self._care.extents(batch)
+        for batch in in_batches(await self._gc.ledger_ids(), _BATCH):
+            extents = await self._gc.extents(batch)
             for ledger_id in await self._owners.surplus(sorted(extents)):
                 extent = extents[ledger_id]
                 since, before = self._found.get(ledger_id, (now, extent))
@@ -115,8 +115,8 @@ class SurplusCopies:
         self._found = found
 
     async def _drop(self, batch: list[LedgerId]) -> int:
-        checkpoints = self._care.checkpoints
-        extents = await self._care.extents(batch)
+        checkpoints = self._gc.checkpoints
+        extents = await self._gc.extents(batch)
         locked = []
         for ledger_id in batch:
             if extents.get(ledger_id) != self._found[ledger_id][1]:
@@ -128,7 +128,7 @@ class SurplusCopies:
             del self._found[ledger_id]
         # One that somebody is at, or of which more may be under way, is looked at in the next pass.
         still = [ledger_id for ledger_id in surplus if self._owners.is_locked(ledger_id)]
-        emptied = self._care.empty_ledgers(still, checkpoints)
+        emptied = self._gc.empty_ledgers(still, checkpoints)
         for ledger_id in emptied:
             del self._found[ledger_id]
         if emptied:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quorumbook.env import Env, logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import Digester
@@ -28,7 +28,7 @@ from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import DamagedIndexError
 from quorumbook.storage.options import Damage, ScrubOptions
 from quorumbook.storage.scrub.decisions import ScrubPosition, damaged_entries
-from quorumbook.storage.scrub.storage_access import ScrubCare
+from quorumbook.storage.scrub.scrub_storage import ScrubStorage
 
 _log = logger("storage.scrub")
 _SECOND = 1_000_000_000
@@ -70,7 +70,7 @@ class Scrubber:
     """Scrubs one bookie's storage; used on the event loop.
 
     Args:
-        care: Reads and records.
+        storage: Reads and records.
         options: How often and how fast.
         env: Its clock keeps the rate, within its budget for background I/O.
         digester: Gives what verifies the entries of a ledger, None where nobody knows how.
@@ -80,7 +80,7 @@ class Scrubber:
 
     def __init__(
         self,
-        care: ScrubCare,
+        storage: ScrubStorage,
         options: ScrubOptions,
         env: Env,
         *,
@@ -88,7 +88,7 @@ class Scrubber:
         on_damage: Callable[[Damage], None],
         on_index_damaged: Callable[[StorageError], None],
     ) -> None:
-        self._care = care
+        self._storage = storage
         self._options = options
         self._clock = env.clock
         self._budget = env.background
@@ -114,7 +114,7 @@ class Scrubber:
         """End, between two steps; the next start goes on about here."""
         task, self._task = self._task, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
 
     def trigger(self) -> None:
         """Begin a cycle soon."""
@@ -127,8 +127,8 @@ class Scrubber:
         Raises:
             StorageError: The index cannot be read.
         """
-        position = self._at or await self._care.read_position()
-        sizes = await self._care.sizes()
+        position = self._at or await self._storage.read_position()
+        sizes = await self._storage.sizes()
         done = sum(size for log, size in sizes.items() if log < position.entry_log_id)
         done += min(position.position, sizes.get(position.entry_log_id, 0))
         is_running = self._is_triggered or self._is_cycling
@@ -178,7 +178,7 @@ class Scrubber:
             return 0.0
         if not self._options.interval_s:
             return _RETRY_S
-        position = await self._care.read_position()
+        position = await self._storage.read_position()
         return position.wait_s(self._clock.wall_ms(), self._options.interval_s)
 
     # A cycle
@@ -192,14 +192,14 @@ class Scrubber:
         started = self._clock.now_ns()
         self._is_cycling = True
         try:
-            position = await self._care.read_position()
-            for entry_log_id in await self._care.entry_log_ids():
+            position = await self._storage.read_position()
+            for entry_log_id in await self._storage.entry_log_ids():
                 if entry_log_id < position.entry_log_id:
                     continue
                 begin = position.position if entry_log_id == position.entry_log_id else 0
                 await self._read_log(entry_log_id, begin, position.finished_ms)
-            await self._care.check_index()
-            await self._care.write_position(ScrubPosition(finished_ms=self._clock.wall_ms()))
+            await self._storage.check_index()
+            await self._storage.write_position(ScrubPosition(finished_ms=self._clock.wall_ms()))
             self.statistics.cycles += 1
         except DamagedIndexError as error:
             self._on_index_damaged(error)
@@ -213,7 +213,7 @@ class Scrubber:
         while position >= 0:
             started = self._clock.now_ns()
             self._at = ScrubPosition(entry_log_id, position, finished_ms)
-            step = await self._care.check_some(entry_log_id, position, _STEP_BYTES)
+            step = await self._storage.check_some(entry_log_id, position, _STEP_BYTES)
             self.statistics.checked_runs += step.checked_runs
             self.statistics.checked_bytes += step.checked_bytes
             for row in step.doubtful:
@@ -223,12 +223,12 @@ class Scrubber:
             unsaved += step.checked_bytes
             if unsaved >= _REMEMBER_BYTES:
                 unsaved = 0
-                await self._care.write_position(
+                await self._storage.write_position(
                     ScrubPosition(entry_log_id, max(position, 0), finished_ms)
                 )
             await self._keep_pace(step.checked_bytes, started)
         if unsaved:
-            await self._care.write_position(ScrubPosition(entry_log_id + 1, 0, finished_ms))
+            await self._storage.write_position(ScrubPosition(entry_log_id + 1, 0, finished_ms))
 
     async def _keep_pace(self, size_bytes: int, started_ns: int) -> None:
         await self._budget.take(size_bytes, "scrub")
@@ -244,7 +244,7 @@ class Scrubber:
         while self._suspects:
             key = next(iter(self._suspects))
             del self._suspects[key]
-            for row in await self._care.runs(*key):
+            for row in await self._storage.runs(*key):
                 await self._settle(row)
 
     async def _settle(self, row: StoredRun) -> None:
@@ -252,8 +252,8 @@ class Scrubber:
             return
         if row.checksum is not None:
             # On record before the cluster is asked what else can be believed.
-            parts = await self._care.judge(row, None)
-            if parts == [row] or not await self._care.record([(row, parts)]):
+            parts = await self._storage.judge(row, None)
+            if parts == [row] or not await self._storage.record([(row, parts)]):
                 return
             row = parts[0]
         for part in await self.redeem(row):
@@ -275,8 +275,8 @@ class Scrubber:
         Returns:
             What the index says in its place now; nothing if it had changed meanwhile.
         """
-        parts = await self._care.judge(row, await self._digester(row.ledger_id))
-        if parts != [row] and not await self._care.record([(row, parts)]):
+        parts = await self._storage.judge(row, await self._digester(row.ledger_id))
+        if parts != [row] and not await self._storage.record([(row, parts)]):
             return []
         if row.is_damaged:
             self.statistics.redeemed_entries += row.entry_count - damaged_entries(parts)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quorumbook.client.writing.writer import LedgerWriter
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     MetadataVersionConflict,
     NodeExistsError,
@@ -162,7 +162,7 @@ class Compaction:
         self._ledgers = {key: found for key, found in self._ledgers.items() if key in there}
         self._fixed &= there
         unknown = sorted(there - self._ledgers.keys())
-        await of_each(self._learn, unknown)
+        await gather_bounded(self._learn, unknown)
         return plan_merge(
             [self._candidate(s, has_files=s.number in files) for s in segments], rules
         )
@@ -323,7 +323,9 @@ class Compaction:
         nodes, paths = self._context.nodes, self._context.nodes.paths
         old = [*merge.before, *merge.run]
         revisions = {}
-        found = await of_each(lambda each: nodes.segment(each.number, is_in_progress=False), old)
+        found = await gather_bounded(
+            lambda each: nodes.segment(each.number, is_in_progress=False), old
+        )
         for segment, node in zip(old, found, strict=True):
             if node is None or node[0] != segment:
                 raise MetadataVersionConflict(

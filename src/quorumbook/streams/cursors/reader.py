@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 
-from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.closing import Closing
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import NodeExistsError, QuorumbookError
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.streams.cursors.cursor import Cursor
@@ -122,7 +122,7 @@ class Progress:
     def check(self) -> None:
         """Raise what keeps the cursor from being moved."""
         if self._error is not None:
-            raise again(self._error)
+            raise copy_error(self._error)
 
     async def commit(self) -> None:
         """Move the cursor behind what is done; raises as ``Cursor.commit``."""
@@ -265,7 +265,7 @@ class CursorReader(Closing):
         self._stop_one_by_one()
         try:
             if self._pending is not None:
-                await end([self._pending])
+                await cancel_and_wait([self._pending])
             await self._batches.aclose()
             await self._reader.close()
             await self._progress.stop(commits=not self._is_lost)

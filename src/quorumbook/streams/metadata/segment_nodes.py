@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import MetadataUnavailableError, NoSuchNodeError
 from quorumbook.metadata.store import MetadataStore, Revision, Watch
 from quorumbook.streams.errors import (
@@ -123,7 +123,7 @@ class SegmentNodes:
                 on_damaged(error)
                 return None
 
-        found = await of_each(read, sorted(names))
+        found = await gather_bounded(read, sorted(names))
         return ordered(segment for segment in found if segment is not None)
 
     async def first_number(self, is_before: Callable[[SegmentMetadata], bool]) -> int:
@@ -180,7 +180,7 @@ class SegmentNodes:
         return decoded_segment(node.data, path), node.revision
 
     async def _read_all(self, names: Sequence[str]) -> list[SegmentMetadata | None]:
-        return await of_each(self._read_segment, names)
+        return await gather_bounded(self._read_segment, names)
 
     async def _read_segment(self, name: str) -> SegmentMetadata | None:
         path = f"{self.paths.segments}/{name}"

@@ -19,7 +19,7 @@ from itertools import chain, repeat
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger, patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError
 from quorumbook.metadata.store import Revision, Watch
 from quorumbook.streams.cursors.cursor import Cursor
@@ -72,7 +72,7 @@ class _Share:
         self.again = again
 
     async def close(self, pumps: list[asyncio.Task[None]], *, commits: bool) -> None:
-        await end(pumps)
+        await cancel_and_wait(pumps)
         await self.reader.close()
         try:
             await self.progress.stop(commits=commits)
@@ -161,7 +161,7 @@ class Consumer(Closing):
         self._came_back.set()
         self._ring()
         await asyncio.wait({task}, timeout=_CLOSE_S)  # what it is at is finished if possible
-        await end([task])
+        await cancel_and_wait([task])
         self._nodes.store.unwatch(self._ring)
         assert self._remove_callback is not None
         self._remove_callback()
@@ -470,7 +470,7 @@ class Consumer(Closing):
                         await self._came_back.wait()
             if number in self._shares:
                 await _told(self._options.on_revoked, number)
-            await end(pumps)
+            await cancel_and_wait(pumps)
             await self._drop(number, commits=True)
         member = self._member
         if number in self._claims:

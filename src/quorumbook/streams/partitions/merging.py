@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator
 
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.streams.reading.batches import RecordBatch
 
 #: Of a source; less than that is read ahead, and then one batch more.
@@ -80,7 +80,7 @@ class MergedBatches:
 
     async def remove(self, number: int) -> None:
         """Stop reading a source; what was not taken of it is forgotten."""
-        await end(self.forget(number))
+        await cancel_and_wait(self.forget(number))
 
     async def close(self) -> None:
         """Stop reading all sources."""

@@ -1,6 +1,6 @@
 """Hands a stream's records out: one by one, in batches, or in chunks that were waited for.
 
-``walk`` reads them.
+``scanner`` reads them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from itertools import accumulate, chain
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from quorumbook.client.waiting.closing import Closing
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import LedgerClosedError
 from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
 from quorumbook.streams.reading.notices import ControlRecord
 from quorumbook.streams.reading.options import ReaderOptions
+from quorumbook.streams.reading.scanner import StreamScanner
 from quorumbook.streams.reading.seek import Start, start_position
-from quorumbook.streams.reading.walk import Walk
 from quorumbook.streams.stream_context import StreamContext
 
 R = TypeVar("R")
@@ -34,7 +34,7 @@ class BaseReader(Closing, Generic[R]):
     ) -> None:
         """Begin at a position; None: at the first record that is there."""
         self._context = context
-        self._walk = Walk(context, start, options)
+        self._scanner = StreamScanner(context, start, options)
         self._stream: AsyncGenerator[RecordBatch, None] | None = None
         #: What was read and is being handed out record by record.
         self._batch: RecordBatch | None = None
@@ -56,45 +56,45 @@ class BaseReader(Closing, Generic[R]):
     async def _reset(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
-            await end([pending])
+            await cancel_and_wait([pending])
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
         self._hold(None, 0)
-        await self._walk.stop()
+        await self._scanner.stop()
 
     # Reading -------------------------------------------------------------------------------
 
     @property
     def caught_up(self) -> bool:
         """Whether everything that was visible has been handed out."""
-        return self._walk.at_tail.is_set() and self._batch is None
+        return self._scanner.at_tail.is_set() and self._batch is None
 
     @property
     def read_ahead_bytes(self) -> int:
         """What segments behind the present one take in memory."""
-        return self._walk.read_ahead_bytes
+        return self._scanner.read_ahead_bytes
 
     @property
     def lag_s(self) -> float:
         """How long ago what was read last was appended; 0 at the end, and where nobody said."""
-        if self._walk.at_tail.is_set() or self._walk.appended_at_ms is None:
+        if self._scanner.at_tail.is_set() or self._scanner.appended_at_ms is None:
             return 0.0
         now_ms = self._context.store.env.clock.wall_ms()
-        return max(0, now_ms - self._walk.appended_at_ms) / 1000
+        return max(0, now_ms - self._scanner.appended_at_ms) / 1000
 
     @property
     def idle_reason(self) -> str:
         """Why no record comes, ``caught_up`` or ``unreachable``; empty while some do."""
-        if self._walk.unreachable is not None:
+        if self._scanner.unreachable is not None:
             return "unreachable"
-        return "caught_up" if self._walk.at_tail.is_set() else ""
+        return "caught_up" if self._scanner.at_tail.is_set() else ""
 
     @property
     def position(self) -> Position:
         """Where the next record to be handed out is, or a position before it."""
         if self._batch is None:
-            return self._walk.position
+            return self._scanner.position
         return self._batch.place(self._handed_out)
 
     @property
@@ -102,7 +102,7 @@ class BaseReader(Closing, Generic[R]):
         """The sequence id that the next record must have; None if that is not known."""
         if self._batch is not None and self._batch.first_sequence_id >= 0:
             return self._batch.sequence_id(self._handed_out)
-        return self._walk.expected
+        return self._scanner.expected
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self
@@ -164,7 +164,7 @@ class BaseReader(Closing, Generic[R]):
         """Go on from another place: a Position, SequenceId, TxId, datetime, or an end."""
         position = await start_position(self._context, start)
         await self._reset()
-        self._walk.seek(position or Position(0, 0, 0))
+        self._scanner.seek(position or Position(0, 0, 0))
 
     async def _take_ready(self) -> RecordBatch | None:
         """Return the next batch; None if there is none that is visible by now."""
@@ -174,7 +174,7 @@ class BaseReader(Closing, Generic[R]):
                 return batch
         elif self._pending is None:
             return await self._take(0, raises=False)
-        tail = asyncio.ensure_future(self._walk.at_tail.wait())
+        tail = asyncio.ensure_future(self._scanner.at_tail.wait())
         await asyncio.wait({self._pending, tail}, return_when=asyncio.FIRST_COMPLETED)
         tail.cancel()
         return await self._take(0, raises=False) if self._pending.done() else None
@@ -192,14 +192,14 @@ class BaseReader(Closing, Generic[R]):
             raise LedgerClosedError("this reader is closed")
         if self._pending is None:
             if self._stream is None:
-                self._stream = self._walk.batches()
+                self._stream = self._scanner.batches()
             if wait_s is None:
                 try:
                     batch = await anext(self._stream, None)
                 except BaseException:
                     self._stream = None  # whoever tries again begins where this ended
                     raise
-                return self._walk.rest() if batch is None else batch
+                return self._scanner.rest() if batch is None else batch
             self._pending = asyncio.ensure_future(anext(self._stream))
         # A batch that comes too late for this call is for the next one.
         done, _ = await asyncio.wait({self._pending}, timeout=wait_s)
@@ -209,7 +209,7 @@ class BaseReader(Closing, Generic[R]):
         try:
             return pending.result()
         except StopAsyncIteration:
-            return self._walk.rest()
+            return self._scanner.rest()
         except BaseException:
             self._stream = None
             raise

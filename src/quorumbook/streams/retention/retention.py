@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.streams.cursors.cursor import Cursor, list_cursors
@@ -133,7 +133,7 @@ class Retention:
         self, segments: list[SegmentMetadata], policy: StreamPolicy
     ) -> list[SegmentFacts]:
         if policy.retain_bytes or policy.retain_hard_bytes:
-            await of_each(self._learn_size, segments)
+            await gather_bounded(self._learn_size, segments)
         return [
             SegmentFacts(
                 segment.number,

@@ -19,7 +19,7 @@ from functools import partial
 
 from quorumbook.client.context import Context, client_context
 from quorumbook.env import Env, logger
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     ConfigError,
     LedgerExistsError,
@@ -356,7 +356,7 @@ async def check_reach(context: StreamContext, numbers: Sequence[int]) -> None:
         FilesUnavailableError: some could not.
     """
     nodes, env = TierNodes(context.nodes), context.store.env
-    lists = zip(numbers, await of_each(nodes.read, numbers), strict=True)
+    lists = zip(numbers, await gather_bounded(nodes.read, numbers), strict=True)
     found = [(number, each.manifest) for number, each in lists if each is not None]
     for number, manifest in found:
         with _telling(manifest.location):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     ConfigError,
     MetadataVersionConflict,
@@ -268,7 +268,7 @@ class TransactionNodes:
             with contextlib.suppress(NoSuchNodeError):
                 await with_living_session(self.store, lambda: self.store.delete(path))
 
-        await of_each(forget, done)
+        await gather_bounded(forget, done)
 
     # Inside --------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class TransactionNodes:
             return []
 
     async def _read_all(self, path: str, names: Sequence[str]) -> list[Node | None]:
-        return await of_each(lambda name: self.store.exists(f"{path}/{name}"), names)
+        return await gather_bounded(lambda name: self.store.exists(f"{path}/{name}"), names)
 
 
 async def list_applications(store: MetadataStore, root: str) -> list[str]:

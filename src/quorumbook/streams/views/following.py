@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import LedgerClosedError, QuorumbookError
 from quorumbook.streams.errors import (
     ApplyError,
@@ -91,7 +91,7 @@ class Follower:
         """Apply nothing of one's own accord until ``start``."""
         task, self._task = self._task, None
         if task is not None:
-            await end([task])
+            await cancel_and_wait([task])
 
     async def close(self) -> None:
         """Apply nothing any more."""
@@ -126,7 +126,7 @@ class Follower:
         """Wait until the record at a position was applied; raises as ``check``."""
         if self.next is None or self.next <= position:
             if self._end is not None:
-                raise again(self._end)
+                raise copy_error(self._end)
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((position, reached))
             await reached
@@ -134,7 +134,7 @@ class Follower:
     def check(self) -> None:
         """Raise why nothing is applied any more, if that is so."""
         if self.error is not None:
-            raise again(self.error)
+            raise copy_error(self.error)
 
     def fail(self, error: QuorumbookError) -> None:
         """Apply nothing any more, and tell whoever waits why."""
@@ -188,7 +188,7 @@ class Follower:
         waiting, self._waiting = self._waiting, []
         for _, reached in waiting:
             if not reached.done():
-                reached.set_exception(again(error))
+                reached.set_exception(copy_error(error))
         if self.on_end is not None:
             self.on_end()
 

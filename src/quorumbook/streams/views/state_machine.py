@@ -12,10 +12,10 @@ import asyncio
 import contextlib
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.closing import Closing
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import BackpressureError, LocalProtocolError, QuorumbookError
 from quorumbook.options import takes
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError, RecordTooLargeError
@@ -126,7 +126,7 @@ class StateMachine(Closing, Generic[S]):
             await asyncio.wait([self._leaving])
         await self._end_leading()
         if self._snapshotting is not None:
-            await end([self._snapshotting])
+            await cancel_and_wait([self._snapshotting])
         await self._follower.close()
 
     async def __aenter__(self) -> StateMachine[S]:
@@ -287,7 +287,7 @@ class StateMachine(Closing, Generic[S]):
             result = self._results.pop(position, None)
         except QuorumbookError as error:
             if not proposal.done.done():
-                proposal.done.set_exception(again(error))
+                proposal.done.set_exception(copy_error(error))
             self._leave()
         else:
             if not proposal.done.done():

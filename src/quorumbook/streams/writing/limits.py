@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import end, of_each
+from quorumbook.env.tasks import cancel_and_wait, gather_bounded
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.streams.cursors.lag import segment_extent
@@ -89,7 +89,7 @@ class Quota:
             if segment.truncation is not Truncation.TRUNCATED
         ]
         unknown = [each for each in segments if each.ledger_id not in self._sizes]
-        found = await of_each(lambda each: segment_extent(context, each), unknown)
+        found = await gather_bounded(lambda each: segment_extent(context, each), unknown)
         growing_bytes = 0
         for segment, (size_bytes, _) in zip(unknown, found, strict=True):
             if segment.is_in_progress:
@@ -144,4 +144,4 @@ class Quota:
     async def stop(self) -> None:
         """Measure no more."""
         if self._measuring is not None:
-            await end([self._measuring])
+            await cancel_and_wait([self._measuring])

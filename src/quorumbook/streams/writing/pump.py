@@ -13,11 +13,11 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Any
 
-from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.env import Complaint, logger
 from quorumbook.env.forks import watch
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     ClientClosedError,
     InternalError,
@@ -113,7 +113,7 @@ class Pump:
     def check_owner(self) -> None:
         """Raise LocalProtocolError in a child made by fork, where nothing of it ever ends."""
         if self._forked is not None:
-            raise again(self._forked)
+            raise copy_error(self._forked)
 
     async def stop(self) -> None:
         """Change segments no more, and have whoever waits for room go on."""
@@ -123,7 +123,7 @@ class Pump:
         if self._roll_timer is not None:
             self._roll_timer.cancel()
         if self._conductor is not None:
-            await end([self._conductor])
+            await cancel_and_wait([self._conductor])
 
     # Inside: sending -----------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class Pump:
             lost += [pending.future, *pending.futures]
         for future in lost:
             if future is not None and not future.done():
-                future.set_exception(again(error))
+                future.set_exception(copy_error(error))
                 # Who does not look at the future learns of it from flush and close.
                 future.exception()
         self._awaited.clear()
@@ -421,7 +421,7 @@ class Pump:
         if sequence_id < self.state.confirmed_to:
             return
         if self.error is not None:
-            raise again(self.error)
+            raise copy_error(self.error)
         future: asyncio.Future[None] = self._loop.create_future()
         heappush(self._awaited, (sequence_id, next(self._tickets), future))
         await future
@@ -434,7 +434,7 @@ class Pump:
             self._idle.append(future)
             await future
         if self.error is not None:
-            raise again(self.error)
+            raise copy_error(self.error)
 
     @property
     def _is_busy(self) -> bool:

@@ -12,11 +12,11 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from quorumbook.client.waiting.again import again
 from quorumbook.client.waiting.closing import ClosingQuietly
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.writing.writer import frozen
 from quorumbook.env import patience
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     BackpressureError,
     LedgerClosedError,
@@ -164,7 +164,7 @@ class StreamWriter(ClosingQuietly):
             self._pump.is_closing = True
             await self._let_go()
         if self._pump.error is not None and not isinstance(self._pump.error, StreamSealedError):
-            raise again(self._pump.error)
+            raise copy_error(self._pump.error)
 
     async def abort(self) -> None:
         """Stop at once: fail what is pending, and leave the segment for the next writer.
@@ -187,7 +187,9 @@ class StreamWriter(ClosingQuietly):
         await self._pump.stop()
         if self._quota is not None:
             await self._quota.stop()
-        await end([task for task in (self._relocking, self._retaining) if task is not None])
+        await cancel_and_wait(
+            [task for task in (self._relocking, self._retaining) if task is not None]
+        )
         with contextlib.suppress(QuorumbookError):
             await self._pump.segments.let_go()
         await self._lock.release()
@@ -554,7 +556,7 @@ class StreamWriter(ClosingQuietly):
 
     def _check_open(self) -> None:
         if self._pump.error is not None:
-            raise again(self._pump.error)
+            raise copy_error(self._pump.error)
         if self._pump.is_closing:
             raise LedgerClosedError(f"the writer of stream {self._context.name} is closed")
 

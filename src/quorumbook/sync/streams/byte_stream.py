@@ -7,11 +7,11 @@ from typing import Any
 
 from quorumbook.streams.views import byte_stream as aio
 from quorumbook.sync.declared import blocking
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.loop import LoopBound
 from quorumbook.sync.streams.stream import Stream, unwrapped
 
 
-class ByteStream(Owned):
+class ByteStream(LoopBound):
     """The blocking twin of ``quorumbook.streams.ByteStream``."""
 
     def __init__(self, stream: Stream) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from quorumbook.client.waiting.again import again
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.env import forks
 from quorumbook.errors import (
@@ -353,4 +353,4 @@ class AppendCalls:
 
 def _again(error: BaseException) -> BaseException:
     """Return an error that may be raised by several callers."""
-    return again(error) if isinstance(error, QuorumbookError) else error
+    return copy_error(error) if isinstance(error, QuorumbookError) else error

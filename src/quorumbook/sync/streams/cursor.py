@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumbook.streams.cursors import cursor as aio
 from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.loop import LoopBound
 
 
 def unwrapped(cursor: Cursor) -> aio.Cursor:
@@ -12,7 +12,7 @@ def unwrapped(cursor: Cursor) -> aio.Cursor:
     return cursor._aio  # noqa: SLF001 - of this module
 
 
-class Cursor(Owned):
+class Cursor(LoopBound):
     """The blocking twin of ``quorumbook.streams.Cursor``."""
 
     def __init__(self, cursor: aio.Cursor) -> None:

@@ -9,13 +9,13 @@ from quorumbook.streams.frames import tabular as aio
 from quorumbook.streams.frames.tabular import needs_extra
 from quorumbook.streams.reading.seek import Start
 from quorumbook.sync.declared import blocking, iterating
-from quorumbook.sync.loop import Owned
+from quorumbook.sync.loop import LoopBound
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Tabular(Owned):
+class Tabular(LoopBound):
     """The blocking twin of ``quorumbook.streams.frames.tabular.Tabular``, and what needs none."""
 
     arrow_batches = iterating(aio.Tabular.arrow_batches)

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from quorumbook.client.writing.writer import LedgerWriter
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.batches import Due, birth_of, check_dense, what_is_due
@@ -137,7 +137,7 @@ class CrossCluster:
         due = self.look()
 
         self._planned = target.run(
-            lambda: of_each(lambda each: self._prepare(namespace, each), due)
+            lambda: gather_bounded(lambda each: self._prepare(namespace, each), due)
         )
         units = [
             Unit(self._key(planned, index), split.size_bytes, self._arguments(planned, index))
@@ -154,7 +154,7 @@ class CrossCluster:
         namespace = await self._source.opened_namespace()
         copies = await self._target.opened_namespace()
         names = await chosen_streams(namespace, self._names)
-        states = await of_each(lambda name: copy_state(self._source, copies, name), names)
+        states = await gather_bounded(lambda name: copy_state(self._source, copies, name), names)
         self._copies = dict(zip(names, states, strict=True))
         return await what_is_due(
             namespace,

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import chain
 from typing import Any
 
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.data.xcluster import copy_state
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
@@ -44,7 +44,7 @@ async def plan_verify(source: Cluster, target: Cluster, names: Sequence[str]) ->
     namespace = await source.opened_namespace()
     copies = await target.opened_namespace()
     chosen = await chosen_streams(namespace, names)
-    states = await of_each(lambda name: copy_state(source, copies, name), chosen)
+    states = await gather_bounded(lambda name: copy_state(source, copies, name), chosen)
     units = []
     for name, state in zip(chosen, states, strict=True):
         behind = 0 if state.reached is None else state.reached.sequence_id

@@ -11,7 +11,7 @@ from typing import Any
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_store
-from quorumbook.env.tasks import of_each
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
@@ -126,7 +126,7 @@ async def _with_files(
     for name in await chosen_streams(namespace, streams):
         nodes = TierNodes(stream_context(namespace.stream(name)).nodes)
         numbers = [n for n in await nodes.numbers() if not segments or n in segments]
-        for number, stored in zip(numbers, await of_each(nodes.read, numbers), strict=True):
+        for number, stored in zip(numbers, await gather_bounded(nodes.read, numbers), strict=True):
             if stored is not None and stored.manifest.is_readable:
                 size = sum(each.size_bytes for each in stored.manifest.parts)
                 units.append(_unit(name, number, size, {}))

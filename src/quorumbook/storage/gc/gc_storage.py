@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from quorumbook.env import Env, Worker, run_job
 from quorumbook.ids import LedgerId
-from quorumbook.storage.checkpoint.visible import Book
+from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.gc.decisions import LogUsage
 from quorumbook.storage.gc.hold import Hold, read_hold, write_hold
 from quorumbook.storage.gc.logs import CompactionStep, EntryLogKeeper, log_usages
@@ -22,7 +22,7 @@ from quorumbook.storage.index.stored_run import StoredExtent
 T = TypeVar("T")
 
 
-class StorageCare:
+class GcStorage:
     """Counts, removes and compacts; used on the event loop.
 
     Args:
@@ -31,7 +31,7 @@ class StorageCare:
         index_path: The index.
         keeper: What is done on the flush worker.
         flush_worker: That worker.
-        book: Knows what is under way.
+        visible: Knows what is under way.
         forget: Forgets ledgers; the next flush makes that durable.
         empty: Forgets their entries only.
         forget_logs: Closes removed logs wherever they are open.
@@ -45,7 +45,7 @@ class StorageCare:
         keeper: EntryLogKeeper,
         flush_worker: Worker,
         *,
-        book: Book,
+        visible: VisibleLedgers,
         forget: Callable[[Iterable[LedgerId]], None],
         empty: Callable[[Iterable[LedgerId]], None],
         forget_logs: Callable[[Iterable[int]], None],
@@ -56,7 +56,7 @@ class StorageCare:
         self._keeper = keeper
         self._flush_worker = flush_worker
         self._worker = env.threads.start_worker("storage-gc")
-        self._book = book
+        self._visible = visible
         self._forget = forget
         self._empty = empty
         self._forget_logs = forget_logs
@@ -80,7 +80,7 @@ class StorageCare:
     @property
     def checkpoints(self) -> int:
         """How many checkpoints were cut since the start."""
-        return self._book.checkpoints
+        return self._visible.checkpoints
 
     def forget_ledgers(self, ledger_ids: Sequence[LedgerId], checkpoints: int) -> list[LedgerId]:
         """Forget those ledgers of which nothing came since ``checkpoints``; return them.
@@ -99,9 +99,9 @@ class StorageCare:
         return quiet
 
     def _quiet(self, ledger_ids: Sequence[LedgerId], checkpoints: int) -> list[LedgerId]:
-        if self._book.checkpoints != checkpoints:
+        if self._visible.checkpoints != checkpoints:
             return []
-        return [ledger_id for ledger_id in ledger_ids if self._book.is_settled(ledger_id)]
+        return [ledger_id for ledger_id in ledger_ids if self._visible.is_settled(ledger_id)]
 
     async def forget_deletions(self, before_ms: int, count_max: int) -> int:
         """Forget which ledgers were deleted before a wall time, and the oldest beyond a number."""

@@ -40,7 +40,7 @@ class ScrubStep:
     doubtful: list[StoredRun] = field(default_factory=list)
 
 
-class ScrubCare:
+class ScrubStorage:
     """Reads, judges and records; used on the event loop.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Beginner(Protocol):
+class Waiter(Protocol):
     """Who waits for its turn."""
 
     def begin(self) -> bool:
@@ -16,16 +16,16 @@ class Beginner(Protocol):
         ...
 
 
-class Turns:
+class ConcurrencyLimit:
     """A queue in front of a few places."""
 
     def __init__(self, at_a_time: int) -> None:
         self._free = at_a_time
-        self._waiting: deque[Beginner] = deque()
+        self._waiting: deque[Waiter] = deque()
 
-    def enter(self, beginner: Beginner) -> None:
+    def enter(self, waiter: Waiter) -> None:
         """Have somebody begin, now or when it is its turn."""
-        self._waiting.append(beginner)
+        self._waiting.append(waiter)
         self._go_on()
 
     def leave(self) -> None:

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterator
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import end
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError, ReaderIdleError
@@ -35,7 +35,7 @@ from quorumbook.streams.stream_context import StreamContext
 _log = logger("streams.reader")
 
 
-class Walk:
+class StreamScanner:
     """The way of one reader through its stream."""
 
     def __init__(
@@ -302,7 +302,7 @@ class Walk:
                 idle_s = await self._look_around(opened, idle_s)
         finally:
             if pending is not None:
-                await end([pending])
+                await cancel_and_wait([pending])
             await stream.aclose()
 
     async def _look_around(self, opened: SegmentReader, idle_s: float) -> float:

@@ -65,7 +65,7 @@ def fail(future: asyncio.Future[Any], error: QuorumbookError) -> None:
         future.exception()
 
 
-def again(error: QuorumbookError) -> QuorumbookError:
+def copy_error(error: QuorumbookError) -> QuorumbookError:
     """Return an error of its own for each waiter: a raised one collects its raiser's frames."""
     another = copy.copy(error)
     another.__cause__ = error.__cause__

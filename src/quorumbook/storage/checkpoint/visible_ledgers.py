@@ -29,7 +29,7 @@ _LAC = Struct(">q")
 _LAC_END = 24
 
 
-class Book:
+class VisibleLedgers:
     """Handles, write caches and what waits for the next checkpoint.
 
     Args:
