@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -23,7 +23,14 @@ from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import RecoverySwitches
 from quorumbook.metadata.store import Revision
 from quorumbook.spark.lake.next_batch import NextBatchNode
-from quorumbook.streams.cursors.cursor import Cursor, _read, open_cursor, read_cursor
+from quorumbook.streams.cursors.cursor import (
+    Cursor,
+    commit_place,
+    open_cursor,
+    read_cursor,
+    take_over,
+)
+from quorumbook.streams.cursors.stored import read
 from quorumbook.streams.format.names import StreamPaths
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata
@@ -223,7 +230,7 @@ def context_of(store: Any) -> Any:
 async def cursor(store: Any) -> Any:
     await stream(store)
     await open_cursor(context_of(store), "c", Position(1, 0, 0), holds_retention=True)
-    return await _read(context_of(store), "c")
+    return await read(context_of(store), "c")
 
 
 def cursor_of(store: Any, stored: Any) -> Cursor:
@@ -232,7 +239,7 @@ def cursor_of(store: Any, stored: Any) -> Cursor:
 
 async def move_cursor(store: Any, who: str, stored: Any) -> None:
     cursor = cursor_of(store, stored)
-    await cursor.commit_place(Position(1, 2, 3), 5, who.encode())
+    await commit_place(cursor, Position(1, 2, 3), 5, who.encode())
 
 
 async def has_moved_cursor(store: Any, who: str, _stored: Any) -> bool:
@@ -305,22 +312,23 @@ async def is_garbage(store: Any, _who: str, _found: Any) -> bool:
     return not await nodes.has_attempt(attempt_of("dead")) and garbage == [str(attempt_of("dead"))]
 
 
-def turns_of(store: Any) -> NextBatchNode:
-    return NextBatchNode(SimpleNamespace(client=SimpleNamespace(store=store)), "s3://table")
+def next_batch_of(store: Any) -> NextBatchNode:
+    client = SimpleNamespace(_running=lambda: SimpleNamespace(store=store))
+    return NextBatchNode(cast(Any, SimpleNamespace(client=client)), "s3://table")
 
 
 async def turn(store: Any) -> Revision:
     await cluster(store)
     await take_turn(store, "first", None)
-    return (await store.get(turns_of(store)._path)).revision
+    return (await store.get(next_batch_of(store)._path)).revision
 
 
 async def take_turn(store: Any, who: str, revision: Revision | None) -> bool:
-    return await turns_of(store)._take(who.encode(), revision)
+    return await next_batch_of(store)._take(who.encode(), revision)
 
 
 async def has_turn(store: Any, who: str, _revision: Revision | None) -> bool:
-    return (await store.get(turns_of(store)._path)).data == who.encode()
+    return (await store.get(next_batch_of(store)._path)).data == who.encode()
 
 
 # Namespaces and switches
@@ -407,7 +415,7 @@ CHANGES = {
     ),
     "a cursor is moved": Change(cursor, move_cursor, has_moved_cursor),
     "a cursor is taken": Change(
-        cursor, lambda store, who, stored: cursor_of(store, stored).take(who), has_owner,
+        cursor, lambda store, who, stored: take_over(cursor_of(store, stored), who), has_owner,
         is_exclusive=False,
     ),
     "a cursor is deleted": Change(

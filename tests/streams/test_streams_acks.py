@@ -10,6 +10,7 @@ from doubles.sessions import end_session_of
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError
 from quorumbook.streams import Namespace, Position, Record, Stream, StreamPolicy
 from quorumbook.streams.cursors import acks
+from quorumbook.streams.cursors.cursor import take_over
 from quorumbook.streams.errors import (
     AckLimitError,
     CursorBusyError,
@@ -218,7 +219,7 @@ async def test_who_asks_for_more_is_done_with_what_came_before(
     with pytest.raises(CursorConflictError):
         async with stream.reader(cursor="c", auto_commit_s=0.01, tail=False) as reader:
             await anext(reader)
-            await (await other.stream("s").cursor("c")).take("somebody")
+            await take_over(await other.stream("s").cursor("c"), "somebody")
             await anext(reader)
             async with asyncio.timeout(PATIENCE_S):
                 while True:

@@ -17,6 +17,7 @@ import quorumbook.streams
 import quorumbook.sync.streams
 from quorumbook.errors import BackpressureError, LedgerClosedError, LocalProtocolError
 from quorumbook.streams import Command, Gap, Position, SequenceId, StreamPolicy
+from quorumbook.streams.cursors.cursor import take_over
 from quorumbook.streams.errors import (
     CursorBusyError,
     CursorConflictError,
@@ -26,6 +27,7 @@ from quorumbook.streams.errors import (
     WriterBusyError,
     WriterFencedError,
 )
+from quorumbook.sync.loop import run_once
 from quorumbook.sync.streams import (
     ByteStream,
     Namespace,
@@ -33,11 +35,12 @@ from quorumbook.sync.streams import (
     StateMachine,
     TableView,
 )
+from quorumbook.sync.streams.cursor import unwrapped
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
 #: Polars and DuckDB ask in threads of their own, so only the blocking side can answer them.
-_ONLY_BLOCKING = {"run", "iterate", "check_process", "scan", "arrow_reader"}
+_ONLY_BLOCKING = {"scan", "arrow_reader"}
 
 
 @pytest.fixture
@@ -216,7 +219,7 @@ def test_a_full_window_of_a_stream_refuses_and_drain_waits(ns: Namespace) -> Non
     ns.create_stream("s")
     with ns.stream("s").writer(max_pending_records=5) as writer:
         gate = threading.Event()
-        writer.loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)
+        writer._loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)  # holds it up
         futures = [writer.append_nowait(b"x") for _ in range(5)]
         with pytest.raises(BackpressureError):
             writer.append_nowait(b"x")
@@ -295,7 +298,7 @@ def test_reading_by_a_cursor_without_an_event_loop(ns: Namespace) -> None:
     with stream.reader(cursor="c", tail=False) as reader:
         got = [each for batch in reader.read_batches() for each in batch]
     assert [each.sequence_id for each in got] == [3, 4, 5, 6, 8, 9]
-    cursor.take("me")
+    run_once(lambda: take_over(unwrapped(cursor), "me"))
     assert cursor.owner == "me"
 
 
@@ -487,13 +490,13 @@ def test_an_interrupted_reader_hands_out_everything_all_the_same(ns: Namespace) 
         writer.append(b"0")
         assert next(reader).payload == b"0"
         is_waiting = threading.Event()
-        run = reader.run
+        run = reader._run  # where an interrupt comes is between two steps of it
 
         def told(work: Any) -> Any:
             is_waiting.set()
             return run(work)
 
-        reader.run = told  # type: ignore[method-assign]
+        reader._run = told  # type: ignore[method-assign]
         interrupter = threading.Thread(target=_interrupt_main, args=(is_waiting,))
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):
@@ -508,10 +511,10 @@ def test_an_interrupted_reader_hands_out_everything_all_the_same(ns: Namespace) 
             run(work)  # it comes when the record is here already, and takes that along
             raise KeyboardInterrupt
 
-        reader.run = late  # type: ignore[method-assign]
+        reader._run = late  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             next(reader)
-        reader.run = run  # type: ignore[method-assign]
+        reader._run = run  # type: ignore[method-assign]
         writer.append(b"4")
         assert [next(reader).payload, next(reader).payload] == [b"3", b"4"]
 

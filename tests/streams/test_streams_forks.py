@@ -82,7 +82,7 @@ def test_forked_workers_are_told_to_connect_again_and_can(
             writer.append(b"before")
             writer.flush()
             gate = threading.Event()
-            writer.loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)
+            writer._loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)  # holds it up
             futures = [writer.append_nowait(b"x") for _ in range(5)]
 
             def work(number: int) -> tuple[str, list[bytes]]:
@@ -113,7 +113,7 @@ def test_a_child_cannot_use_its_parents_blocking_streams(standing_cluster: Local
         ns.create_stream("s")
         with ns.stream("s").writer(max_pending_records=5) as writer:
             gate = threading.Event()
-            writer.loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)
+            writer._loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)  # holds it up
             futures = [writer.append_nowait(b"x") for _ in range(5)]
             tried: list[Callable[[], Any]] = [
                 lambda: writer.append(b"y"),

@@ -11,7 +11,7 @@ import concurrent.futures
 import contextlib
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 from quorumbook.client.client import BookKeeper
@@ -48,6 +48,15 @@ class Cluster(LoopBound):
             self.run(self.client.start)
         self.instance_id = self.run(lambda: read_instance_id(client_store(self.client)))
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was not made by a parent of this process."""
+        return self._process_generation == forks.generation
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Wait for what a coroutine returns."""
+        return self._run(work)
+
     def namespace(self) -> Namespace:
         """Return the namespace of the streams.
 
@@ -65,13 +74,13 @@ class Cluster(LoopBound):
 
     def run_in_turn(self, works: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Run coroutines one after the other; while one runs, the next one is got ready."""
-        self.check_process()
+        self._check_process()
         under_way: concurrent.futures.Future[None] | None = None
         try:
             for work in works:
                 if under_way is not None:
                     under_way.result()
-                under_way = asyncio.run_coroutine_threadsafe(work(), self.loop_thread.loop)
+                under_way = asyncio.run_coroutine_threadsafe(work(), self._loop_thread.loop)
             if under_way is not None:
                 under_way.result()
         finally:
@@ -94,14 +103,14 @@ class Cluster(LoopBound):
                 items.put(error)
                 raise
 
-        self.check_process()
-        task = asyncio.run_coroutine_threadsafe(work(), self.loop_thread.loop)
+        self._check_process()
+        task = asyncio.run_coroutine_threadsafe(work(), self._loop_thread.loop)
         try:
             while (found := items.get()) is not None:
                 if isinstance(found, BaseException):
                     raise found
                 yield found[0]
-                self.loop_thread.loop.call_soon_threadsafe(room.release)
+                self._loop_thread.loop.call_soon_threadsafe(room.release)
         finally:
             task.cancel()
 
@@ -134,6 +143,6 @@ def connected(connection: Connection) -> Cluster:
     """
     with _turn.lock:
         found = _clusters.get(connection)
-        if found is None or found.process_generation != forks.generation:
+        if found is None or not found.is_of_this_process:
             found = _clusters[connection] = Cluster(connection)
         return found

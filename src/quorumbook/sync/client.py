@@ -45,7 +45,7 @@ class BookKeeper(Closing):
 
     def start(self) -> BookKeeper:
         """Open the metadata store and look whether there is a cluster."""
-        self.run(self._aio.start)
+        self._run(self._aio.start)
         return self
 
     close = blocking(aio.BookKeeper.close)

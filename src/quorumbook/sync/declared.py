@@ -48,7 +48,7 @@ def blocking(method: Any, then: Any = None) -> Any:
     name = method.__name__
 
     def call(self: Any, *args: Any, **keywords: Any) -> Any:
-        found = self.run(lambda: getattr(self._aio, name)(*args, **keywords))
+        found = self._run(lambda: getattr(self._aio, name)(*args, **keywords))
         return found if then is None else then(found)
 
     return described_as(method)(call)
@@ -81,7 +81,7 @@ def iterating(
     name = method.__name__
 
     def call(self: Any, *args: Any, **keywords: Any) -> Any:
-        return self.iterate(lambda: getattr(self._aio, name)(*args, **keywords))
+        return self._iterate(lambda: getattr(self._aio, name)(*args, **keywords))
 
     described: Method[P, Iterator[R]] = described_as(method)(call)
     return described

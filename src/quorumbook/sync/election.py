@@ -21,7 +21,7 @@ class Election(LoopBound):
         self._aio = election
 
     def __enter__(self) -> Election:
-        self.run(self._aio.__aenter__)
+        self._run(self._aio.__aenter__)
         return self
 
     def __exit__(

@@ -161,20 +161,20 @@ class LoopBound:
     """Something that lives on the loop thread of the process that made it."""
 
     def __init__(self) -> None:
-        self.loop_thread = _threads.present()
-        self.process_generation = forks.generation
+        self._loop_thread = _threads.present()
+        self._process_generation = forks.generation
 
-    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Have something done on the loop thread and wait for its result."""
-        self.check_process()
-        return self.loop_thread.run(_done(work))
+        self._check_process()
+        return self._loop_thread.run(_done(work))
 
-    def check_process(self) -> None:
+    def _check_process(self) -> None:
         """Raise LocalProtocolError in a child made by fork."""
-        if self.process_generation != forks.generation:
+        if self._process_generation != forks.generation:
             raise forks.forked_error()
 
-    def iterate(self, start: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
+    def _iterate(self, start: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
         """Run an asynchronous iteration step by step."""
 
         async def begin() -> AsyncGenerator[T, None]:
@@ -186,14 +186,14 @@ class LoopBound:
             except StopAsyncIteration:
                 return None
 
-        iteration = self.run(begin)
+        iteration = self._run(begin)
         try:
-            while (item := self.run(lambda: step(iteration))) is not None:
+            while (item := self._run(lambda: step(iteration))) is not None:
                 yield item[0]
         finally:
-            if self.process_generation == forks.generation:
+            if self._process_generation == forks.generation:
                 with contextlib.suppress(ClientClosedError):
-                    self.run(iteration.aclose)
+                    self._run(iteration.aclose)
 
 
 class Closing(LoopBound):

@@ -58,14 +58,6 @@ class LedgerReader(Closing):
     read_last_add_confirmed = blocking(aio.LedgerReader.read_last_add_confirmed)
     """Ask so many bookies that every entry confirmed before the call is counted in."""
 
-    def note_confirmed(self, entry_id: EntryId) -> None:
-        """Take it from somebody who knows that an entry is confirmed, so that it can be read."""
-
-        async def note() -> None:
-            self._aio.note_confirmed(entry_id)
-
-        self.run(note)
-
     close = blocking(aio.LedgerReader.close)
     """Let go; the ledger itself stays as it is."""
 

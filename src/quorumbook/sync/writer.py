@@ -56,7 +56,7 @@ class LedgerWriter(ClosingQuietly):
     @property
     def last_add_pushed(self) -> EntryId:
         """The id of the newest entry appended so far, confirmed or not."""
-        return self.run(self._last_add_pushed)
+        return self._run(self._last_add_pushed)
 
     last_add_confirmed = held(aio.LedgerWriter, lambda it: it.last_add_confirmed)
     """The newest entry that is safe, with all before it; -1 if there is none."""
@@ -86,7 +86,7 @@ class LedgerWriter(ClosingQuietly):
     def append(self, payload: bytes) -> EntryId:
         """Append an entry and wait until it is safe; see ``quorumbook.LedgerWriter``."""
         payload = aio.frozen(payload)
-        self.check_process()
+        self._check_process()
         while True:
             with self._room:
                 while not self._has_room(1, len(payload)) and not self.is_closed:
@@ -106,8 +106,8 @@ class LedgerWriter(ClosingQuietly):
         """
         if type(payload) is not bytes:
             payload = aio.frozen(payload)
-        if self.process_generation != forks.generation:
-            self.check_process()  # whoever held the lock during the fork holds it for ever here
+        if self._process_generation != forks.generation:
+            self._check_process()  # whoever held the lock during the fork holds it for ever here
         size = len(payload) + ENTRY_OVERHEAD_BYTES
         with self._lock:
             if (
@@ -124,7 +124,7 @@ class LedgerWriter(ClosingQuietly):
             batch.payloads.append(payload)
             batch.size_bytes += size
         if not index:
-            self.loop_thread.loop.call_soon_threadsafe(self._take)
+            self._loop_thread.loop.call_soon_threadsafe(self._take)
         return AppendFuture(batch, index)
 
     def append_batch(self, payloads: Iterable[bytes]) -> range:
@@ -161,7 +161,7 @@ class LedgerWriter(ClosingQuietly):
         size = sum(map(len, frozen))
         for payload in frozen:
             aio.check_append(self._aio, payload)
-        self.check_process()
+        self._check_process()
         with self._lock:
             self._check_open()
             self._check_room(len(frozen), size)
@@ -173,7 +173,7 @@ class LedgerWriter(ClosingQuietly):
             batch.payloads += frozen
             batch.size_bytes += size
         if not first:
-            self.loop_thread.loop.call_soon_threadsafe(self._take)
+            self._loop_thread.loop.call_soon_threadsafe(self._take)
         return AppendBatchFuture(batch, first, len(frozen))
 
     append_at = blocking(aio.LedgerWriter.append_at)
@@ -188,12 +188,12 @@ class LedgerWriter(ClosingQuietly):
             future = self._aio.append_at_nowait(entry_id, payload)
             future.add_done_callback(lambda outcome: batch.finish(outcome.exception()))
 
-        self.run(begin)
+        self._run(begin)
         return AppendFuture(batch, 0)
 
     def drain(self) -> None:
         """Wait until the window has room again for what it refused last."""
-        self.check_process()
+        self._check_process()
         with self._room:
             self._check_open()
             (count, size_bytes), self._refused = self._refused, (1, 0)
@@ -203,31 +203,31 @@ class LedgerWriter(ClosingQuietly):
 
     def confirmed(self, entry_id: EntryId | None = None) -> None:
         """Wait until an entry, and all before it, are safe; everything if no id is given."""
-        self.run(lambda: self._confirmed(entry_id))
+        self._run(lambda: self._confirmed(entry_id))
 
     def flush(self) -> None:
         """Wait until everything appended so far is safe, and tailing readers can see it."""
-        self.run(self._flush)
+        self._run(self._flush)
 
     def force(self) -> EntryId:
         """Have everything appended so far synced; see ``quorumbook.LedgerWriter``."""
-        return self.run(self._force)
+        return self._run(self._force)
 
     def close(self, *, force: bool = True) -> None:
         """Wait for pending entries, then close the ledger behind the last confirmed one."""
-        self.check_process()
+        self._check_process()
         with self._room:
             self._is_over = self._is_closing = True
             self._room.notify_all()
-        self.run(lambda: self._close(force))
+        self._run(lambda: self._close(force))
 
     def abort(self) -> None:
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
-        self.check_process()
+        self._check_process()
         with self._room:
             self._is_over = self._is_closing = True
             self._room.notify_all()
-        self.run(self._aio.abort)
+        self._run(self._aio.abort)
 
     def __repr__(self) -> str:
         return f"<sync {self._aio!r}>"

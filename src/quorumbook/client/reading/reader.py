@@ -277,10 +277,6 @@ class LedgerReader(Closing):
         """
         return await self._read_lac(is_try=False)
 
-    def note_confirmed(self, entry_id: EntryId) -> None:
-        """Take it from somebody who knows that an entry is confirmed, so that it can be read."""
-        self._raise_lac(entry_id)
-
     # The end -------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -476,3 +472,8 @@ class LedgerReader(Closing):
             raise LocalProtocolError(
                 f"entry ids begin at 0, not {first}", ledger_id=self.id, entry_id=first
             )
+
+
+def note_confirmed(reader: LedgerReader, entry_id: EntryId) -> None:
+    """Take it from somebody who knows that an entry is confirmed, so that it can be read."""
+    reader._raise_lac(entry_id)  # noqa: SLF001 - of this module

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from quorumbook.client.reading.entries import EntryBatch
-from quorumbook.client.reading.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader, note_confirmed
 from quorumbook.errors import (
     DigestMismatchError,
     NoSuchEntryError,
@@ -96,7 +96,7 @@ async def gather(
     gatherer = Gatherer(options)
     async with contextlib.aclosing(opened(cluster, options, pieces)) as readers:
         async for piece, reader in readers:
-            reader.note_confirmed(piece.last_entry)  # it was when this was planned
+            note_confirmed(reader, piece.last_entry)  # it was when this was planned
             async with contextlib.aclosing(_of_piece(gatherer, options, piece, reader)) as full:
                 async for entries in full:
                     yield entries

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from quorumbook.client.reading.reader import LedgerReader
+from quorumbook.client.reading.reader import LedgerReader, note_confirmed
 from quorumbook.errors import DigestMismatchError
 from quorumbook.spark.pool import Cluster
 from quorumbook.spark.request.planning import Piece
@@ -136,7 +136,7 @@ async def _of_piece(
     if piece.end_slot:
         end = Position(piece.segment, piece.last_entry, piece.end_slot)
     if isinstance(reader.ledger, LedgerReader):
-        reader.ledger.note_confirmed(piece.last_entry)  # it was when this was planned
+        note_confirmed(reader.ledger, piece.last_entry)  # it was when this was planned
     first = piece.first_entry
     while first <= piece.last_entry:
         try:

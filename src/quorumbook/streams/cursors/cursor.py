@@ -132,15 +132,6 @@ class Cursor:
             place = last_processed, -1
         await self._commit(*place, state, is_done=True)
 
-    async def commit_place(
-        self, position: Position, sequence_id: int, state: bytes | None = None
-    ) -> None:
-        """Do what ``commit`` does, but leave a last record that was refused to be handed out again.
-
-        A sequence id below 0 is not known.
-        """
-        await self._commit(position, sequence_id, state, is_done=False)
-
     async def _commit(
         self, position: Position, sequence_id: int, state: bytes | None, *, is_done: bool
     ) -> None:
@@ -183,11 +174,6 @@ class Cursor:
             for position, sequence_id in await asyncio.gather(*map(self._place, records))
         ]
         await self._ack(waiting)
-
-    async def ack_gone(self, first: int, last: int, end: Position) -> None:
-        """Count as done what no reader gets: truncated records, later chunks; raises as ack."""
-        self._waiting.acked.append(AckedRange(first, last, end))
-        await self._ack(self._waiting)
 
     async def nack(self, *records: Position | Record) -> None:
         """Take acknowledgements back: who reads by the cursor next gets those records again.
@@ -252,6 +238,10 @@ class Cursor:
             )
         return place
 
+    async def _ack_gone(self, gone: AckedRange) -> None:
+        self._waiting.acked.append(gone)
+        await self._ack(self._waiting)
+
     async def _ack(self, waiting: _Waiting) -> None:
         async with self._turn:
             if waiting.is_written:
@@ -283,26 +273,10 @@ class Cursor:
                 replace(self._stored, position=position, state=state, is_overrun=False, acks=acks)
             )
 
-    async def take(self, owner: str) -> None:
-        """Shut others out: who read the cursor before gets CursorConflictError from now on."""
-        while True:
-            try:
-                async with self._turn:
-                    await self._change(replace(self._stored, owner=owner))
-            except CursorConflictError:
-                await self.refresh()
-            else:
-                return
-
     async def hold_retention(self, *, holds: bool) -> None:
         """Have retention keep what the cursor has not passed, or not; raises as ``commit``."""
         async with self._turn:
             await self._change(replace(self._stored, holds_retention=holds))
-
-    async def mark_overrun(self) -> None:
-        """Remember that records were deleted that it had not passed; raises as ``commit``."""
-        async with self._turn:
-            await self._change(replace(self._stored, is_overrun=True))
 
     async def delete(self) -> None:
         """Forget the cursor; nothing holds retention for it any more.
@@ -334,6 +308,20 @@ class Cursor:
     async def lag(self) -> Lag:
         """Return what is still before it."""
         return await measure_lag(self._context, self.position, self.acks)
+
+    async def _take_over(self, owner: str) -> None:
+        while True:
+            try:
+                async with self._turn:
+                    await self._change(replace(self._stored, owner=owner))
+            except CursorConflictError:
+                await self.refresh()
+            else:
+                return
+
+    async def _mark_overrun(self) -> None:
+        async with self._turn:
+            await self._change(replace(self._stored, is_overrun=True))
 
     async def _change(self, new: CursorState) -> None:
         self._context.check_writable()
@@ -476,3 +464,31 @@ async def list_cursors(context: StreamContext) -> list[Cursor]:
     found = await asyncio.gather(*(look(context, name) for name in names))
     named = zip(names, found, strict=True)
     return [Cursor(context, name, stored) for name, stored in named if stored is not None]
+
+
+# What readers, groups and retention do with a cursor, and programs do not.
+
+
+async def commit_place(
+    cursor: Cursor, position: Position, sequence_id: int, state: bytes | None = None
+) -> None:
+    """Do what ``commit`` does, but leave a last record that was refused to be handed out again.
+
+    A sequence id below 0 is not known.
+    """
+    await cursor._commit(position, sequence_id, state, is_done=False)  # noqa: SLF001 - of this module
+
+
+async def ack_gone(cursor: Cursor, first: int, last: int, end: Position) -> None:
+    """Count as done what no reader gets: truncated records, later chunks; raises as ``ack``."""
+    await cursor._ack_gone(AckedRange(first, last, end))  # noqa: SLF001 - of this module
+
+
+async def take_over(cursor: Cursor, owner: str) -> None:
+    """Shut others out: who read the cursor before gets CursorConflictError from now on."""
+    await cursor._take_over(owner)  # noqa: SLF001 - of this module
+
+
+async def mark_overrun(cursor: Cursor) -> None:
+    """Remember that records were deleted that it had not passed; raises as ``commit``."""
+    await cursor._mark_overrun()  # noqa: SLF001 - of this module

@@ -16,7 +16,7 @@ from quorumbook.env import logger
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import NodeExistsError, QuorumbookError
 from quorumbook.metadata.nodes import create_with_parents
-from quorumbook.streams.cursors.cursor import Cursor
+from quorumbook.streams.cursors.cursor import Cursor, ack_gone, commit_place
 from quorumbook.streams.cursors.lag import current_position, first_record
 from quorumbook.streams.errors import (
     CursorBusyError,
@@ -59,7 +59,7 @@ class Unacknowledged:
                 if expected is not None and first > expected:
                     # Truncated away, which the reader may skip, or chunks of what it handed out as
                     # one: nobody will ever acknowledge them.
-                    await self._cursor.ack_gone(expected, first - 1, batch.first_position)
+                    await ack_gone(self._cursor, expected, first - 1, batch.first_position)
                 acks = self._cursor.acks
                 if acks is None or first < 0:
                     yield batch
@@ -133,7 +133,7 @@ class Progress:
             if single:
                 await self._cursor.ack(*single)
             if done is not None and done[0].next > self._cursor.position:
-                await self._cursor.commit_place(*done)
+                await commit_place(self._cursor, *done)
         except BaseException:
             self._done = self._done or done
             self._single += single

@@ -22,7 +22,7 @@ from quorumbook.env import logger, patience
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError
 from quorumbook.metadata.store import Revision, Watch
-from quorumbook.streams.cursors.cursor import Cursor
+from quorumbook.streams.cursors.cursor import Cursor, take_over
 from quorumbook.streams.cursors.reader import Progress, Unacknowledged, resume_position
 from quorumbook.streams.errors import CursorConflictError, PartitionLostError
 from quorumbook.streams.partitions.group_nodes import GroupNodes
@@ -447,7 +447,7 @@ class Consumer(Closing):
         )
         if number not in self._claims:
             return  # the session ended meanwhile
-        await cursor.take(self._member)
+        await take_over(cursor, self._member)
         first = await resume_position(stream_context(stream), cursor)
         await _told(options.on_assigned, number)
         if number not in self._claims:

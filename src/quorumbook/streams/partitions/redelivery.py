@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from quorumbook.env import Complaint, logger
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams.cursors.acks import Refused
-from quorumbook.streams.cursors.cursor import Cursor
+from quorumbook.streams.cursors.cursor import Cursor, ack_gone
 from quorumbook.streams.cursors.lag import first_record
 from quorumbook.streams.errors import CursorConflictError
 from quorumbook.streams.reading.batches import Record, RecordBatch
@@ -140,7 +140,7 @@ class Redeliveries:
         _log.warning(
             "record %s of stream %s is gone: not handed out again", position, self._context.name
         )
-        await self._cursor.ack_gone(sequence_id, sequence_id, position.next)
+        await ack_gone(self._cursor, sequence_id, sequence_id, position.next)
         return None
 
     def _refusal(self, sequence_id: int) -> Refused | None:

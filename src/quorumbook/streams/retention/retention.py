@@ -18,7 +18,7 @@ from quorumbook.env import logger
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
-from quorumbook.streams.cursors.cursor import Cursor, list_cursors
+from quorumbook.streams.cursors.cursor import Cursor, list_cursors, mark_overrun
 from quorumbook.streams.cursors.lag import segment_extent
 from quorumbook.streams.errors import (
     AccessDeniedError,
@@ -167,7 +167,7 @@ class Retention:
             while cursor.name in plan.overrun and last is not None and cursor.position <= last:
                 try:
                     if not cursor.is_overrun:
-                        await cursor.mark_overrun()
+                        await mark_overrun(cursor)
                         _log.warning("%r lost records to a hard limit of retention", cursor)
                     break
                 except CursorConflictError:

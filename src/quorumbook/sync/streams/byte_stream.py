@@ -25,7 +25,7 @@ class ByteStream(LoopBound):
         async def begin() -> aio.ByteWriter:
             return await self._aio.writer(**options)
 
-        return ByteWriter(self, self.run(begin))
+        return ByteWriter(self._run(begin))
 
     def reader(self, offset: int = 0, *, tail: bool = False) -> ByteReader:
         """Read bytes: ``with bytes.reader() as file``; see the asyncio twin."""
@@ -37,13 +37,12 @@ class ByteStream(LoopBound):
     """Cut bytes off at the beginning."""
 
 
-class ByteWriter(io.RawIOBase):
+class ByteWriter(LoopBound, io.RawIOBase):
     """Appends bytes; ``write`` returns when they are safe."""
 
-    def __init__(self, stream: ByteStream, writer: aio.ByteWriter) -> None:
+    def __init__(self, writer: aio.ByteWriter) -> None:
         """Take what ``ByteStream.writer`` opened."""
         super().__init__()
-        self._stream = stream
         self._aio = writer
 
     def writable(self) -> bool:
@@ -57,12 +56,12 @@ class ByteWriter(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Append bytes, and return how many there are."""
         kept = bytes(data)
-        return self._stream.run(lambda: self._aio.write(kept))
+        return self._run(lambda: self._aio.write(kept))
 
     def flush(self) -> None:
         """Wait until tailing readers can see what was written."""
         super().flush()
-        self._stream.run(self._aio.flush)
+        self._run(self._aio.flush)
 
     def close(self) -> None:
         """Complete the segment, and give the stream's lock back."""
@@ -70,10 +69,10 @@ class ByteWriter(io.RawIOBase):
             try:
                 super().close()
             finally:
-                self._stream.run(self._aio.close)
+                self._run(self._aio.close)
 
 
-class ByteReader(io.RawIOBase):
+class ByteReader(LoopBound, io.RawIOBase):
     """Reads bytes from any offset on."""
 
     def __init__(self, stream: ByteStream, reader: aio.ByteReader) -> None:
@@ -101,7 +100,7 @@ class ByteReader(io.RawIOBase):
             base = self.tell()
         elif whence == io.SEEK_END:
             base = self._stream.size()
-        return self._stream.run(lambda: self._aio.seek(base + offset))
+        return self._run(lambda: self._aio.seek(base + offset))
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer with what is there at once; 0 at the end."""
@@ -112,7 +111,7 @@ class ByteReader(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         """Return bytes; see ``quorumbook.streams.ByteReader``."""
         count = -1 if size is None else size
-        return self._stream.run(lambda: self._aio.read(count))
+        return self._run(lambda: self._aio.read(count))
 
     def readall(self) -> bytes:
         """Return all that is left."""
@@ -122,4 +121,4 @@ class ByteReader(io.RawIOBase):
         """Let go of everything."""
         if not self.closed:
             super().close()
-            self._stream.run(self._aio.close)
+            self._run(self._aio.close)

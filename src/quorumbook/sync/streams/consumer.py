@@ -39,7 +39,7 @@ class Consumer(Closing):
     def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[aio.Delivery]:
         """Return the next records; see ``quorumbook.streams.Consumer``."""
         if not self._found:
-            self.run(lambda: self._find(max_records, wait_s))
+            self._run(lambda: self._find(max_records, wait_s))
         found, self._found = self._found[:max_records], self._found[max_records:]
         return found
 

@@ -40,24 +40,16 @@ class Cursor(LoopBound):
     """Which member of a group moves it; empty if none does."""
     commit = blocking(aio.Cursor.commit)
     """Store how far the application is."""
-    commit_place = blocking(aio.Cursor.commit_place)
-    """Do what ``commit`` does; a sequence id below 0 is not known."""
     ack = blocking(aio.Cursor.ack)
     """Store that single records are done, in any order."""
-    ack_gone = blocking(aio.Cursor.ack_gone)
-    """Count as done what no reader gets: truncated records, chunks of a larger one."""
     nack = blocking(aio.Cursor.nack)
     """Take acknowledgements back: who reads by the cursor next gets those records again."""
     refuse = blocking(aio.Cursor.refuse)
     """Have a group's members hand out records again, and count that they were in vain."""
-    take = blocking(aio.Cursor.take)
-    """Shut others out: who read the cursor before gets CursorConflictError from now on."""
     reset = blocking(aio.Cursor.reset)
     """Have reading go on at a position, back or forth."""
     hold_retention = blocking(aio.Cursor.hold_retention)
     """Have retention keep what the cursor has not passed, or not."""
-    mark_overrun = blocking(aio.Cursor.mark_overrun)
-    """Remember that records were deleted that it had not passed."""
     delete = blocking(aio.Cursor.delete)
     """Forget the cursor; nothing holds retention for it any more."""
     lag = blocking(aio.Cursor.lag)

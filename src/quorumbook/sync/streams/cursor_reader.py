@@ -44,7 +44,7 @@ class CursorReader(Closing):
     def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[Record]:
         """Return the next records; see ``quorumbook.streams.CursorReader``."""
         if not self._found:
-            self.run(lambda: self._find(max_records, wait_s))
+            self._run(lambda: self._find(max_records, wait_s))
         found, self._found = self._found[:max_records], self._found[max_records:]
         return found
 

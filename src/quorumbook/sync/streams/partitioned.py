@@ -135,7 +135,7 @@ class PartitionedStream(Tabular):
     def writer(self, **options: Any) -> PartitionedWriter:
         """Become the writer of partitions; see the asyncio twin."""
         own = PartitionedWriterOptions.of(options)
-        opened = self.run(lambda: self._aio.writer(**options))
+        opened = self._run(lambda: self._aio.writer(**options))
         return PartitionedWriter(self.name, len(self.partitions), opened, own)
 
     reader = blocking(aio.PartitionedStream.reader, _reader)
@@ -150,7 +150,7 @@ class PartitionedStream(Tabular):
         for name in "on_assigned", "on_revoked":
             if options.get(name) is not None:
                 options[name] = on_thread(options[name])
-        return Consumer(self.run(lambda: self._aio.consumer(group, **options)))
+        return Consumer(self._run(lambda: self._aio.consumer(group, **options)))
 
     groups = blocking(aio.PartitionedStream.groups, _infos)
     """Return the groups that consume the stream, by name."""
@@ -317,7 +317,7 @@ class PartitionedReader(Closing):
     def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[PartitionRecord]:
         """Return the next records; see ``quorumbook.streams.PartitionedReader``."""
         if not self._fetched:
-            self.run(lambda: self._fetch(max(max_records, _READ_AT_ONCE), wait_s))
+            self._run(lambda: self._fetch(max(max_records, _READ_AT_ONCE), wait_s))
         count = min(max_records, len(self._fetched))
         return [self._fetched.popleft() for _ in range(count)]
 

@@ -105,7 +105,7 @@ class BaseReader(Closing, Generic[R]):
 
     def seek(self, start: Start) -> None:
         """Go on from another place: a Position, SequenceId, TxId, datetime, or an end."""
-        self.run(lambda: self._aio.seek(start))
+        self._run(lambda: self._aio.seek(start))
         self._keep(None)
         self._interrupted_at = None
 
@@ -118,7 +118,7 @@ class BaseReader(Closing, Generic[R]):
             self.seek(before)
         before = self._aio.position
         try:
-            found = self.run(work)
+            found = self._run(work)
         except KeyboardInterrupt:
             self._interrupted_at = before
             raise

@@ -39,7 +39,7 @@ class StateMachine(Closing, Generic[S]):
 
     def open(self) -> StateMachine[S]:
         """Restore the newest snapshot, apply what is behind it, and follow the stream."""
-        self.run(self._aio.open)
+        self._run(self._aio.open)
         return self
 
     close = blocking(aio.StateMachine.close)
@@ -62,7 +62,7 @@ class StateMachine(Closing, Generic[S]):
     @takes(WriterOptions)
     def lead(self, **options: Any) -> None:
         """Become the leader: shut the last one out, and apply everything it has stored."""
-        self.run(lambda: self._aio.lead(**options))
+        self._run(lambda: self._aio.lead(**options))
 
     propose = blocking(aio.StateMachine.propose)
     """Append a command, and return what ``apply`` made of it when it was safe."""

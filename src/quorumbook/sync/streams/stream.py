@@ -61,7 +61,7 @@ class Stream(Tabular):
     @takes(WriterOptions)
     def writer(self, **options: Any) -> StreamWriter:
         """Become the writer: ``with stream.writer() as writer``; see the asyncio twin."""
-        writer = self.run(lambda: self._aio.writer(**options))
+        writer = self._run(lambda: self._aio.writer(**options))
         return StreamWriter(writer, WriterOptions.of(options))
 
     @overload
@@ -92,7 +92,7 @@ class Stream(Tabular):
     def reader(self, start: Any = "earliest", **options: Any) -> Any:
         """Read: ``with stream.reader() as reader``; see the asyncio twin."""
         begin_at = unwrapped_cursor(start) if isinstance(start, Cursor) else start
-        return _twin_of(self.run(lambda: self._aio.reader(begin_at, **options)))
+        return _twin_of(self._run(lambda: self._aio.reader(begin_at, **options)))
 
     find = blocking(aio.Stream.find)
     """Return where the first record is, or will be, that is not less than what is given."""

@@ -41,7 +41,7 @@ class TableView(Closing, Mapping[K, V]):
 
     def open(self) -> TableView[K, V]:
         """Read what there is, and follow the stream from then on; ``with`` does it."""
-        self.run(self._aio.open)
+        self._run(self._aio.open)
         return self
 
     close = blocking(aio.TableView.close)
@@ -93,8 +93,8 @@ class TableView(Closing, Mapping[K, V]):
         async def take_away() -> None:
             remove()
 
-        remove = self.run(add)
-        return lambda: self.run(take_away)
+        remove = self._run(add)
+        return lambda: self._run(take_away)
 
     changes = iterating(aio.TableView.changes)
     """Yield what becomes of keys."""
@@ -103,4 +103,4 @@ class TableView(Closing, Mapping[K, V]):
         async def copy() -> dict[K, V]:
             return dict(self._aio)
 
-        return self.run(copy)
+        return self._run(copy)

@@ -57,7 +57,7 @@ class StreamWriter(ClosingQuietly):
         """Wrap a writer that was opened on the loop thread."""
         super().__init__()
         self._aio = writer
-        self._calls = AppendCalls(self.loop_thread.loop, options, writer)
+        self._calls = AppendCalls(self._loop_thread.loop, options, writer)
 
     @property
     def next_sequence_id(self) -> int:
@@ -111,8 +111,8 @@ class StreamWriter(ClosingQuietly):
         Raises:
             BackpressureError: too much is pending; call ``drain`` and try again.
         """
-        if self.process_generation != forks.generation:
-            self.check_process()
+        if self._process_generation != forks.generation:
+            self._check_process()
         kept = payload if type(payload) is bytes else frozen(payload)
         if key is None and headers is None and event_time_ms is None and producer_seq is None:
             return self._calls.join(kept)
@@ -131,7 +131,7 @@ class StreamWriter(ClosingQuietly):
             LocalProtocolError: none has it yet.
             StreamError: it is not safe, and why.
         """
-        self.check_process()
+        self._check_process()
         if sequence_id is not None:
             self._calls.confirmed(sequence_id)
             return
@@ -140,7 +140,7 @@ class StreamWriter(ClosingQuietly):
 
     def drain(self) -> None:
         """Wait until there is room again for what was refused last."""
-        self.check_process()
+        self._check_process()
         self._calls.wait_for_room()
         self._calls.check_failure()
 
@@ -172,7 +172,7 @@ class StreamWriter(ClosingQuietly):
         return f"<sync {self._aio!r}>"
 
     def _join(self, payload: Any, options: dict[str, Any] | None) -> Future[Any]:
-        self.check_process()
+        self._check_process()
         future: LoopFuture[Any] = LoopFuture()
         kept = payload if type(payload) is bytes else frozen(payload)
         self._calls.join(kept, options, future)
@@ -181,7 +181,7 @@ class StreamWriter(ClosingQuietly):
     def _append(
         self, payload: Any, options: dict[str, Any], *, is_batch: bool, waits: bool
     ) -> Future[Any]:
-        self.check_process()
+        self._check_process()
         if is_batch:
             many = [frozen(each) for each in payload]
             append_many = self._aio.append_batch_nowait
@@ -199,7 +199,7 @@ class StreamWriter(ClosingQuietly):
             await self._calls.handed_over()
             return await work()
 
-        return self.run(run)
+        return self._run(run)
 
     async def _next_sequence_id(self) -> int:
         return self._aio.next_sequence_id
