@@ -19,7 +19,7 @@ import quorumbook
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
-from quorumbook.spark.jobs.frame import Plan, Values
+from quorumbook.spark.jobs.frame import JobPlan, Values
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.jobs.upkeep import audit, tier
 from quorumbook.spark.options import Use
@@ -323,7 +323,9 @@ def write_by_spark(frame: Any, uri: str, stream: str, count: int) -> float:
     return count / timed(lambda: writer.save(f"stream:{stream}"))
 
 
-async def plan_offload(uri: str, stream: str, directory: Path, delete_lag_s: float = 3600) -> Plan:
+async def plan_offload(
+    uri: str, stream: str, directory: Path, delete_lag_s: float = 3600
+) -> JobPlan:
     """Plan to move all of a stream into files; bookies keep theirs for some time."""
     async with Namespace.open(address(uri)) as namespace:
         return await tier.plan_offload(
@@ -332,13 +334,13 @@ async def plan_offload(uri: str, stream: str, directory: Path, delete_lag_s: flo
         )  # fmt: skip
 
 
-async def plan_audit(uri: str, ids: Sequence[int]) -> Plan:
+async def plan_audit(uri: str, ids: Sequence[int]) -> JobPlan:
     """Plan to audit ledgers."""
     async with quorumbook.connect(uri) as client:
         return await audit.plan(client, ledgers=ids)
 
 
-def run_job(spark: Any, uri: str, plan: Plan, directory: Path) -> list[Values]:
+def run_job(spark: Any, uri: str, plan: JobPlan, directory: Path) -> list[Values]:
     """Run a job's plan on Spark, and return the results of its units."""
     journal = JobJournal.begin(str(directory), plan.job, {})
     report = run_plan(spark, _connection(uri), plan, journal, Limits())

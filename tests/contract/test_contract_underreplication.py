@@ -10,7 +10,7 @@ from metadata_bells import Bell
 from quorumbook.errors import SessionExpiredError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import PeriodicCheck
 
@@ -210,12 +210,12 @@ async def test_a_worker_takes_none_of_the_ledgers_it_wants_to_leave_alone(queues
 async def test_s69_why_a_ledger_is_not_healed_is_known_to_everybody(store, other):
     await init_cluster(store)
     one, two = Quarantine(store), Quarantine(other)
-    first = Failure(7, "no bookie is left", 1, 10, 20, ("b1:3181",))
+    first = FailedHealing(7, "no bookie is left", 1, 10, 20, ("b1:3181",))
     await one.write(first)
     assert await two.read(7) == first
-    second = Failure(7, "still none", 2, 30, 50)
+    second = FailedHealing(7, "still none", 2, 30, 50)
     await two.write(second)
-    await two.write(Failure(2**63 - 1, "entry 0 is gone", 5, 1, 2))
+    await two.write(FailedHealing(2**63 - 1, "entry 0 is gone", 5, 1, 2))
     assert [failure.reason async for failure in one.list()] == ["still none", "entry 0 is gone"]
     await one.remove(7)
     await one.remove(7)

@@ -22,7 +22,7 @@ from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
 from quorumbook.ledger.placement.labels import labels_to_properties
 from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
-from quorumbook.metadata.bookies.service_info import Endpoint
+from quorumbook.metadata.bookies.service_info import BookieEndpoint
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.store import MetadataStore
@@ -412,7 +412,9 @@ class MockCluster:
         registration = BookieRegistration(store)
         info = BookieServiceInfo(
             endpoints=(
-                Endpoint(id="bookie", port=bookie.port, host=bookie.host, protocol="bookie-rpc"),
+                BookieEndpoint(
+                    id="bookie", port=bookie.port, host=bookie.host, protocol="bookie-rpc"
+                ),
             ),
             properties=labels_to_properties(bookie.labels),
         )

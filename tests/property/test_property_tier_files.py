@@ -27,7 +27,7 @@ from quorumbook.streams.errors import (
     UnsupportedFormatError,
 )
 from quorumbook.streams.tier import copying, part_file
-from quorumbook.streams.tier.manifest import Manifest, Part, TierState
+from quorumbook.streams.tier.manifest import Manifest, OffloadedFile, TierState
 from quorumbook.streams.tier.part_file import PartFacts, PartFile
 
 LEDGER = 7
@@ -175,7 +175,7 @@ def test_entries_that_are_others_than_the_digests_say_are_found(tmp_path, change
         with pytest.raises(CorruptRecordsError):
             manifest = await written(env, str(tmp_path), DigestType.CRC32C, batches, 1 << 20)
             if changed == "missing":
-                part: Part = manifest.parts[0]
+                part: OffloadedFile = manifest.parts[0]
                 wrong = part._replace(last=part.last + 1)
                 manifest = Manifest(
                     state=manifest.state, token="", location=manifest.location,

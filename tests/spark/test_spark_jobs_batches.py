@@ -12,7 +12,7 @@ from quorumbook.spark.jobs import batches
 from quorumbook.spark.jobs.batches import Due, check_dense, run_batches
 from quorumbook.spark.jobs.data import lake_sink
 from quorumbook.spark.jobs.engine import Limits
-from quorumbook.spark.jobs.frame import Plan, Report, Unit
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.jobs.streams import is_stream, some_or_all, stream_name, stream_names
 from quorumbook.spark.lake.delta import DeltaTable
@@ -70,7 +70,7 @@ class Once:
     job = "once"
 
     def __init__(self, error=None):
-        self.plans = [Plan("once", [Unit("1/s", 1, {})], None), None]
+        self.plans = [JobPlan("once", [Unit("1/s", 1, {})], None), None]
         self.error = error
         self.taken = []
 

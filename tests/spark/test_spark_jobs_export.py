@@ -18,7 +18,7 @@ from inline import do_units, run_inline
 from quorumbook.cli.main import main
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.data import export
-from quorumbook.spark.jobs.frame import Plan, Unit
+from quorumbook.spark.jobs.frame import JobPlan, Unit
 from quorumbook.streams import Namespace
 
 _numbers = itertools.count()
@@ -132,7 +132,7 @@ def test_a_ledger_that_is_being_written_stays_its_writers(cluster, tmp_path, mon
             ledger.append(b"entry %d" % number)
         unit = Unit("part", 1, {"ledger_id": ledger.id, "from": 0, "to": 3, **options})
         monkeypatch.setattr(export, "_ROWS", 3)
-        results, errors = do_units(connection, Plan("export", [unit], export.work))
+        results, errors = do_units(connection, JobPlan("export", [unit], export.work))
         assert (errors, results["part"]["rows"]) == ({}, 4)
         values = pq.read_table(paths(tmp_path)).column("value").to_pylist()
         assert values == [b"entry %d" % number for number in range(4)]

@@ -19,7 +19,7 @@ from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs import engine
 from quorumbook.spark.jobs.engine import _TASK_BYTES, _TASK_UNITS, Limits, run_plan, waves
-from quorumbook.spark.jobs.frame import Plan, Report, Unit
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit
 from quorumbook.spark.jobs.journal import JobJournal
 
 sizes = st.lists(st.integers(0, 3 * _TASK_BYTES // 2), max_size=60)
@@ -73,7 +73,7 @@ async def doubled(cluster, pace, arguments):
 
 def test_tasks_work_for_the_drivers_release_and_cluster_only(cluster, tmp_path, monkeypatch):
     connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path="/streams")
-    plan = Plan("doubling", [Unit(str(n), 1, {"n": n}) for n in range(4)], doubled)
+    plan = JobPlan("doubling", [Unit(str(n), 1, {"n": n}) for n in range(4)], doubled)
     limits = Limits(max_bookie_inflight=2)
 
     def run(spark):

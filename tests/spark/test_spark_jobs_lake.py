@@ -11,7 +11,7 @@ from lake_world import KINDS, World
 from quorumbook.cli.main import main
 from quorumbook.errors import ConfigError
 from quorumbook.spark.lake.manifest import committed_files
-from quorumbook.spark.lake.rows import Rows, schema_of
+from quorumbook.spark.lake.rows import LakeRows, schema_of
 from quorumbook.spark.lake.table import LakeConflictError, LakeState
 from quorumbook.streams import SequenceId, Stream
 from quorumbook.streams.errors import DataLossError
@@ -201,7 +201,7 @@ def test_batches_are_bounded_and_records_keep_what_they_carry(cluster, tmp_path,
     assert [row["seq"] for row in rows] == list(range(101))
     assert rows[-1]["key"] == b"k"
     assert rows[-1]["event_time"].timestamp() == 1_700_000_000
-    assert Rows("").schema.names == list(rows[0])
+    assert LakeRows("").schema.names == list(rows[0])
 
 
 def test_the_command_copies_and_goes_on(spark, cluster, tmp_path, capsys):

@@ -367,7 +367,7 @@ def test_verify_compares_all_that_a_record_has(name):
         "position": Position(1, 0, 0), "sequence_id": SequenceId(7), "txid": 3, "payload": b"p",
         "key": b"k", "headers": {"h": b"v"}, "event_time_ms": 5, "appended_at_ms": 6,
     }  # fmt: skip
-    found = xcluster_verify._Found("a")
+    found = xcluster_verify._Differing("a")
     found.compare(SimpleNamespace(**values), SimpleNamespace(**values | {"position": None}))
     assert found.as_values() == {"findings": 0, "rows": []}
     found.compare(SimpleNamespace(**values), SimpleNamespace(**values | {name: None}))

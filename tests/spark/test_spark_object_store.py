@@ -231,14 +231,14 @@ def test_exports_are_there_under_their_names_when_they_are_whole(space, bucket, 
             namespace=space.path,
         )  # fmt: skip
 
-    add = export._Writer.add
+    add = export._FileWriter.add
 
     def full(writer, rows):
         add(writer, rows)
         raise OSError("no more")
 
     with monkeypatch.context() as patch:
-        patch.setattr(export._Writer, "add", full)
+        patch.setattr(export._FileWriter, "add", full)
         assert len(do().errors) == 3
     assert bucket.objects() == bucket.uploads() == []
     report = do()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quorumbook.errors import ConfigError
 from quorumbook.spark.options import Use
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.request.selection import Source, parse_ledger_ids
+from quorumbook.spark.request.selection import Selected, parse_ledger_ids
 
 URI = {"metadataServiceUri": "sqlite:///m.db"}
 
@@ -135,7 +135,7 @@ def test_a_path_that_says_nothing_sensible_is_refused(path, options, message):
 
 def test_what_is_read_is_said_by_path_or_options():
     by_path = read_options(path="stream:eu/orders, b,eu/orders").selection
-    assert by_path.kind is Source.STREAM
+    assert by_path.kind is Selected.STREAM
     assert by_path.streams == ("eu/orders", "b")
     by_option = ReadOptions.of({**URI, "streams": "eu/orders,b"}).selection
     assert by_option == by_path

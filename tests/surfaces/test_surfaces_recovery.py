@@ -13,7 +13,7 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.election import Election
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.metadata.uri import open_store
@@ -148,7 +148,9 @@ def test_a_damaged_mark_or_lock_ends_neither_list_nor_count(cluster, uri, capsys
 def test_s69_a_ledger_that_could_not_be_healed_is_listed_with_the_reason(cluster, run):
     async def fail(store):
         await UnderreplicationQueue(store).mark(7, ["b1:3181"])
-        await Quarantine(store).write(Failure(7, "no bookie is left", 5, 10, 20, ("b1:3181",)))
+        await Quarantine(store).write(
+            FailedHealing(7, "no bookie is left", 5, 10, 20, ("b1:3181",))
+        )
 
     cluster(fail)
     (row,) = run("underreplicated")

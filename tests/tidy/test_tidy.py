@@ -190,6 +190,17 @@ def test_no_modules_import_each_other_in_a_circle():
         pytest.fail(" <- ".join(error.args[1]))
 
 
+def test_no_class_name_is_used_twice():
+    """But the blocking twins have the names of those that do their work."""
+    named: dict[str, list[str]] = {}
+    for path in MODULES:
+        is_twin = path.relative_to(SOURCE).parts[0] == "sync"
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                named.setdefault(f"{is_twin} {node.name}", []).append(_name(path))
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
 def test_every_module_is_used():
     used: set[str] = set()
     for path in MODULES:

@@ -45,7 +45,7 @@ from quorumbook.errors import ConfigError, InternalError, LocalProtocolError, Qu
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.labels import labels_to_properties
-from quorumbook.metadata.bookies.registration import BookieServiceInfo, Endpoint
+from quorumbook.metadata.bookies.registration import BookieEndpoint, BookieServiceInfo
 from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
@@ -326,13 +326,13 @@ class Bookie:
 
     def _service_info(self) -> BookieServiceInfo:
         endpoints = [
-            Endpoint(
+            BookieEndpoint(
                 id="bookie", host=self._advertised_host, port=self._port, protocol="bookie-rpc"
             )
         ]
         if self._options.http is not None and self._http is not None:
             endpoints.append(
-                Endpoint(
+                BookieEndpoint(
                     id="httpserver",
                     host=self._options.http.host,
                     port=self._http.port,

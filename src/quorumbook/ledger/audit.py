@@ -4,8 +4,8 @@
     RangeJudge(...).judge_agreed(...)           many that are alike on all bookies
     RangeJudge(...).findings                    what was found, neighbours together
 
-Each bookie of an entry's write set gave its bytes, whose digest is right, or a ``Fault``.  What is
-told, and how bad it is:
+Each bookie of an entry's write set gave its bytes, whose digest is right, or a ``ReplicaFault``.
+What is told, and how bad it is:
 
     kind          severity  what it means
     missing       damage    the bookie says it does not have the entry
@@ -42,7 +42,7 @@ from quorumbook.protocol.digest import HEADER_SIZE_BYTES, entry_header
 _LENGTH = slice(24, HEADER_SIZE_BYTES)
 
 
-class Fault(Enum):
+class ReplicaFault(Enum):
     """Why a bookie's copy could not be compared."""
 
     MISSING = "missing"
@@ -118,7 +118,7 @@ class RangeJudge:
         """The ledger's length with the last entry judged; None where that is not known."""
         return self._length
 
-    def begin(self, copies: Mapping[BookieId, bytes | Fault] | None) -> None:
+    def begin(self, copies: Mapping[BookieId, bytes | ReplicaFault] | None) -> None:
         """Take the copies of the entry before the first one, which is judged elsewhere.
 
         Args:
@@ -132,7 +132,7 @@ class RangeJudge:
         self._length = lengths.pop() if len(lengths) == 1 else None
         self._floor = min((entry_header(body)[2] for body in good), default=INVALID_ENTRY_ID)
 
-    def judge(self, entry_id: EntryId, copies: Mapping[BookieId, bytes | Fault]) -> None:
+    def judge(self, entry_id: EntryId, copies: Mapping[BookieId, bytes | ReplicaFault]) -> None:
         """Judge an entry by what each bookie of its write set gave."""
         bodies = list(copies.values())
         first = bodies[0]
@@ -142,7 +142,7 @@ class RangeJudge:
             return
         good: dict[BookieId, bytes] = {}
         for bookie_id, body in copies.items():
-            if isinstance(body, Fault):
+            if isinstance(body, ReplicaFault):
                 self.note(body.value, entry_id, bookie_id)
             else:
                 good[bookie_id] = body
@@ -150,7 +150,7 @@ class RangeJudge:
             self._judge_different(entry_id, good)
             return
         self._length = None
-        if Fault.UNASKED not in copies.values():
+        if ReplicaFault.UNASKED not in copies.values():
             self.note("hole", entry_id, detail="no bookie has it")
 
     def judge_agreed(

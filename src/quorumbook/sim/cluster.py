@@ -24,8 +24,8 @@ from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
 from quorumbook.sim.metadata.zookeeper import Server, ZooKeeper
 from quorumbook.sim.metadata.zookeeper_store import open_store
-from quorumbook.sim.network import Network
-from quorumbook.sim.plan import Plan
+from quorumbook.sim.network import SimulatedNetwork
+from quorumbook.sim.plan import LifePlan
 from quorumbook.sim.process import Machine, Process
 from quorumbook.streams.format.binding import Binding
 from quorumbook.streams.metadata.address import DEFAULT_PATH
@@ -39,7 +39,7 @@ _START_LIMIT_NS = 60 * SECOND
 class SimClient(BookKeeper):
     """A client whose metadata store is simulated."""
 
-    def __init__(self, cluster: Cluster, process: Process, options: ClientOptions) -> None:
+    def __init__(self, cluster: SimulatedCluster, process: Process, options: ClientOptions) -> None:
         super().__init__("memory://simulated", options=options, env=process.env)
         self._cluster = cluster
         self._process = process
@@ -62,7 +62,7 @@ class _Bookie(Bookie):
 class BookieMachine(Machine):
     """A machine on which a bookie is started again and again."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str) -> None:
         super().__init__(cluster.kernel, cluster.network, name, cluster.error)
         self._cluster = cluster
         self.root = os.path.join(cluster.directory, name)
@@ -152,7 +152,7 @@ class BookieMachine(Machine):
             self.kernel.after(_RESTART_NS, self.boot_up)
 
 
-class Cluster:
+class SimulatedCluster:
     """All machines.
 
     Args:
@@ -162,12 +162,12 @@ class Cluster:
         directory: For the indexes of bookies, on the real machine.
     """
 
-    def __init__(self, kernel: Kernel, plan: Plan, history: History, directory: str) -> None:
+    def __init__(self, kernel: Kernel, plan: LifePlan, history: History, directory: str) -> None:
         self.kernel = kernel
         self.plan = plan
         self.history = history
         self.directory = directory
-        self.network = Network(kernel)
+        self.network = SimulatedNetwork(kernel)
         self.tree = SimTree()
         history.watch(self.tree)
         self.tree.on_change = history.changed

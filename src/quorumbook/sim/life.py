@@ -26,11 +26,11 @@ from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import digester
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.actors import streams
-from quorumbook.sim.cluster import Cluster
+from quorumbook.sim.cluster import SimulatedCluster
 from quorumbook.sim.history import History
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
-from quorumbook.sim.plan import Plan, draw
+from quorumbook.sim.plan import LifePlan, draw
 from quorumbook.sim.process import Machine, Process
 from quorumbook.sim.search.phases import PLANS
 from quorumbook.sim.search.phases import begin as begin_phase
@@ -48,7 +48,7 @@ class Outcome:
     """What came of one seed."""
 
     seed: int
-    plan: Plan
+    plan: LifePlan
     phase: str
     violations: tuple[str, ...]
     trace_hash: str
@@ -103,7 +103,7 @@ class Life:
         self.plan = replace(plan, **{**PLANS.get(self.phase, {}), **variation.plan})
         self.history = History(self.kernel)
         self.streams = StreamHistory(self.history)
-        self.cluster = Cluster(self.kernel, self.plan, self.history, directory)
+        self.cluster = SimulatedCluster(self.kernel, self.plan, self.history, directory)
         self.is_rough = True
         self._programs: dict[str, Callable[[Life, Process], Coroutine[Any, Any, None]]] = {}
         self.nemesis = Nemesis(self.cluster, self._start_client)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from quorumbook.sim.cluster import Cluster
+from quorumbook.sim.cluster import SimulatedCluster
 from quorumbook.sim.disks.mishaps import DiskMishaps
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.metadata.zookeeper import LEADER, Server
@@ -29,7 +29,7 @@ class Nemesis:
         start_client: Starts a client machine's program again.
     """
 
-    def __init__(self, cluster: Cluster, start_client: Callable[[Machine], None]) -> None:
+    def __init__(self, cluster: SimulatedCluster, start_client: Callable[[Machine], None]) -> None:
         self._cluster = cluster
         self._kernel = cluster.kernel
         self._tape = cluster.kernel.tape

@@ -29,7 +29,7 @@ _RECHUNK_BYTES_MAX = 4096
 _INBOX_BYTES = 256 * 1024
 
 
-class Process(Protocol):
+class NetworkedProcess(Protocol):
     """One life of a machine, as the network sees it."""
 
     name: str
@@ -42,7 +42,7 @@ class Process(Protocol):
         ...
 
 
-class Network:
+class SimulatedNetwork:
     """All links, listeners and connections."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -52,11 +52,13 @@ class Network:
         #: The probability of a long latency, and that a piece is cut up.
         self.tail = 0.0
         self.rechunk = 0.0
-        self.listeners: dict[tuple[str, int], tuple[Process, Callable[[], asyncio.Protocol]]] = {}
+        self.listeners: dict[
+            tuple[str, int], tuple[NetworkedProcess, Callable[[], asyncio.Protocol]]
+        ] = {}
         self._ports = 20000
         self._ends: dict[str, list[Transport]] = {}
 
-    def of(self, process: Process) -> ProcessNetwork:
+    def of(self, process: NetworkedProcess) -> ProcessNetwork:
         """Return the network as one process sees it."""
         return ProcessNetwork(self, process)
 
@@ -105,7 +107,9 @@ class Network:
             if end.peer is not None and not is_silent:
                 self.kernel.after(self.latency_ns(), end.peer.reset)
 
-    def join(self, client: Process, server: Process, port: int) -> tuple[Transport, Transport]:
+    def join(
+        self, client: NetworkedProcess, server: NetworkedProcess, port: int
+    ) -> tuple[Transport, Transport]:
         """Make a connection."""
         self._ports += 1
         near = Transport(self, client, (client.name, self._ports), (server.name, port))
@@ -133,7 +137,7 @@ class _Socket:
 class Listener:
     """What ``listen`` returns."""
 
-    def __init__(self, network: Network, host: str, port: int) -> None:
+    def __init__(self, network: SimulatedNetwork, host: str, port: int) -> None:
         self._network = network
         self._address = host, port
         # Names are addresses here; whoever looks at one wants digits.
@@ -150,7 +154,7 @@ class Listener:
 class ProcessNetwork:
     """The network of one process, as an ``Env`` has it."""
 
-    def __init__(self, network: Network, process: Process) -> None:
+    def __init__(self, network: SimulatedNetwork, process: NetworkedProcess) -> None:
         self._network = network
         self._process = process
 
@@ -218,7 +222,11 @@ class Transport(asyncio.Transport):
     """One end of a connection."""
 
     def __init__(
-        self, network: Network, process: Process, name: tuple[str, int], peer_name: tuple[str, int]
+        self,
+        network: SimulatedNetwork,
+        process: NetworkedProcess,
+        name: tuple[str, int],
+        peer_name: tuple[str, int],
     ) -> None:
         super().__init__({"sockname": name, "peername": peer_name})
         self._network = network

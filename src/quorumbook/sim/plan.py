@@ -1,7 +1,7 @@
 """What one seed is about: how large everything is, and which mishaps there are.
 
 Each seed draws all of it at once, every mishap being there or not like a coin, so that most seeds
-are about few things and some rare combination is in some seed.  A ``Plan`` says nothing about when.
+are about few things and some rare combination is in some seed.  A ``LifePlan`` does not say when.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ WAYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LifePlan:
     """One seed's draw."""
 
     bookies: int
@@ -168,10 +168,10 @@ class Plan:
         )
 
 
-def draw(tape: Tape) -> Plan:
+def draw(tape: Tape) -> LifePlan:
     """Draw a plan."""
     quorums = tape.pick(_QUORUMS)
-    return Plan(
+    return LifePlan(
         zookeepers=tape.pick((0, 1, 3, 3)),
         bookies=max(quorums[0] + tape.below(3), 3),
         writers=1 + tape.below(2),

@@ -23,7 +23,7 @@ from quorumbook.env import Env
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND, Kernel
 from quorumbook.sim.loop import EscapeError, ProcessLoop
-from quorumbook.sim.network import Network
+from quorumbook.sim.network import SimulatedNetwork
 from quorumbook.sim.threads import SimThreads
 
 _START_WALL_MS = 1_700_000_000_000
@@ -80,7 +80,7 @@ class Machine:
     def __init__(
         self,
         kernel: Kernel,
-        network: Network,
+        network: SimulatedNetwork,
         name: str,
         on_error: Callable[[str, dict[str, Any]], None],
     ) -> None:

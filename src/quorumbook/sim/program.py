@@ -28,7 +28,7 @@ from typing import Any, Generic, TextIO, TypeVar
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_store
 from quorumbook.errors import QuorumbookError
-from quorumbook.sim.cluster import Cluster
+from quorumbook.sim.cluster import SimulatedCluster
 from quorumbook.sim.history import History
 from quorumbook.sim.kernel import MILLISECOND, SECOND, Kernel
 from quorumbook.sim.nemesis import Nemesis
@@ -65,7 +65,7 @@ class SimulationResult(Generic[T]):
 class SimulatedMachine:
     """A machine of the simulated world, as the process on it sees it."""
 
-    def __init__(self, cluster: Cluster, machine: Machine) -> None:
+    def __init__(self, cluster: SimulatedCluster, machine: Machine) -> None:
         self._cluster = cluster
         self._machine = machine
         #: Chance that is a part of the seed.
@@ -151,7 +151,7 @@ class _World:
         if bookies is not None:
             plan = replace(plan, bookies=bookies)
         self.history = History(self.kernel)
-        self.cluster = Cluster(self.kernel, plan, self.history, directory)
+        self.cluster = SimulatedCluster(self.kernel, plan, self.history, directory)
         self.nemesis = Nemesis(self.cluster, self._start_again)
         self.has_faults = True
         #: By process: whether its ``main`` has returned.

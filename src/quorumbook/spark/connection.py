@@ -16,7 +16,7 @@ from quorumbook.config import Kind, load
 from quorumbook.config.made import client_options
 from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError
-from quorumbook.spark.options import Options, option
+from quorumbook.spark.options import SourceOptions, option
 from quorumbook.streams.metadata.address import DEFAULT_PATH, parse_address
 
 CONNECTION_OPTIONS = (
@@ -67,7 +67,7 @@ class Connection:
         return asdict(self)
 
     @classmethod
-    def of(cls, options: Options) -> Connection:
+    def of(cls, options: SourceOptions) -> Connection:
         """Read the options of a connection.
 
         Raises:

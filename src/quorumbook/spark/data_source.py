@@ -20,7 +20,7 @@ from quorumbook.spark.meta.reader import MetaReader
 from quorumbook.spark.meta.tables import META_COLUMNS
 from quorumbook.spark.options import Use
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.request.selection import Source as Kind
+from quorumbook.spark.request.selection import Selected as Kind
 from quorumbook.spark.rows.schema import struct_of
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.write import BatchSink, StreamSink

@@ -12,7 +12,7 @@ from quorumbook.spark.meta.ledgers import ledger_rows
 from quorumbook.spark.pool import connected
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.rows.ledger_rows import Damage, gather
+from quorumbook.spark.rows.ledger_rows import DamagedRow, gather
 from quorumbook.spark.rows.open_ledgers import OpenLedgers
 
 _ENTRIES = "ledger_id bigint, entry_id bigint, size int, value binary"
@@ -63,7 +63,7 @@ def entries_of(
         return
     piece = Piece("", ledger_id, begin, behind - 1, 0, behind - begin)
     for found in cluster.iterate_ahead(lambda: gather(cluster, options, [piece])):
-        assert not isinstance(found, Damage)  # what cannot be read is an error here
+        assert not isinstance(found, DamagedRow)  # what cannot be read is an error here
         for batch, *_ in found:
             for entry in batch:
                 yield ledger_id, entry.entry_id, len(entry.payload), entry.payload

@@ -71,7 +71,7 @@ def option(
     return SourceOption("", name, kind, default, text, uses=tuple(uses), **bounds)
 
 
-class Options:
+class SourceOptions:
     """The values of all options for one use; ``options["maxBatchRows"]``."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Options:
 
 def parse(
     given: Mapping[str, str], table: Sequence[SourceOption], use: Use | None = None
-) -> Options:
+) -> SourceOptions:
     """Read options.
 
     Args:
@@ -149,7 +149,7 @@ def parse(
             said.add(found.name)
         elif lower not in _OF_SPARK:
             raise _unknown(name, [each.name for each in table if use is None or use in each.uses])
-    return Options(values, frozenset(said), tuple(sorted(passed_on)))
+    return SourceOptions(values, frozenset(said), tuple(sorted(passed_on)))
 
 
 def _unknown(name: str, names: Sequence[str]) -> ConfigError:

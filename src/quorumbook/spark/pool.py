@@ -26,7 +26,7 @@ from quorumbook.sync.loop import LoopBound
 T = TypeVar("T")
 
 
-class Cluster(LoopBound):
+class ClusterClient(LoopBound):
     """A cluster as one process sees it; made by ``connected``.
 
     ``run`` waits for a coroutine, ``iterate_ahead`` for what an asynchronous generator yields.
@@ -129,11 +129,11 @@ class _Turn:
         forks.watch(self, _Turn.abandon)
 
 
-_clusters: dict[Connection, Cluster] = {}
+_clusters: dict[Connection, ClusterClient] = {}
 _turn = _Turn()
 
 
-def connected(connection: Connection) -> Cluster:
+def connected(connection: Connection) -> ClusterClient:
     """Return this process's client of a cluster.
 
     Raises:
@@ -144,5 +144,5 @@ def connected(connection: Connection) -> Cluster:
     with _turn.lock:
         found = _clusters.get(connection)
         if found is None or not found.is_of_this_process:
-            found = _clusters[connection] = Cluster(connection)
+            found = _clusters[connection] = ClusterClient(connection)
         return found

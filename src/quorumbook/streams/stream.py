@@ -24,7 +24,7 @@ from quorumbook.streams.errors import StreamError, StreamSealedError, Unsupporte
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import SegmentMetadata
-from quorumbook.streams.frames.parts import Part
+from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.frames.tabular import Tabular
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
 from quorumbook.streams.reading.batches import Record, RecordBatch
@@ -92,9 +92,9 @@ class Stream(Tabular):
         """The stream's name, in normal form."""
         return self._context.name
 
-    def _table_parts(self) -> list[Part]:
+    def _table_parts(self) -> list[FramePart]:
         """Return what is in a table of it: itself."""
-        return [Part(self._context, self.name)]
+        return [FramePart(self._context, self.name)]
 
     async def info(self) -> StreamInfo:
         """Return what the metadata say.

@@ -86,11 +86,11 @@ class StreamContext:
             raise LocalProtocolError(f"stream {self.name} was opened read-only")
 
 
-class _Stream(Protocol):
+class _HasContext(Protocol):
     _context: StreamContext
 
 
-def stream_context(stream: _Stream) -> StreamContext:
+def stream_context(stream: _HasContext) -> StreamContext:
     """Return what the parts of a stream share, for what is built on streams."""
     return stream._context  # noqa: SLF001 - programs get no handle on it
 

@@ -9,7 +9,7 @@ import pytest
 from quorumbook.admin.facts.bookies import BookieFacts
 from quorumbook.admin.facts.cluster import ClusterFacts, LedgerFacts
 from quorumbook.admin.facts.verdict import Level, judge, unreachable
-from quorumbook.metadata.recovery.quarantine import Failure
+from quorumbook.metadata.recovery.quarantine import FailedHealing
 
 WELL = ClusterFacts(
     metadata_uri="sqlite:///x.db",
@@ -44,7 +44,7 @@ def test_a_cluster_without_a_reason_is_well():
         ({"bookies": ()}, "no-writable-bookie", Level.CRITICAL),
         ({"bookies": _bookies("read-only")}, "no-writable-bookie", Level.CRITICAL),
         ({"underreplicated": 3}, "under-replicated", Level.WARNING),
-        ({"quarantined": (Failure(7, "why", 5, 0, 0),)}, "quarantined", Level.WARNING),
+        ({"quarantined": (FailedHealing(7, "why", 5, 0, 0),)}, "quarantined", Level.WARNING),
         ({"auditor": None}, "no-auditor", Level.WARNING),
         ({"is_recovery_enabled": False}, "recovery-disabled", Level.WARNING),
         ({"damaged": ("node x",)}, "damaged-metadata", Level.WARNING),

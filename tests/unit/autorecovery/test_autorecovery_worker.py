@@ -16,7 +16,7 @@ from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import LedgerClosedError, LedgerFencedError
 from quorumbook.metadata.memory import memory_tree
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import RecoverySwitches
 from quorumbook.protocol.requests import AddRun
@@ -79,8 +79,8 @@ async def test_a_damaged_mark_keeps_no_worker_from_what_comes(cluster, client, c
     queue, quarantine = UnderreplicationQueue(store), Quarantine(store)
     await queue.mark(987, ["b"])
     await store.set(TreePaths(store.ledgers_root).underreplicated(987), b"damaged")
-    await quarantine.write(Failure(987, "damaged since", 1, 0, 0))
-    await quarantine.write(Failure(988, "healed by others", 1, 0, 0))
+    await quarantine.write(FailedHealing(987, "damaged since", 1, 0, 0))
+    await quarantine.write(FailedHealing(988, "healed by others", 1, 0, 0))
     queue.close()
     async with working(client) as worker:
         for number in range(3):
@@ -184,7 +184,7 @@ async def test_s69_a_failure_is_everybodys_and_a_new_mark_ends_the_rest(cluster,
     lost = (await client.ledger_metadata(ledger_id)).ensemble[0]
     await gone(cluster, client, lost)
     now_ms = client_context(client).env.clock.wall_ms()
-    record = Failure(ledger_id, "no bookie", 5, now_ms, now_ms + 3_600_000, (lost,))
+    record = FailedHealing(ledger_id, "no bookie", 5, now_ms, now_ms + 3_600_000, (lost,))
     quarantine = Quarantine(client_store(client))
     await UnderreplicationQueue(cluster.store).mark(ledger_id, [lost])
     await quarantine.write(record)
@@ -201,7 +201,7 @@ async def test_s69_a_failure_is_everybodys_and_a_new_mark_ends_the_rest(cluster,
 
 async def test_records_of_ledgers_that_others_healed_go(cluster, client) -> None:
     quarantine = Quarantine(client_store(client))
-    await quarantine.write(Failure(4711, "no bookie", 5, 1, 2))
+    await quarantine.write(FailedHealing(4711, "no bookie", 5, 1, 2))
     async with working(client):
 
         async def is_gone():

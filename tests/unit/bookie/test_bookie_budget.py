@@ -15,7 +15,7 @@ from bookie_harness import (
 )
 
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.connections.loop_turns import Turn
 from quorumbook.protocol.frames import FrameBuffer
 from quorumbook.protocol.request_decoder import RequestDecoder
@@ -52,7 +52,7 @@ async def test_no_turn_carries_out_more_than_its_share_of_a_chunk(
         counts: list[int] = []
         handle = server.operations.handle
 
-        def counting(connection: Connection, requests: list[object]) -> None:
+        def counting(connection: BookieConnection, requests: list[object]) -> None:
             counts.append(len(requests))
             handle(connection, requests)  # type: ignore[arg-type]
 

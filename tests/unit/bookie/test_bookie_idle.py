@@ -9,7 +9,7 @@ from bookie_harness import KEY, MIB, ScriptedStorage, Server, serve, settle, unt
 
 from doubles.raw_client import RawClient
 from doubles.records import lac_packet
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
 
@@ -17,14 +17,14 @@ LIMIT_S = 600.0
 MINUTE_NS = 60_000_000_000
 
 
-def _minutes_pass(server: Server, connection: Connection, count: int) -> None:
+def _minutes_pass(server: Server, connection: BookieConnection, count: int) -> None:
     """Have the connection looked at once a minute of a time to come."""
     now_ns = server.env.clock.now_ns()
     for minute in range(1, count + 1):
         connection.check(now_ns + minute * MINUTE_NS)
 
 
-async def _connected(server: Server) -> tuple[RawClient, Connection]:
+async def _connected(server: Server) -> tuple[RawClient, BookieConnection]:
     before = set(server.connections._open)
     client = await server.connect()
     await until(lambda: len(server.connections) > len(before))

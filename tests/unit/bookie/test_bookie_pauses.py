@@ -14,7 +14,7 @@ from bookie_harness import KEY, ScriptedStorage, Server, entry, options_in, v2_a
 
 from doubles.virtual_time import run_virtually, virtual_clock, virtual_loop
 from quorumbook.auth.plugins import Principal, Step
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.env import Env
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
@@ -26,7 +26,7 @@ LARGE = bytes(64 * 1024)
 class Peer:
     """The other end of a connection, which needs no loop."""
 
-    def __init__(self, theirs: socket.socket, connection: Connection) -> None:
+    def __init__(self, theirs: socket.socket, connection: BookieConnection) -> None:
         self._socket = theirs
         self._socket.setblocking(False)
         self.connection = connection

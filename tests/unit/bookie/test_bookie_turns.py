@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from bookie_harness import MIB, ScriptedStorage, serve, settle, until, v2_adds
 
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.connections.frame_budget import FrameBudget
 from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue, Weight
 
@@ -40,7 +40,7 @@ class _Worker:
         self.took.append(self)
         self.pieces -= 1
         if self.pieces and self.queue is not None:
-            self.queue.add(cast(Connection, self), Weight.MIDDLE)
+            self.queue.add(cast(BookieConnection, self), Weight.MIDDLE)
 
     def flush(self) -> None:
         self.clock.ns += 2 * MS
@@ -68,11 +68,11 @@ async def test_a_turn_ends_when_it_has_worked_long_enough_and_small_chunks_go_fi
     busy = [_Worker(clock, took, pieces=50) for _ in range(20)]
     for one in busy:
         one.queue = queue
-        queue.add(cast(Connection, one), Weight.MIDDLE)
+        queue.add(cast(BookieConnection, one), Weight.MIDDLE)
     await _turns_of(took, 3)
     small = _Worker(clock, took)
     before = len(took)
-    queue.add(cast(Connection, small), Weight.SMALL)
+    queue.add(cast(BookieConnection, small), Weight.SMALL)
     turns = await _turns_of(took, 100)
     assert took.index(small) <= before + 1
     # One of each kind at least, and no turn more than that.
@@ -88,10 +88,10 @@ async def test_who_waits_for_the_journals_goes_on_when_they_have_room_and_holds_
     queue = TurnQueue(Turn(clock), lambda: has_room)
     heavy = [_Worker(clock, took) for _ in range(3)]
     for one in heavy:
-        queue.add(cast(Connection, one), Weight.HEAVY)
+        queue.add(cast(BookieConnection, one), Weight.HEAVY)
     others = [_Worker(clock, took) for _ in range(2)]
     for one, weight in zip(others, (Weight.MIDDLE, Weight.SMALL), strict=True):
-        queue.add(cast(Connection, one), weight)
+        queue.add(cast(BookieConnection, one), weight)
     await _turns_of(took, 2)
     await settle()
     assert set(took) == set(others)
@@ -108,7 +108,7 @@ async def test_answers_left_by_a_turn_are_counted_and_leave_in_the_next() -> Non
     outbox = Outbox(Turn(clock))
     many = [_Worker(clock, took) for _ in range(5)]
     for one in many:
-        outbox.add(cast(Connection, one))
+        outbox.add(cast(BookieConnection, one))
     assert await _turns_of(took, 5) == [1] * 5
     assert took == many
     assert [one.noted for one in many] == [0, 1, 1, 1, 1]
@@ -120,7 +120,7 @@ async def test_who_has_been_flushed_already_costs_no_turn() -> None:
     outbox = Outbox(Turn(clock))
     many = [_Worker(clock, took) for _ in range(5)]
     for one in many:
-        outbox.add(cast(Connection, one))
+        outbox.add(cast(BookieConnection, one))
     for one in many[1:4]:
         one.unflushed_bytes = 0
     assert await _turns_of(took, 2) == [1, 1]
@@ -154,7 +154,7 @@ class _Peer:
 
 
 def _admits(budget: FrameBudget, peer: _Peer, size_bytes: int, add_bytes: int = 0) -> bool:
-    return budget.admits(cast(Connection, peer), size_bytes, add_bytes)
+    return budget.admits(cast(BookieConnection, peer), size_bytes, add_bytes)
 
 
 def test_large_frames_have_room_one_behind_the_other() -> None:
@@ -167,11 +167,11 @@ def test_large_frames_have_room_one_behind_the_other() -> None:
     assert not _admits(budget, last, 10)
     assert budget.let_in(0) == []
     extra.add_bytes = 60
-    budget.leave(cast(Connection, extra))
+    budget.leave(cast(BookieConnection, extra))
     assert budget.let_in(60) == [], "its add is not answered yet"
     extra.add_bytes = 0
     assert budget.let_in(0) == [last]
-    budget.leave(cast(Connection, first))
+    budget.leave(cast(BookieConnection, first))
     assert not budget.is_wanted
 
 
@@ -184,8 +184,8 @@ def test_who_is_gone_leaves_its_room_and_its_place() -> None:
         assert not _admits(budget, peer, 90)
     waiting.is_open = extra.is_open = False
     extra.add_bytes = 90
-    budget.leave(cast(Connection, waiting))
-    budget.leave(cast(Connection, extra))
+    budget.leave(cast(BookieConnection, waiting))
+    budget.leave(cast(BookieConnection, extra))
     assert budget.let_in(0) == [next_one]
 
 

@@ -15,7 +15,11 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
-from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo, Endpoint
+from quorumbook.metadata.bookies.registration import (
+    BookieEndpoint,
+    BookieRegistration,
+    BookieServiceInfo,
+)
 from quorumbook.metadata.cluster import init_cluster
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "bookie_service_info.json").read_text())
@@ -25,7 +29,7 @@ INFO = BookieServiceInfo.of_bookie("192.0.2.1", 3181)
 
 def info_of(vector):
     endpoints = tuple(
-        Endpoint(
+        BookieEndpoint(
             each["id"],
             each["port"],
             each["host"],
@@ -50,7 +54,7 @@ def test_service_infos_are_the_peers(vector):
 
 def test_an_empty_service_info_is_taken_from_the_bookie_id():
     assert BookieServiceInfo.decode(ID, b"") == BookieServiceInfo(
-        (Endpoint(ID, 3181, "192.0.2.1", "bookie-rpc"),)
+        (BookieEndpoint(ID, 3181, "192.0.2.1", "bookie-rpc"),)
     )
     for bookie_id in ("custom_id", "host:port", "host:0", "host:65536", ":3181"):
         with pytest.raises(MetadataFormatError, match=bookie_id):
@@ -66,9 +70,9 @@ def test_damaged_service_info_is_a_typed_error(data):
 def test_the_first_endpoint_that_speaks_to_clients_counts():
     info = BookieServiceInfo(
         (
-            Endpoint("httpserver", 8080, "web", "http"),
-            Endpoint("bookie", 1, "first", "bookie-rpc"),
-            Endpoint("bookie2", 2, "second", "bookie-rpc"),
+            BookieEndpoint("httpserver", 8080, "web", "http"),
+            BookieEndpoint("bookie", 1, "first", "bookie-rpc"),
+            BookieEndpoint("bookie2", 2, "second", "bookie-rpc"),
         )
     )
     assert info.address(ID) == ("first", 1)

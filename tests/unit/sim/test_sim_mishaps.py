@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.kernel import SECOND, Kernel
-from quorumbook.sim.network import Network
+from quorumbook.sim.network import SimulatedNetwork
 from quorumbook.sim.process import Machine, Process
 
 
@@ -39,7 +39,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.kernel = Kernel(1)
-        self.network = Network(self.kernel)
+        self.network = SimulatedNetwork(self.kernel)
         self.near, self.far = Sink(), Sink()
         self.machines = {name: self.machine(name) for name in ("a", "b")}
         self.machines["b"].start(self.listen)

@@ -11,7 +11,7 @@ from quorumbook.metadata.zookeeper.jute import Code, EventKind
 from quorumbook.metadata.zookeeper.lost_writes import Eyes, Fate
 from quorumbook.sim.kernel import SECOND, Tape
 from quorumbook.sim.life import run_seed
-from quorumbook.sim.metadata.zookeeper_state import Ensemble, Event, Failure, Replica, Stat
+from quorumbook.sim.metadata.zookeeper_state import Ensemble, Event, Replica, ServerFailure, Stat
 from quorumbook.sim.plan import draw
 
 
@@ -20,9 +20,9 @@ class World:
         self.ensemble = Ensemble(MemoryTree())
         self.session = self.ensemble.begin_session("z0", 4 * SECOND, 0)
 
-    def write(self, *operations: Operation, server: str = "z0") -> list[object] | Failure:
+    def write(self, *operations: Operation, server: str = "z0") -> list[object] | ServerFailure:
         done = self.ensemble.write(self.session.id, server, operations, 0)
-        return done if isinstance(done, Failure) else list(done)
+        return done if isinstance(done, ServerFailure) else list(done)
 
     def follower(self, steps: int) -> tuple[Replica, list[Event]]:
         replica, events = Replica(MemoryTree()), []
@@ -51,7 +51,7 @@ def test_a_follower_sees_what_the_leader_did_only_as_far_as_it_has_come():
 def test_what_comes_by_a_server_that_the_session_left_is_refused():
     world = World()
     world.ensemble.take_up(world.session.id, world.session.password, "z1", 0)
-    assert world.write(Create("/a")) == Failure(Code.SESSION_MOVED, 0)
+    assert world.write(Create("/a")) == ServerFailure(Code.SESSION_MOVED, 0)
     assert world.write(Create("/a"), server="z1") == ["/a"]
 
 
@@ -63,14 +63,14 @@ def test_a_session_takes_its_ephemeral_nodes_along_on_every_server():
     replica, events = world.follower(len(world.ensemble.log))
     assert replica.children("/a") == ["b"]
     assert Event(EventKind.DELETED, "/a/c") in events
-    assert world.write(Create("/d")) == Failure(Code.SESSION_EXPIRED, 0)
+    assert world.write(Create("/d")) == ServerFailure(Code.SESSION_EXPIRED, 0)
     assert not world.ensemble.take_up(world.session.id, world.session.password, "z0", 0)
 
 
 def test_a_step_that_fails_has_a_number_and_changes_nothing():
     world = World()
     done = world.write(Create("/a"), Create("/b/c"), Delete("/a"))
-    assert done == Failure(Code.NO_NODE, 1)
+    assert done == ServerFailure(Code.NO_NODE, 1)
     assert world.ensemble.zxid == 2
     replica, _ = world.follower(2)
     assert (replica.children("/"), replica.zxid) == ([], 2)

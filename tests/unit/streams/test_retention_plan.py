@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
-from quorumbook.streams.retention.plan import Reason, RetentionHold, SegmentFacts, plan_retention
+from quorumbook.streams.retention.plan import (
+    DeletionReason,
+    RetentionHold,
+    SegmentFacts,
+    plan_retention,
+)
 
 NOW_MS = 1_000_000
 
@@ -85,11 +90,11 @@ def test_nothing_goes_that_must_stay(segments, open_last, positions, limits, unc
     completed = [each for each in made if not each.is_in_progress]
     assert len(going) <= max(0, len(completed) - 1)
     reasons = dict(found.segments)
-    hard = {Reason.HARD_BYTES, Reason.HARD_TIME, Reason.TRUNCATED}
+    hard = {DeletionReason.HARD_BYTES, DeletionReason.HARD_TIME, DeletionReason.TRUNCATED}
     for hold in holds:
         lost = [each for each in made if each.number in reasons and not each.is_truncated
                 and hold.position <= each.last_position]  # fmt: skip
         assert all(reasons[each.number] in hard for each in lost)
         assert (hold.name in found.overrun) == bool(lost)
     if not any(limits) and not (unconsumed and holds):
-        assert set(reasons.values()) <= {Reason.TRUNCATED}
+        assert set(reasons.values()) <= {DeletionReason.TRUNCATED}

@@ -19,7 +19,7 @@ _LENGTH_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AuditedChange:
     """One change, done or refused."""
 
     at_ms: int
@@ -41,16 +41,18 @@ class AuditLog:
     """What was changed through one server."""
 
     def __init__(self) -> None:
-        self._changes: deque[Change] = deque(maxlen=_KEPT)
+        self._changes: deque[AuditedChange] = deque(maxlen=_KEPT)
 
     def add(self, who: Who | None, source: str, what: str, outcome: str) -> None:
         """Write a line."""
         # A line is a line: what others sent may hold control characters.
         shown = "".join(c if c.isprintable() else "?" for c in what[:_LENGTH_MAX])
-        change = Change(int(time.time() * 1000), who.name if who else "-", source, shown, outcome)
+        change = AuditedChange(
+            int(time.time() * 1000), who.name if who else "-", source, shown, outcome
+        )
         self._changes.append(change)
         _log.info("%s from %s: %s: %s", change.who, source, shown, outcome)
 
-    def recent(self, limit: int) -> list[Change]:
+    def recent(self, limit: int) -> list[AuditedChange]:
         """Return the last changes, the latest first."""
         return [change for change, _ in zip(reversed(self._changes), range(limit), strict=False)]

@@ -37,7 +37,7 @@ class Denial:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GatedRequest:
     """What decides of a request."""
 
     method: str
@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Session:
+class ConsoleSession:
     """Somebody's browser."""
 
     #: Empty where nothing is asked for.
@@ -89,14 +89,14 @@ class Gate:
         self.on_loopback = on_loopback
         self._hosts = HttpAccess(names=names)
         self._certificates = dict(certificates or {})
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ConsoleSession] = {}
 
     @property
     def is_open(self) -> bool:
         """Tell whether nothing is asked for."""
         return self.tokens is None and not self._certificates
 
-    def judge(self, request: Request) -> Who | Denial:
+    def judge(self, request: GatedRequest) -> Who | Denial:
         """Return who asks, or why it is not let in.
 
         Raises:
@@ -104,7 +104,7 @@ class Gate:
         """
         return self.host_denial(request) or self._who(request)
 
-    def host_denial(self, request: Request) -> Denial | None:
+    def host_denial(self, request: GatedRequest) -> Denial | None:
         """Return why a request is none of ours, whoever sends it."""
         refusal = self._hosts.refusal(
             "GET", request.headers, request.reached, on_loopback=self.on_loopback
@@ -119,7 +119,7 @@ class Gate:
             return None
         return Denial(403, "foreign-origin", "the request comes from a page of another server")
 
-    def _who(self, request: Request) -> Who | Denial:
+    def _who(self, request: GatedRequest) -> Who | Denial:
         if request.certificate is not None and request.certificate in self._certificates:
             return Who(request.certificate, self._certificates[request.certificate], "certificate")
         kind, _, secret = (request.header("authorization") or "").partition(" ")
@@ -146,7 +146,7 @@ class Gate:
             return self._anybody(request)
         return _stranger("send `Authorization: Bearer TOKEN`; `quorumbook token add` makes one")
 
-    def _anybody(self, request: Request | None = None) -> Who | Denial:
+    def _anybody(self, request: GatedRequest | None = None) -> Who | Denial:
         if not self.on_loopback:
             return _stranger("this server listens off loopback and has no tokens")
         # A browser has an origin, and then the page's secret: the session was lost.
@@ -154,14 +154,14 @@ class Gate:
             return Denial(403, "csrf", "the request lacks the page's secret; load the page again")
         return ANYBODY
 
-    def _of_session(self, session: Session) -> Who | None:
+    def _of_session(self, session: ConsoleSession) -> Who | None:
         if not session.token:
             return ANYBODY if self.is_open and self.on_loopback else None
         return self.tokens.who(session.token) if self.tokens is not None else None
 
     # Sessions ------------------------------------------------------------------------------
 
-    def session(self, cookies: Mapping[str, str]) -> Session | None:
+    def session(self, cookies: Mapping[str, str]) -> ConsoleSession | None:
         """Return the session of a browser."""
         found = self._sessions.get(cookies.get(COOKIE, ""))
         if found is None or found.ends_at < time.monotonic():
@@ -178,7 +178,7 @@ class Gate:
         while len(self._sessions) >= _SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         key = secrets.token_urlsafe(32)
-        self._sessions[key] = Session(token, secrets.token_urlsafe(32), now + _SESSION_S)
+        self._sessions[key] = ConsoleSession(token, secrets.token_urlsafe(32), now + _SESSION_S)
         return key
 
     def end(self, cookies: Mapping[str, str]) -> None:

@@ -63,7 +63,7 @@ class BookieFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBookies:
+class BookiesInMetadata:
     """What the metadata says of all bookies."""
 
     bookies: tuple[BookieFacts, ...]
@@ -73,7 +73,7 @@ class KnownBookies:
 
 async def known_bookies(
     store: MetadataStore, named: Mapping[BookieId, int] | None = None
-) -> KnownBookies:
+) -> BookiesInMetadata:
     """Return all bookies: the writable first, then the read-only, then those that are down.
 
     Args:
@@ -119,7 +119,7 @@ async def known_bookies(
                 )
             found.append(facts)
     await registration.close()
-    return KnownBookies(tuple(found), tuple(damaged))
+    return BookiesInMetadata(tuple(found), tuple(damaged))
 
 
 def _why_down(facts: BookieFacts) -> str:

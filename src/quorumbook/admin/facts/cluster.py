@@ -23,7 +23,7 @@ from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.election import current_leader
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.recovery.quarantine import Failure, Quarantine
+from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
 
@@ -63,7 +63,7 @@ class ClusterFacts:
     bookies: tuple[BookieFacts, ...]
     ledgers: LedgerFacts
     underreplicated: int
-    quarantined: tuple[Failure, ...]
+    quarantined: tuple[FailedHealing, ...]
     auditor: str | None
     is_recovery_enabled: bool
     #: What of the queue and the registrations could not be understood, in words.

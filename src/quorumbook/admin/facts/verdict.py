@@ -27,7 +27,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class VerdictReason:
     """One thing that is wrong."""
 
     level: Level
@@ -53,7 +53,7 @@ class Judgement:
     """The verdict on a cluster."""
 
     #: The worst first.
-    reasons: tuple[Reason, ...]
+    reasons: tuple[VerdictReason, ...]
 
     @property
     def level(self) -> Level:
@@ -72,7 +72,7 @@ def judge(facts: ClusterFacts) -> Judgement:
     reasons = [*_bookies(facts), *_ledgers(facts), *_recovery(facts), *_disks(facts)]
     if facts.damaged:
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "damaged-metadata",
                 f"some metadata cannot be understood: {listed(facts.damaged)}",
@@ -84,15 +84,15 @@ def judge(facts: ClusterFacts) -> Judgement:
 
 def unreachable(code: str, text: str, fix: str = "") -> Judgement:
     """Return the verdict on a cluster whose metadata store does not answer."""
-    return Judgement((Reason(Level.CRITICAL, code, text, fix),))
+    return Judgement((VerdictReason(Level.CRITICAL, code, text, fix),))
 
 
-def _bookies(facts: ClusterFacts) -> list[Reason]:
+def _bookies(facts: ClusterFacts) -> list[VerdictReason]:
     reasons = []
     writable, read_only, down = (facts.ids(state) for state in (WRITABLE, READ_ONLY, DOWN))
     if not writable:
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.CRITICAL,
                 "no-writable-bookie",
                 "no bookie is writable, so nothing can be written"
@@ -108,7 +108,7 @@ def _bookies(facts: ClusterFacts) -> list[Reason]:
         if named:
             text += f" ({counted(named, 'ledger replica set')} there)"
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "bookie-down",
                 text,
@@ -117,7 +117,7 @@ def _bookies(facts: ClusterFacts) -> list[Reason]:
         )
     if read_only:
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "bookie-read-only",
                 f"{counted(len(read_only), 'bookie')} read-only: {listed(_with_reasons(facts))}",
@@ -126,7 +126,7 @@ def _bookies(facts: ClusterFacts) -> list[Reason]:
         )
     if silent := [bookie.bookie_id for bookie in facts.bookies if bookie.error]:
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "bookie-silent",
                 f"{counted(len(silent), 'bookie')} registered but silent over HTTP: "
@@ -145,12 +145,12 @@ def _with_reasons(facts: ClusterFacts) -> list[str]:
     ]
 
 
-def _ledgers(facts: ClusterFacts) -> list[Reason]:
+def _ledgers(facts: ClusterFacts) -> list[VerdictReason]:
     reasons = []
     ledgers = facts.ledgers
     if ledgers.unreadable_count:
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.CRITICAL,
                 "entries-unreadable",
                 f"{counted(ledgers.unreadable_count, 'ledger')} with entries that no registered "
@@ -160,7 +160,7 @@ def _ledgers(facts: ClusterFacts) -> list[Reason]:
         )
     if ledgers.damaged_count:
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.CRITICAL,
                 "ledger-metadata-damaged",
                 f"the metadata of {counted(ledgers.damaged_count, 'ledger')} cannot be "
@@ -170,7 +170,7 @@ def _ledgers(facts: ClusterFacts) -> list[Reason]:
         )
     if facts.underreplicated:
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "under-replicated",
                 f"{counted(facts.underreplicated, 'ledger')} under-replicated",
@@ -180,7 +180,7 @@ def _ledgers(facts: ClusterFacts) -> list[Reason]:
     if facts.quarantined:
         first = facts.quarantined[0]
         reasons.append(
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "quarantined",
                 f"{counted(len(facts.quarantined), 'ledger')} in quarantine; ledger "
@@ -191,10 +191,10 @@ def _ledgers(facts: ClusterFacts) -> list[Reason]:
     return reasons
 
 
-def _recovery(facts: ClusterFacts) -> list[Reason]:
+def _recovery(facts: ClusterFacts) -> list[VerdictReason]:
     if not facts.is_recovery_enabled:
         return [
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "recovery-disabled",
                 "auto-recovery is switched off",
@@ -203,7 +203,7 @@ def _recovery(facts: ClusterFacts) -> list[Reason]:
         ]
     if facts.auditor is None:
         return [
-            Reason(
+            VerdictReason(
                 Level.WARNING,
                 "no-auditor",
                 "there is no auditor, so nobody notices lost bookies",
@@ -223,7 +223,7 @@ def fullest(bookie: BookieFacts) -> tuple[float, str] | None:
     return max(used, default=None)
 
 
-def _disks(facts: ClusterFacts) -> list[Reason]:
+def _disks(facts: ClusterFacts) -> list[VerdictReason]:
     full = [
         f"{bookie.bookie_id} {disk[1]} {disk[0]:.0%}"
         for bookie in facts.bookies
@@ -232,7 +232,7 @@ def _disks(facts: ClusterFacts) -> list[Reason]:
     if not full:
         return []
     return [
-        Reason(
+        VerdictReason(
             Level.WARNING,
             "disk-nearly-full",
             f"disks nearly full: {listed(full)}",

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Send
 
-from quorumbook.admin.access.gate import Denial, Gate, Request
+from quorumbook.admin.access.gate import Denial, Gate, GatedRequest
 from quorumbook.admin.access.roles import Role, Who
 from quorumbook.admin.http.endpoint import Ask, Endpoint, Events, Text
 from quorumbook.admin.http.fields import read_all
@@ -322,10 +322,10 @@ class _EventResponse(StreamingResponse):
             await super().stream_response(send_soon)
 
 
-def gate_request(request: WebRequest, csrf: str | None = None) -> Request:
+def gate_request(request: WebRequest, csrf: str | None = None) -> GatedRequest:
     """Return what decides of a request."""
     server = request.scope.get("server") or ("127.0.0.1", 0)
-    return Request(
+    return GatedRequest(
         method=request.method,
         headers=[(name.lower(), value) for name, value in request.headers.items()],
         reached=server[0],

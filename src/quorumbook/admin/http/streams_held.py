@@ -51,7 +51,7 @@ class _HeldWriter:
 
 
 @dataclass(slots=True)
-class Member:
+class HeldMember:
     """A member of a group, and what it has in hand."""
 
     consumer: Consumer
@@ -74,7 +74,7 @@ class HeldStreams:
         self._uri = metadata_uri
         self._namespaces: dict[str, Namespace] = {}
         self._writers: dict[tuple[str, str], _HeldWriter] = {}
-        self._members: dict[tuple[str, str, str, str], Member] = {}
+        self._members: dict[tuple[str, str, str, str], HeldMember] = {}
         self._joining = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -177,7 +177,7 @@ class HeldStreams:
 
     # Members of groups ---------------------------------------------------------------------
 
-    async def member(self, path: str, name: str, group: str, member: str) -> Member:
+    async def member(self, path: str, name: str, group: str, member: str) -> HeldMember:
         """Return a member of a group, which joins it if it is new.
 
         Raises:
@@ -200,7 +200,7 @@ class HeldStreams:
                         f"stream {name} is not partitioned, so it has no groups; read it by a "
                         "position, or create it with partitions",
                     )
-                found = Member(await stream.consumer(group, auto_commit_s=0))
+                found = HeldMember(await stream.consumer(group, auto_commit_s=0))
                 self._members[key] = found
         if found.idle is not None:
             found.idle.cancel()

@@ -29,7 +29,7 @@ from quorumbook.errors import (
     UnauthorizedError,
 )
 from quorumbook.ids import BookieId, EntryId, LedgerId
-from quorumbook.ledger.audit import CopyFinding, Fault, RangeJudge, end_findings
+from quorumbook.ledger.audit import CopyFinding, RangeJudge, ReplicaFault, end_findings
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import Digester, DigestType, digester, entries_in, entry_marks
@@ -45,7 +45,7 @@ _LOOKS = 3
 _SHED_RETRY_S = 0.1
 _PATIENCE_S = 30.0
 
-Copies = dict[BookieId, bytes | Fault]
+Copies = dict[BookieId, bytes | ReplicaFault]
 Runs = list[tuple[EntryId, EntryId]]
 
 
@@ -255,7 +255,7 @@ class _RangeAudit:
         metadata = self._metadata
         shares = list(_shares(metadata, fragment, block))
         answers = await asyncio.gather(*(self._fetch(b, ids) for b, ids in shares))
-        by_bookie: dict[BookieId, dict[EntryId, bytes | Fault]] = {}
+        by_bookie: dict[BookieId, dict[EntryId, bytes | ReplicaFault]] = {}
         for (bookie_id, ids), bodies in zip(shares, answers, strict=True):
             by_bookie.setdefault(bookie_id, {}).update(zip(ids, bodies, strict=True))
         sizes = [len(b) for bodies in answers for b in bodies if isinstance(b, bytes)]
@@ -270,9 +270,9 @@ class _RangeAudit:
             for entry_id in block
         ]
 
-    async def _fetch(self, bookie_id: BookieId, ids: range) -> list[bytes | Fault]:
+    async def _fetch(self, bookie_id: BookieId, ids: range) -> list[bytes | ReplicaFault]:
         """Return what a bookie gives of some entries."""
-        found: list[bytes | Fault] = []
+        found: list[bytes | ReplicaFault] = []
         absent, _ = split(ids, self._listed.get(bookie_id))
         starts = {run[0]: run for run in absent}
         count = len(ids)
@@ -280,10 +280,10 @@ class _RangeAudit:
             run = starts.get(ids[0])
             asked = ids[:1] if run else ids[:count]
             bodies = await self._ask(bookie_id, asked)
-            if isinstance(bodies, Fault):
+            if isinstance(bodies, ReplicaFault):
                 # What it neither lists nor gives is not asked for one by one.
                 size = len(run) if run else 1
-                if bodies is Fault.UNASKED:
+                if bodies is ReplicaFault.UNASKED:
                     size = len(ids)
                 found += [bodies] * size
                 ids = ids[size:]
@@ -295,7 +295,7 @@ class _RangeAudit:
             count = 2 * max(count, len(bodies))
         return found
 
-    async def _ask(self, bookie_id: BookieId, ids: range) -> list[bytes] | Fault:
+    async def _ask(self, bookie_id: BookieId, ids: range) -> list[bytes] | ReplicaFault:
         """Return the first of some entries, or why the very first does not come."""
         clock = self._context.env.clock
         deadline_ns = clock.now_ns() + int(_PATIENCE_S * 1e9)
@@ -306,19 +306,19 @@ class _RangeAudit:
                     self._context, self._digester, self._metadata.ledger_id, bookie_id, ids
                 )
             except DigestMismatchError:
-                return Fault.CORRUPT
+                return ReplicaFault.CORRUPT
             except (NoSuchEntryError, NoSuchLedgerError):
-                return Fault.MISSING
+                return ReplicaFault.MISSING
             except UnauthorizedError:
                 raise
             except TooManyRequestsError:
                 if clock.now_ns() > deadline_ns:
-                    return Fault.UNASKED
+                    return ReplicaFault.UNASKED
                 await asyncio.sleep(_SHED_RETRY_S)
             except BookieError:
-                return Fault.UNREADABLE
+                return ReplicaFault.UNREADABLE
             except QuorumbookError:
-                return Fault.UNASKED
+                return ReplicaFault.UNASKED
 
 
 def _shares(

@@ -48,7 +48,7 @@ Chooser = Callable[[Fragment, Mapping[int, BookieId]], Mapping[int, BookieId]]
 
 
 @dataclass(slots=True)
-class Outcome:
+class HealingOutcome:
     """What became of one ledger."""
 
     ledger_id: LedgerId
@@ -90,7 +90,7 @@ class Healer:
         adhere: bool = False,
         choose: Chooser | None = None,
         may_go_on: Callable[[], bool] = lambda: True,
-    ) -> Outcome:
+    ) -> HealingOutcome:
         """Heal a ledger.
 
         Args:
@@ -105,7 +105,7 @@ class Healer:
             MetadataError: the metadata store cannot be asked.
             SessionExpiredError: the ledger is not ours any more.
         """
-        outcome = Outcome(ledger_id)
+        outcome = HealingOutcome(ledger_id)
         job = _Job(self._context, self._password, leave, mend, adhere, choose, may_go_on, outcome)
         for _ in range(_CONFLICTS):
             outcome.problems.clear()
@@ -145,7 +145,7 @@ class _Job:
         adhere: bool,
         choose: Chooser | None,
         may_go_on: Callable[[], bool],
-        outcome: Outcome,
+        outcome: HealingOutcome,
     ) -> None:
         self._context = context
         self._budget = context.env.background

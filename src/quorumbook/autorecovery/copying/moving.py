@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from quorumbook.autorecovery.copying.healing import Chooser, Healer, Outcome
+from quorumbook.autorecovery.copying.healing import Chooser, Healer, HealingOutcome
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
 from quorumbook.env.tasks import cancel_and_wait
@@ -180,7 +180,7 @@ class Mover:
             await self._store.renew_session()
             return await self._one(share, may_close=may_close)
         except QuorumbookError as error:
-            outcome = Outcome(share.ledger_id, problems=[str(error)])
+            outcome = HealingOutcome(share.ledger_id, problems=[str(error)])
         moved = self.moved
         moved.copied_entries += outcome.copied_entries
         moved.copied_bytes += outcome.copied_bytes
@@ -192,7 +192,7 @@ class Mover:
             moved.ledgers += 1
         return True
 
-    async def _locked(self, share: Share, *, may_close: bool) -> Outcome:
+    async def _locked(self, share: Share, *, may_close: bool) -> HealingOutcome:
         while (work := await self._queue.take_this(share.ledger_id)) is None:  # noqa: ASYNC110
             await asyncio.sleep(_LOCKED_PAUSE_S)
         outcome = None

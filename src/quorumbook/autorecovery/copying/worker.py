@@ -22,7 +22,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from quorumbook.autorecovery.copying.healing import Healer, Outcome
+from quorumbook.autorecovery.copying.healing import Healer, HealingOutcome
 from quorumbook.autorecovery.options import WorkerOptions
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
@@ -36,7 +36,7 @@ from quorumbook.errors import (
     SessionExpiredError,
 )
 from quorumbook.ids import BookieId, LedgerId
-from quorumbook.metadata.recovery.quarantine import QUARANTINE_ATTEMPTS, Failure, Quarantine
+from quorumbook.metadata.recovery.quarantine import QUARANTINE_ATTEMPTS, FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue, Work
 from quorumbook.metadata.recovery.switches import RecoverySwitches
 
@@ -64,7 +64,7 @@ class WorkerStatistics:
     #: In quarantine when there was nothing to take last.
     ledgers_quarantined: int = 0
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: HealingOutcome) -> None:
         """Add what was done for one ledger."""
         self.entries_copied += outcome.copied_entries
         self.bytes_copied += outcome.copied_bytes
@@ -235,10 +235,10 @@ class ReplicationWorker:
         except SessionExpiredError as error:
             _log.warning("ledger %d: %s", ledger_id, error)
         except QuorumbookError as error:
-            await self._finish(work, Outcome(ledger_id, problems=[str(error)]))
+            await self._finish(work, HealingOutcome(ledger_id, problems=[str(error)]))
         except Exception as error:
             _log.exception("ledger %d could not be healed", ledger_id)
-            await self._finish(work, Outcome(ledger_id, problems=[f"a bug: {error!r}"]))
+            await self._finish(work, HealingOutcome(ledger_id, problems=[f"a bug: {error!r}"]))
         finally:
             if is_in_slot:
                 self._slots.release()
@@ -258,7 +258,7 @@ class ReplicationWorker:
     def _rest(self, ledger_id: LedgerId, seconds: float) -> None:
         self._resting[ledger_id] = self._context.env.clock.now_ns() + int(seconds * _NS)
 
-    async def _heal(self, work: Work, *, may_close: bool = False) -> Outcome:
+    async def _heal(self, work: Work, *, may_close: bool = False) -> HealingOutcome:
         """Look who is there, and heal what the others hold no longer."""
         try:
             leave, mend = await self._sides(work.mark)
@@ -273,7 +273,7 @@ class ReplicationWorker:
                     await self._healer.close_ledger(work.ledger_id)
                     self.statistics.ledgers_closed += 1
         except NoSuchLedgerInMetadataError:
-            return Outcome(work.ledger_id, is_gone=True)
+            return HealingOutcome(work.ledger_id, is_gone=True)
         outcome = await self._healer.heal(
             work.ledger_id,
             leave=leave,
@@ -310,7 +310,7 @@ class ReplicationWorker:
                     await changed.wait()
         self._context.unwatch(ring)
 
-    async def _finish(self, work: Work, outcome: Outcome) -> None:
+    async def _finish(self, work: Work, outcome: HealingOutcome) -> None:
         """Take the ledger off the queue, or say why it stays there."""
         ledger_id = work.ledger_id
         if outcome.open_on and not outcome.problems:
@@ -346,7 +346,7 @@ class ReplicationWorker:
         self._rest(work.ledger_id, wait_s)
         now_ms = self._context.env.clock.wall_ms()
         await self.quarantine.write(
-            Failure(
+            FailedHealing(
                 work.ledger_id,
                 reason,
                 attempts,

@@ -1,7 +1,7 @@
 """What a connection may do before it has switched to TLS and said who it is.
 
-A bookie with TLS or authentication gives each connection a ``Gate``, which looks at every request
-first and is thrown away when the connection has proven all that is asked of it:
+A bookie with TLS or authentication gives each connection an ``AdmissionGate``, which looks at every
+request first and is thrown away when the connection has proven all that is asked of it:
 
     request          answer while the gate is shut
     START_TLS        OK, and the next byte belongs to the handshake; EBADREQ without TLS here
@@ -48,7 +48,7 @@ class Applicant(Protocol):
     address: str
     peer: str
     #: None when it may do everything.
-    gate: Gate | None
+    gate: AdmissionGate | None
 
     @property
     def is_closing(self) -> bool:
@@ -100,11 +100,11 @@ class Admission:
                 "may come in with bookie.authorized_roles"
             )
 
-    def gate(self, connection: Applicant) -> Gate | None:
+    def gate(self, connection: Applicant) -> AdmissionGate | None:
         """Return the gate of a new connection, None if it need not prove anything."""
         if self.contexts is None and self.plugin is None:
             return None
-        return Gate(self, connection)
+        return AdmissionGate(self, connection)
 
     def authorize(self, principal: Principal) -> None:
         """Refuse who has none of the roles that may come in."""
@@ -116,7 +116,7 @@ class Admission:
             )
 
 
-class Gate:
+class AdmissionGate:
     """One connection on its way in."""
 
     __slots__ = ("_admission", "_by_ns", "_connection", "_is_encrypted", "_principal", "_session")

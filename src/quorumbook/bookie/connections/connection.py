@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, cast
 
 from quorumbook.bookie.connections.add_budget import AddBudget
-from quorumbook.bookie.connections.admission import Admission, Gate
+from quorumbook.bookie.connections.admission import Admission, AdmissionGate
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.frame_budget import LARGE_BYTES, FrameBudget
 from quorumbook.bookie.connections.limits import Places, place_of
@@ -74,11 +74,11 @@ class LongPoll(Protocol):
 class RequestHandler(Protocol):
     """Who carries out requests."""
 
-    def handle(self, connection: Connection, requests: list[Request]) -> None:
+    def handle(self, connection: BookieConnection, requests: list[Request]) -> None:
         """Begin all requests of a chunk; answers go to ``connection.answer``, now or later."""
         ...
 
-    def resume(self, connection: Connection) -> None:
+    def resume(self, connection: BookieConnection) -> None:
         """Go on with the connection's waiting reads: its peer takes answers again."""
         ...
 
@@ -86,7 +86,7 @@ class RequestHandler(Protocol):
         """Tell whether adds of somebody who sends much may come; if not, call back later."""
         ...
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: BookieConnection) -> None:
         """Drop what waits for a connection that is gone."""
         ...
 
@@ -99,18 +99,18 @@ class Home(Protocol):
     metrics: BookieMetrics
     handler: RequestHandler
     admission: Admission
-    places: Places[Connection]
+    places: Places[BookieConnection]
     adds: AddBudget
-    frames: FrameBudget[Connection]
-    answer_budget: AnswerBudget[Connection]
+    frames: FrameBudget[BookieConnection]
+    answer_budget: AnswerBudget[BookieConnection]
     turn: Turn
     outbox: Outbox
     behind: TurnQueue
 
-    def opened(self, connection: Connection, place: str) -> bool:
+    def opened(self, connection: BookieConnection, place: str) -> bool:
         """Take a new connection in; False turns it away."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: BookieConnection) -> None:
         """A connection is gone."""
 
     def let_frames_in(self) -> None:
@@ -123,7 +123,7 @@ class Home(Protocol):
         """Give up the oldest frames where there are too many bytes of them."""
 
 
-class Connection(asyncio.Protocol):
+class BookieConnection(asyncio.Protocol):
     """A client's connection; used on the event loop only."""
 
     __slots__ = (
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         #: Where its peer is, and what messages call it: by its name too, once it has proven it.
         self.address = self.peer = "?"
         #: What looks at requests first; None when the connection may do everything.
-        self.gate: Gate | None = None
+        self.gate: AdmissionGate | None = None
         #: Bytes of adds that are not answered yet.
         self.add_bytes = 0
         #: Fences and forces that are not answered yet.
@@ -424,7 +424,7 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     @property
-    def answer_budget(self) -> AnswerBudget[Connection]:
+    def answer_budget(self) -> AnswerBudget[BookieConnection]:
         """What all connections share."""
         return self._owner.answer_budget
 

@@ -14,7 +14,7 @@ from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.connection import (
     FRAME,
     STOPPING,
-    Connection,
+    BookieConnection,
     RequestHandler,
 )
 from quorumbook.bookie.connections.frame_budget import FrameBudget
@@ -36,7 +36,7 @@ class Refusals:
         self._next_ns = 0
         self._unsaid = 0
 
-    def note(self, peer: str, places: Places[Connection], now_ns: int) -> None:
+    def note(self, peer: str, places: Places[BookieConnection], now_ns: int) -> None:
         """Count one more."""
         self._unsaid += 1
         if now_ns >= self._next_ns:
@@ -66,7 +66,7 @@ class Connections:
         self.options = options
         self.metrics = metrics
         self.handler = handler
-        self.frames: FrameBudget[Connection] = FrameBudget(options.max_add_bytes)
+        self.frames: FrameBudget[BookieConnection] = FrameBudget(options.max_add_bytes)
         self.turn = Turn(env.clock)
         self.outbox = Outbox(self.turn)
         self.adds = AddBudget(
@@ -76,16 +76,16 @@ class Connections:
             2 * options.storage.journal_group_size_bytes * len(options.journal_directories),
         )
         self.behind = TurnQueue(self.turn, self._admits_heavy)
-        self.answer_budget: AnswerBudget[Connection] = AnswerBudget(
+        self.answer_budget: AnswerBudget[BookieConnection] = AnswerBudget(
             env.clock, self.turn, options.max_answer_bytes, handler.resume
         )
         #: Bytes of all frames that are not complete yet.
         self.partial_bytes = 0
         self.is_serving = False
         #: In the order of their coming.
-        self._open: dict[Connection, None] = {}
+        self._open: dict[BookieConnection, None] = {}
         #: Who has a place here.
-        self.places: Places[Connection] = Places(
+        self.places: Places[BookieConnection] = Places(
             limits_within(
                 env.descriptor_limit(),
                 options.max_connections,
@@ -100,11 +100,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def factory(self) -> Connection:
+    def factory(self) -> BookieConnection:
         """Make the protocol of a new connection."""
-        return Connection(self)
+        return BookieConnection(self)
 
-    def opened(self, connection: Connection, place: str) -> bool:
+    def opened(self, connection: BookieConnection, place: str) -> bool:
         """Take a new connection in; False turns it away."""
         if not self.is_serving:
             return False
@@ -132,7 +132,7 @@ class Connections:
             for connection in self.frames.let_in(self.adds.used_bytes):
                 connection.resume(FRAME)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: BookieConnection) -> None:
         """A connection is gone."""
         self._open.pop(connection, None)
         self.places.leave(connection)
@@ -181,7 +181,7 @@ class Connections:
             self.metrics.connections_slow += 1
             connection.give_up("its frame stands still, and others have no room for theirs")
 
-    def _check(self, connections: deque[Connection]) -> None:
+    def _check(self, connections: deque[BookieConnection]) -> None:
         """Look at connections, some in a turn of the loop, however many there are."""
         now_ns = self.env.clock.now_ns()
         for _ in range(min(_CHECKED_IN_A_TURN, len(connections))):

@@ -22,7 +22,7 @@ from itertools import compress, groupby
 from operator import itemgetter
 from typing import TypeAlias
 
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.disks import Writability
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
@@ -39,7 +39,7 @@ from quorumbook.storage.store import LedgerStorage
 _log = logger("bookie.adds")
 
 #: Who wants an add, the add, and when it arrived.
-Pending: TypeAlias = tuple[Connection, AddRun, int]
+Pending: TypeAlias = tuple[BookieConnection, AddRun, int]
 #: Adds that are alike in these came in one chunk.
 _ORIGIN = itemgetter(0, 2)
 #: Adds that have waited for room are appended in pieces of about this size, as a journal writes
@@ -76,7 +76,7 @@ class Adds:
         #: Called when there may be much room again.
         self._on_much_room: Callable[[], None] | None = None
 
-    def run(self, connection: Connection, adds: Sequence[AddRun], now_ns: int) -> None:
+    def run(self, connection: BookieConnection, adds: Sequence[AddRun], now_ns: int) -> None:
         """Begin the adds of one chunk."""
         size = 0
         count = 0
@@ -223,7 +223,7 @@ class Adds:
 
     def _finish_chunk(
         self,
-        connection: Connection,
+        connection: BookieConnection,
         adds: Sequence[AddRun],
         status: Status,
         arrived_ns: int,

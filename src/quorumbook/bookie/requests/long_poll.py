@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.reads import ReadRequests
@@ -31,7 +31,7 @@ class _Poll:
     def __init__(
         self,
         polls: LongPolls,
-        connection: Connection,
+        connection: BookieConnection,
         request: Read,
         *,
         arrived_ns: int,
@@ -71,7 +71,7 @@ class LongPolls:
         self._reads = reads
         self._waiting: dict[LedgerId, dict[_Poll, None]] = {}
 
-    def start(self, connection: Connection, request: Read, now_ns: int) -> None:
+    def start(self, connection: BookieConnection, request: Read, now_ns: int) -> None:
         """Wait, or answer at once what needs no waiting."""
         handle = self._storage.handle(request.ledger_id)
         refusal = self._refusal(connection, request, handle)
@@ -114,7 +114,7 @@ class LongPolls:
                 del self._waiting[poll.request.ledger_id]
 
     def _refusal(
-        self, connection: Connection, request: Read, handle: LedgerHandle | None
+        self, connection: BookieConnection, request: Read, handle: LedgerHandle | None
     ) -> Status | None:
         if request.is_piggyback and request.entry_id != INVALID_ENTRY_ID:
             return Status.BAD_REQUEST
@@ -132,7 +132,7 @@ class LongPolls:
         return None
 
     def _finish(
-        self, connection: Connection, request: Read, arrived_ns: int, *, woken: bool
+        self, connection: BookieConnection, request: Read, arrived_ns: int, *, woken: bool
     ) -> None:
         reads = self._reads
         if not request.is_piggyback:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.ids import INVALID_ENTRY_ID
 from quorumbook.protocol import answers, availability
 from quorumbook.protocol.requests import ListEntries, ReadLAC
@@ -33,7 +33,7 @@ class Lookups:
 
     def begin(
         self,
-        connection: Connection,
+        connection: BookieConnection,
         request: ReadLAC | ListEntries,
         arrived_ns: int,
         waits: Callable[[], bool],

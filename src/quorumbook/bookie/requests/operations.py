@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumbook.auth.plugins import AUTH_DISABLED
-from quorumbook.bookie.connections.connection import Connection
+from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
@@ -68,7 +68,7 @@ class Operations:
         lookups = Lookups(storage, self._done)
         self.reads = ReadRequests(env, options, storage, metrics, arrivals, self._fenced, lookups)
         self.polls = LongPolls(options, storage, metrics, self.reads)
-        self._others: dict[type[Request], Callable[[Connection, Any, int], None]] = {
+        self._others: dict[type[Request], Callable[[BookieConnection, Any, int], None]] = {
             WriteLAC: self._write_lac,
             ForceLedger: self._force,
             BookieInfo: self._bookie_info,
@@ -77,7 +77,7 @@ class Operations:
             Unsupported: self._unsupported,
         }
 
-    def handle(self, connection: Connection, requests: list[Request]) -> None:
+    def handle(self, connection: BookieConnection, requests: list[Request]) -> None:
         """Begin all requests of a chunk."""
         now_ns = self._clock.now_ns()
         adds: list[AddRun] = []
@@ -106,7 +106,7 @@ class Operations:
         if connection.reads:
             self.reads.pump(connection)
 
-    def resume(self, connection: Connection) -> None:
+    def resume(self, connection: BookieConnection) -> None:
         """Go on with waiting reads: the peer takes answers again."""
         self.reads.pump(connection)
 
@@ -114,7 +114,7 @@ class Operations:
         """Tell whether adds of somebody who sends much may come; if not, call back later."""
         return self.adds.has_much_room(on_room)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: BookieConnection) -> None:
         """Drop what waits for a connection that is gone."""
         self.reads.forget(connection)
         for poll in list(connection.long_polls):
@@ -125,7 +125,7 @@ class Operations:
 
     # Last add confirmed
 
-    def _write_lac(self, connection: Connection, request: WriteLAC, now_ns: int) -> None:
+    def _write_lac(self, connection: BookieConnection, request: WriteLAC, now_ns: int) -> None:
         handle: LedgerHandle | Status
         if self._disks.writability.is_read_only:
             handle = Status.READ_ONLY
@@ -151,7 +151,7 @@ class Operations:
 
     # The rest
 
-    def _force(self, connection: Connection, request: ForceLedger, now_ns: int) -> None:
+    def _force(self, connection: BookieConnection, request: ForceLedger, now_ns: int) -> None:
         connection.unsettled += 1
 
         def done(error: BaseException | None) -> None:
@@ -162,21 +162,21 @@ class Operations:
 
         self._storage.force(done)
 
-    def _bookie_info(self, connection: Connection, request: BookieInfo, now_ns: int) -> None:
+    def _bookie_info(self, connection: BookieConnection, request: BookieInfo, now_ns: int) -> None:
         disks = self._disks
         total = disks.total_bytes if request.requested & _TOTAL_SPACE else None
         free = disks.free_bytes if request.requested & _FREE_SPACE else None
         self._done("bookie_info", Status.OK, now_ns)
         connection.answer(answers.bookie_info_answer(request, Status.OK, total, free))
 
-    def _auth(self, connection: Connection, request: Auth, now_ns: int) -> None:
+    def _auth(self, connection: BookieConnection, request: Auth, now_ns: int) -> None:
         # There is no authentication here: a client that has one must not hang (protocol 1.3).
         connection.answer(answers.auth_answer(request, Status.OK, AUTH_DISABLED, b""))
 
-    def _start_tls(self, connection: Connection, request: StartTLS, now_ns: int) -> None:
+    def _start_tls(self, connection: BookieConnection, request: StartTLS, now_ns: int) -> None:
         connection.answer(answers.start_tls_answer(request, Status.BAD_REQUEST))
 
-    def _unsupported(self, connection: Connection, request: Unsupported, now_ns: int) -> None:
+    def _unsupported(self, connection: BookieConnection, request: Unsupported, now_ns: int) -> None:
         connection.answer(answers.error_answer(request, request.status))
 
     def _done(self, operation: str, status: Status, arrived_ns: int) -> None:

@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from quorumbook.bookie.connections.connection import READS, Connection, WaitingRead
+from quorumbook.bookie.connections.connection import READS, BookieConnection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.access import open_ledger
@@ -168,7 +168,7 @@ class ReadRequests:
         self._window = options.max_read_bytes
         self._batch_bytes_max = min(options.max_batch_read_bytes, options.max_frame_bytes)
 
-    def enqueue(self, connection: Connection, waiting: WaitingRead) -> None:
+    def enqueue(self, connection: BookieConnection, waiting: WaitingRead) -> None:
         """Put a read into its connection's queue; ``pump`` follows."""
         self._metrics.reads_in_progress += _count_of(waiting)
         request = waiting[0]
@@ -179,7 +179,7 @@ class ReadRequests:
         else:
             connection.reads.append(waiting)
 
-    def fence(self, connection: Connection, request: Read | BatchRead, now_ns: int) -> None:
+    def fence(self, connection: BookieConnection, request: Read | BatchRead, now_ns: int) -> None:
         """Fence the ledger, and read when that is durable."""
         # An unknown ledger is fenced too: its writer's first add may still be on its way.
         handle = open_ledger(self._storage, request.ledger_id, request.master_key, connection.peer)
@@ -204,7 +204,7 @@ class ReadRequests:
 
         self._storage.fence(handle, fenced)
 
-    def pump(self, connection: Connection) -> None:
+    def pump(self, connection: BookieConnection) -> None:
         """Begin as many waiting reads as the connection's window and its peer allow."""
         queue = connection.reads
         if connection.is_pumping or not queue:
@@ -229,7 +229,7 @@ class ReadRequests:
         else:
             connection.resume(READS)
 
-    def _begin(self, connection: Connection, weight: int) -> None:
+    def _begin(self, connection: BookieConnection, weight: int) -> None:
         queue = connection.reads
         request, arrived_ns, _, has_waited = queue[0]
         if isinstance(request, BatchRead):
@@ -255,14 +255,14 @@ class ReadRequests:
 
             self._lookups.begin(connection, request, arrived_ns, waits, ended)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: BookieConnection) -> None:
         """Drop the queue of a connection that is gone."""
         self._metrics.reads_in_progress -= sum(map(_count_of, connection.reads))
         connection.reads.clear()
 
     # Single entries
 
-    def _read_row(self, connection: Connection, allowed: int) -> bool:
+    def _read_row(self, connection: BookieConnection, allowed: int) -> bool:
         """Answer the row of reads at the head of the queue from the caches.
 
         What they lack is left at the head of the queue, read by read.  Returns whether there may
@@ -288,7 +288,9 @@ class ReadRequests:
         return not is_full
 
     def _weight(
-        self, connection: Connection, request: Read | BatchRead | ReadRun | ReadLAC | ListEntries
+        self,
+        connection: BookieConnection,
+        request: Read | BatchRead | ReadRun | ReadLAC | ListEntries,
     ) -> int:
         if isinstance(request, BatchRead):
             return self._batch_limit(request)
@@ -297,7 +299,7 @@ class ReadRequests:
             return self._batch_bytes_max
         return connection.read_size_estimate
 
-    def _read_entries(self, connection: Connection) -> None:
+    def _read_entries(self, connection: BookieConnection) -> None:
         """Answer the single reads at the head of the queue; one job for those not cached."""
         queue = connection.reads
         missing: list[WaitingRead] = []
@@ -356,7 +358,7 @@ class ReadRequests:
 
     def _read_missing(
         self,
-        connection: Connection,
+        connection: BookieConnection,
         missing: list[WaitingRead],
         wanted: list[tuple[LedgerId, EntryId]],
     ) -> None:
@@ -386,7 +388,7 @@ class ReadRequests:
         self._storage.read(wanted, done, max_size_bytes=max(weight, _JOB_BYTES))
 
     def _answer_denied(
-        self, connection: Connection, denied: list[tuple[WaitingRead, BaseException]]
+        self, connection: BookieConnection, denied: list[tuple[WaitingRead, BaseException]]
     ) -> None:
         """Have reads wait for what may bring their entries; answer those that need not wait."""
         by_ledger: dict[LedgerId, list[WaitingRead]] = {}
@@ -401,7 +403,7 @@ class ReadRequests:
             if waiting[0].ledger_id not in waits:
                 self._answer_one(connection, waiting, error)
 
-    def _again(self, connection: Connection, reads: list[WaitingRead]) -> None:
+    def _again(self, connection: BookieConnection, reads: list[WaitingRead]) -> None:
         """Look for the last time: what was on its way has come, or takes too long."""
         if not connection.is_open:
             self._metrics.reads_in_progress -= len(reads)
@@ -411,7 +413,7 @@ class ReadRequests:
         self.pump(connection)
 
     def _answer_one(
-        self, connection: Connection, waiting: WaitingRead, result: bytes | BaseException
+        self, connection: BookieConnection, waiting: WaitingRead, result: bytes | BaseException
     ) -> None:
         request, arrived_ns, woken, _ = waiting
         assert isinstance(request, Read)
@@ -462,7 +464,7 @@ class ReadRequests:
         wanted = request.max_size_bytes
         return min(wanted, self._batch_bytes_max) if wanted > 0 else self._batch_bytes_max
 
-    def _read_batch(self, connection: Connection, waiting: WaitingRead, weight: int) -> None:
+    def _read_batch(self, connection: BookieConnection, waiting: WaitingRead, weight: int) -> None:
         request, arrived_ns, _, has_waited = waiting
         assert isinstance(request, BatchRead)
         connection.answer_budget.reserve(connection, weight)
@@ -494,7 +496,11 @@ class ReadRequests:
     # Common
 
     def _refuse(
-        self, connection: Connection, request: Read | BatchRead, status: Status, arrived_ns: int
+        self,
+        connection: BookieConnection,
+        request: Read | BatchRead,
+        status: Status,
+        arrived_ns: int,
     ) -> None:
         self._metrics.reads_in_progress += 1
         self._count(request, None, status, arrived_ns)

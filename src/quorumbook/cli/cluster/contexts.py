@@ -11,7 +11,7 @@ from __future__ import annotations
 import click
 
 from quorumbook.cli.common import Call, ClusterCommand
-from quorumbook.cli.known.context_file import Context, read_contexts, write_contexts
+from quorumbook.cli.known.context_file import NamedContext, read_contexts, write_contexts
 
 
 @click.group()
@@ -27,7 +27,7 @@ def add(call: Call, name: str, use: bool) -> None:
     """Name the cluster of --metadata, with the file of --config."""
     uri = call.metadata_uri
     known = read_contexts()
-    known.contexts[name] = Context.checked(name, uri, call.config_path)
+    known.contexts[name] = NamedContext.checked(name, uri, call.config_path)
     if use or len(known.contexts) == 1:
         known = known._replace(current=name)
     write_contexts(known)

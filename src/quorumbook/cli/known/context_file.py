@@ -12,7 +12,7 @@ from quorumbook.errors import ConfigError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Context(NamedTuple):
+class NamedContext(NamedTuple):
     """One named cluster."""
 
     metadata: str
@@ -20,7 +20,7 @@ class Context(NamedTuple):
     config: str = ""
 
     @classmethod
-    def checked(cls, name: str, uri: str, config: str) -> Context:
+    def checked(cls, name: str, uri: str, config: str) -> NamedContext:
         """Return a context that holds no secret.
 
         Raises:
@@ -43,10 +43,10 @@ class Context(NamedTuple):
 class Contexts(NamedTuple):
     """All of them."""
 
-    contexts: dict[str, Context]
+    contexts: dict[str, NamedContext]
     current: str = ""
 
-    def get(self, name: str) -> Context:
+    def get(self, name: str) -> NamedContext:
         """Return one.
 
         Raises:
@@ -83,7 +83,7 @@ def read_contexts() -> Contexts:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
         contexts = {
-            str(name): Context(str(each["metadata"]), str(each.get("config") or ""))
+            str(name): NamedContext(str(each["metadata"]), str(each.get("config") or ""))
             for name, each in found["contexts"].items()
         }
         return Contexts(contexts, str(found.get("current") or ""))

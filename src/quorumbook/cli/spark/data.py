@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from quorumbook import BookKeeper
-    from quorumbook.spark.jobs.frame import Plan
+    from quorumbook.spark.jobs.frame import JobPlan
 
 
 @click.command(cls=JobCommand)
@@ -85,7 +85,7 @@ def export(
     how = "stream:NAME,NAME, stream:* or ledger:ID,FIRST-LAST"
     names = () if is_ledgers else some_or_all("--from", source, how)
 
-    async def planned(client: BookKeeper) -> Plan:
+    async def planned(client: BookKeeper) -> JobPlan:
         if is_ledgers:
             return await job.plan_ledgers(client, parse_ledger_ids(rest), options)
         plan = of_namespace(call, path, lambda ns: job.plan_streams(ns, names, options))

@@ -49,7 +49,7 @@ _LOOK_S = 0.3
 Say = Callable[[str], None]
 
 
-class DemoFailedError(QuorumbookError):
+class SparkDemoFailedError(QuorumbookError):
     """What came out is not what went in."""
 
     code = -1
@@ -218,12 +218,12 @@ async def _ingest(
         await asyncio.sleep(_LOOK_S)
     error = await asyncio.to_thread(query.exception)
     if error is not None:
-        raise DemoFailedError(f"the query that ingests failed: {error}")
+        raise SparkDemoFailedError(f"the query that ingests failed: {error}")
     took_s = time.monotonic() - began
     went_in = await asyncio.to_thread(lake.fingerprint, of_input=True)
     came_out = await asyncio.to_thread(lake.fingerprint, of_input=False)
     if went_in != came_out or came_out.lines != events:
-        raise DemoFailedError(f"{went_in} went into the stream, and {came_out} came out")
+        raise SparkDemoFailedError(f"{went_in} went into the stream, and {came_out} came out")
     say(
         f"{came_out.lines:,} flights were appended in {took_s:.0f} s, in {_FILES} commits over four"
         " partitions; every line of the input is in the stream exactly once, by count and hash."
@@ -242,7 +242,7 @@ def _kill_executor(lake: Lake) -> int:
         if "CoarseGrainedExecutorBackend" in command and f":{port} " in command:
             os.kill(int(pid), signal.SIGKILL)
             return int(pid)
-    raise DemoFailedError("there is no executor to kill")
+    raise SparkDemoFailedError("there is no executor to kill")
 
 
 async def _heal(client: BookKeeper, lost: str, say: Say) -> None:
@@ -257,7 +257,7 @@ async def _heal(client: BookKeeper, lost: str, say: Say) -> None:
             )
             return
         if time.monotonic() - began > _HEALED_WITHIN_S:
-            raise DemoFailedError(f"{len(left)} ledgers still name bookie {lost}")
+            raise SparkDemoFailedError(f"{len(left)} ledgers still name bookie {lost}")
         await asyncio.sleep(_LOOK_S)
 
 
@@ -301,7 +301,7 @@ async def _offload(call: Call, lake: Lake, half_s: float, went_in: Fingerprint, 
     deleted = first["bookie_copies_deleted"] + second["bookie_copies_deleted"]
     read = await asyncio.to_thread(lake.fingerprint, of_input=False)
     if read != went_in:
-        raise DemoFailedError(f"{went_in} went into the stream, and {read} are in its files")
+        raise SparkDemoFailedError(f"{went_in} went into the stream, and {read} are in its files")
     say(
         f"{first['files']} older segments became Parquet files in {tier}, and"
         f" {deleted} are on no bookie any more; read again through the stream, every flight is"
@@ -327,7 +327,7 @@ async def _job(call: Call, lake: Lake, *words: str) -> dict[str, Any]:
     )  # fmt: skip
     out, err = await process.communicate()
     if process.returncode:
-        raise DemoFailedError(
+        raise SparkDemoFailedError(
             f"quorumbook spark {words[0]} ended with {process.returncode}:"
             f" {err.decode(errors='replace')[-1000:]}{out.decode(errors='replace')[-1000:]}"
         )

@@ -24,7 +24,7 @@ from quorumbook.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumbook.spark.lake.table import LakeTable
-    from quorumbook.spark.pool import Cluster
+    from quorumbook.spark.pool import ClusterClient
 
 _KINDS = ("parquet", "iceberg", "delta")
 
@@ -107,7 +107,13 @@ def lake_sink(
 
 
 def _table(
-    form: str, table: str, words: tuple[str, ...], decode: str, cluster: Cluster, *, makes: bool
+    form: str,
+    table: str,
+    words: tuple[str, ...],
+    decode: str,
+    cluster: ClusterClient,
+    *,
+    makes: bool,
 ) -> LakeTable:
     from quorumbook.spark.lake.delta import DeltaTable
     from quorumbook.spark.lake.iceberg import IcebergTable

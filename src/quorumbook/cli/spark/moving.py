@@ -19,7 +19,7 @@ from quorumbook.cli.spark.run import JobCommand, JobRun, job_options, run_job, s
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
     from quorumbook.ids import BookieId
-    from quorumbook.spark.jobs.frame import Plan
+    from quorumbook.spark.jobs.frame import JobPlan
 
 _skip_open = click.option(
     "--skip-open", is_flag=True, help="Leave ledgers alone that are being written."
@@ -86,7 +86,7 @@ def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_
         "open_ledger_grace_s": call.settings.number("recovery.open_ledger_grace_s"),
     }
 
-    async def planned(client: BookKeeper) -> Plan:
+    async def planned(client: BookKeeper) -> JobPlan:
         alive = sorted(set(bookies) & await registered(client))
         if job == "rereplicate" and alive:
             raise LocalProtocolError(
@@ -115,7 +115,7 @@ def rebalance(call: Call, run: JobRun, within: float) -> int:
     from quorumbook.cli.bookie.moving import plan_balance
     from quorumbook.spark.jobs.upkeep import moving
 
-    async def planned(client: BookKeeper) -> Plan:
+    async def planned(client: BookKeeper) -> JobPlan:
         return moving.plan_moves(await plan_balance(client, within))
 
     return show(call, run, run_job(call, run, {"within": within}, planned, moving.conclude))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quorumbook.spark.connection import Connection
     from quorumbook.spark.jobs.batches import Batches
     from quorumbook.spark.jobs.engine import Limits
-    from quorumbook.spark.jobs.frame import Plan, Report, Unit
+    from quorumbook.spark.jobs.frame import JobPlan, Report, Unit
     from quorumbook.spark.jobs.journal import JobJournal
     from quorumbook.streams import Namespace
 
@@ -114,11 +114,11 @@ streams_option = click.option(
 
 
 def of_namespace(
-    call: Call, path: str, make_plan: Callable[[Namespace], Coroutine[Any, Any, Plan]]
-) -> Callable[[BookKeeper], Coroutine[Any, Any, Plan]]:
+    call: Call, path: str, make_plan: Callable[[Namespace], Coroutine[Any, Any, JobPlan]]
+) -> Callable[[BookKeeper], Coroutine[Any, Any, JobPlan]]:
     """Return what plans with a client, of what plans with a namespace."""
 
-    async def planned(client: BookKeeper) -> Plan:
+    async def planned(client: BookKeeper) -> JobPlan:
         from quorumbook.streams import Namespace
 
         address = f"{call.metadata_uri}#{path}"
@@ -171,7 +171,7 @@ def run_job(
     call: Call,
     run: JobRun,
     arguments: Mapping[str, Any],
-    make_plan: Callable[[BookKeeper], Coroutine[Any, Any, Plan]],
+    make_plan: Callable[[BookKeeper], Coroutine[Any, Any, JobPlan]],
     conclude: Callable[[Report], None],
     *,
     namespace: str = "",
@@ -191,7 +191,7 @@ def run_job(
     """
     began_s = time.monotonic()
 
-    async def planned() -> Plan:
+    async def planned() -> JobPlan:
         async with call.connect() as client:
             return await make_plan(client)
 
@@ -206,7 +206,7 @@ def run_planned(
     call: Call,
     run: JobRun,
     arguments: Mapping[str, Any],
-    plan: Plan,
+    plan: JobPlan,
     conclude: Callable[[Report], None],
     connection: Connection,
 ) -> Report:

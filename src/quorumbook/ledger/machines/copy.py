@@ -147,7 +147,7 @@ def _strands(metadata: LedgerMetadata, ids: range, positions: tuple[int, ...]) -
     return strands
 
 
-class _Batch:
+class _CopyBatch:
     """Some entries under way."""
 
     __slots__ = ("entry_ids", "errors", "is_read", "left", "positions", "tried")
@@ -196,7 +196,7 @@ class CopyState:
         self.batch_entries = batch_entries
         self._max_in_flight = max_in_flight
         self._waiting: deque[Strand] = deque(strands)
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, _CopyBatch] = {}
         self._next_batch = 0
         self._is_weighed = False
         #: Positions that could not be reached; they are asked later than others from then on.
@@ -284,7 +284,7 @@ class CopyState:
 
     # ---------------------------------------------------------------------------------------
 
-    def _reading(self, batch: int) -> _Batch | None:
+    def _reading(self, batch: int) -> _CopyBatch | None:
         found = self._batches.get(batch)
         return None if found is None or found.is_read or self.error is not None else found
 
@@ -296,10 +296,10 @@ class CopyState:
             self._waiting.append(Strand(ids[self.batch_entries :], strand.positions))
             strand = Strand(ids[: self.batch_entries], strand.positions)
         number, self._next_batch = self._next_batch, self._next_batch + 1
-        self._batches[number] = batch = _Batch(strand)
+        self._batches[number] = batch = _CopyBatch(strand)
         self._ask(number, batch)
 
-    def _ask(self, number: int, batch: _Batch) -> None:
+    def _ask(self, number: int, batch: _CopyBatch) -> None:
         for position in self._sources(number, batch):
             if position not in batch.tried:
                 batch.tried.add(position)
@@ -308,7 +308,7 @@ class CopyState:
         first = batch.entry_ids[0]
         self.error = worst_error(batch.errors, self._metadata.ledger_id, first)
 
-    def _sources(self, number: int, batch: _Batch) -> list[int]:
+    def _sources(self, number: int, batch: _CopyBatch) -> list[int]:
         """Return who may have a batch, in the order they are asked: in turn, the doubtful last."""
         ensemble = self._ensemble
         size, quorum = self._metadata.ensemble_size, self._metadata.write_quorum_size

@@ -23,13 +23,13 @@ from quorumbook.errors import (
     NoSuchNodeError,
 )
 from quorumbook.ids import BookieId
-from quorumbook.metadata.bookies.service_info import BookieServiceInfo, Endpoint
+from quorumbook.metadata.bookies.service_info import BookieEndpoint, BookieServiceInfo
 from quorumbook.metadata.cluster import not_initialized, read_instance_id
 from quorumbook.metadata.nodes import OnceWatch, create_with_parents
 from quorumbook.metadata.paths import READ_ONLY_NAME, TreePaths
 from quorumbook.metadata.store import MetadataStore, Watch
 
-__all__ = ["BookieRegistration", "BookieServiceInfo", "Endpoint", "RegisteredBookies"]
+__all__ = ["BookieEndpoint", "BookieRegistration", "BookieServiceInfo", "RegisteredBookies"]
 
 _log = logger("metadata.registration")
 _RETRY_FIRST_S = 0.1

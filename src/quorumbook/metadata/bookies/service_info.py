@@ -22,7 +22,7 @@ BOOKIE_PROTOCOL = "bookie-rpc"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BookieEndpoint:
     """One port a bookie listens on."""
 
     id: str
@@ -37,7 +37,7 @@ class Endpoint:
 class BookieServiceInfo:
     """All a bookie says about itself."""
 
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[BookieEndpoint, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -45,7 +45,7 @@ class BookieServiceInfo:
         cls, host: str, port: int, *, extensions: tuple[str, ...] = ()
     ) -> BookieServiceInfo:
         """Return what a bookie with one port says."""
-        return cls((Endpoint("bookie", port, host, BOOKIE_PROTOCOL, extensions=extensions),))
+        return cls((BookieEndpoint("bookie", port, host, BOOKIE_PROTOCOL, extensions=extensions),))
 
     def address(self, bookie_id: BookieId) -> tuple[str, int]:
         """Return host and port that clients connect to.
@@ -94,7 +94,7 @@ class BookieServiceInfo:
         if not message.IsInitialized():
             raise _bad(bookie_id, "a required field is missing")
         endpoints = tuple(
-            Endpoint(
+            BookieEndpoint(
                 each.id,
                 each.port,
                 each.host,
@@ -107,11 +107,11 @@ class BookieServiceInfo:
         return cls(endpoints, dict(message.properties))
 
 
-def _endpoint_of_id(bookie_id: BookieId) -> Endpoint:
+def _endpoint_of_id(bookie_id: BookieId) -> BookieEndpoint:
     host, _, port = bookie_id.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise _bad(bookie_id, "it is empty and the id is not a host:port")
-    return Endpoint(bookie_id, int(port), host, BOOKIE_PROTOCOL)
+    return BookieEndpoint(bookie_id, int(port), host, BOOKIE_PROTOCOL)
 
 
 def _bad(bookie_id: BookieId, problem: str) -> MetadataFormatError:

@@ -102,7 +102,7 @@ class Need:
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundRow:
     row: Row | None
     mod_revision: int
 
@@ -135,7 +135,7 @@ class EtcdView:
             merged[need.path] = need.with_all_of(merged.get(need.path, need))
         self._needs = list(merged.values())
         self._session_key = session_key(session_id)
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, _FoundRow] = {}
         self._names: dict[str, list[str]] = {}
         self._now: dict[str, Row | None] = {}
         self._looked_at: set[str] = set()
@@ -173,10 +173,10 @@ class EtcdView:
             path = need.path
             kvs = next(answers).kvs
             if kvs:
-                self._found[path] = _Found(_decode(kvs[0].value, path), kvs[0].mod_revision)
+                self._found[path] = _FoundRow(_decode(kvs[0].value, path), kvs[0].mod_revision)
             else:
                 # The root is always there, if need be unwritten.
-                self._found[path] = _Found(Row(b"") if path == "/" else None, 0)
+                self._found[path] = _FoundRow(Row(b"") if path == "/" else None, 0)
             if need.has_names:
                 start = len(children_range(path)[0])
                 names = [kv.key[start:].decode() for kv in next(answers).kvs]

@@ -29,7 +29,7 @@ QUARANTINE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedHealing:
     """What is known of a ledger that could not be healed."""
 
     ledger_id: LedgerId
@@ -57,7 +57,7 @@ class Quarantine:
         self._store = store
         self._root = f"{TreePaths(store.ledgers_root).underreplication}/failures"
 
-    async def read(self, ledger_id: LedgerId) -> Failure | None:
+    async def read(self, ledger_id: LedgerId) -> FailedHealing | None:
         """Return the record of a ledger; None if there is none, or none that can be read."""
         try:
             node = await self._store.get(self._path(ledger_id))
@@ -65,7 +65,7 @@ class Quarantine:
             return None
         return _decode(ledger_id, node.data)
 
-    async def write(self, failure: Failure) -> None:
+    async def write(self, failure: FailedHealing) -> None:
         """Remember a failure in the place of an earlier one."""
         path = self._path(failure.ledger_id)
         fields = asdict(failure)
@@ -88,7 +88,7 @@ class Quarantine:
                 self._store, lambda: self._store.delete(self._path(ledger_id))
             )
 
-    async def list(self) -> AsyncIterator[Failure]:
+    async def list(self) -> AsyncIterator[FailedHealing]:
         """Yield all records that can be read, ascending by id."""
         try:
             names = await self._store.children(self._root)
@@ -104,11 +104,11 @@ class Quarantine:
         return f"{self._root}/urL{ledger_id:010d}"
 
 
-def _decode(ledger_id: LedgerId, data: bytes) -> Failure | None:
+def _decode(ledger_id: LedgerId, data: bytes) -> FailedHealing | None:
     """Read a record; what was damaged is only a hint less."""
     try:
         fields = json.loads(data)
-        return Failure(
+        return FailedHealing(
             ledger_id,
             str(fields["reason"]),
             int(fields["attempts"]),

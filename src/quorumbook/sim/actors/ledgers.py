@@ -23,31 +23,31 @@ from quorumbook.errors import (
     QuorumbookError,
 )
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.sim.cluster import Cluster, SimClient
+from quorumbook.sim.cluster import SimClient, SimulatedCluster
 from quorumbook.sim.history import PASSWORD, History, LedgerHistory
 from quorumbook.sim.kernel import Kernel, Tape
-from quorumbook.sim.plan import Plan
+from quorumbook.sim.plan import LifePlan
 from quorumbook.sim.process import Process
 from quorumbook.sim.stream_history import StreamHistory
 
 _WINDOW = 32
 
 
-class Life(Protocol):
+class ActorsLife(Protocol):
     """What they live in."""
 
     kernel: Kernel
     tape: Tape
-    plan: Plan
+    plan: LifePlan
     history: History
-    cluster: Cluster
+    cluster: SimulatedCluster
     streams: StreamHistory
     #: Whether there may still be mishaps.
     is_rough: bool
 
 
 @contextlib.asynccontextmanager
-async def started(life: Life, process: Process) -> AsyncIterator[SimClient]:
+async def started(life: ActorsLife, process: Process) -> AsyncIterator[SimClient]:
     """Start a client, however often that takes."""
     while True:
         client = life.cluster.client(process)
@@ -59,7 +59,7 @@ async def started(life: Life, process: Process) -> AsyncIterator[SimClient]:
     yield client
 
 
-async def write(life: Life, process: Process) -> None:
+async def write(life: ActorsLife, process: Process) -> None:
     """Write ledgers, one after the other."""
     async with started(life, process) as client:
         while life.is_rough and len(life.history.own_ids) < life.plan.ledgers_max:
@@ -73,7 +73,7 @@ async def write(life: Life, process: Process) -> None:
             await asyncio.sleep(life.tape.between(0, 0.5))
 
 
-async def _write_one(life: Life, process: Process, client: SimClient) -> None:
+async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> None:
     plan, tape, history = life.plan, life.tape, life.history
     ensemble, write_quorum, ack_quorum = plan.quorums
     is_deferred = plan.has("deferred_sync") and tape.chance(0.5)
@@ -112,7 +112,7 @@ class _Appends:
 
     def __init__(
         self,
-        life: Life,
+        life: ActorsLife,
         who: str,
         writer: LedgerWriter,
         ledger: LedgerHistory,
@@ -168,7 +168,7 @@ class _Appends:
         future.add_done_callback(done)
 
 
-async def recover(life: Life, process: Process) -> None:
+async def recover(life: ActorsLife, process: Process) -> None:
     """Recover ledgers at random, also such as are being written."""
     async with started(life, process) as client:
         while life.is_rough:
@@ -182,7 +182,7 @@ async def recover(life: Life, process: Process) -> None:
 
 
 async def read_closed(
-    life: Life, process: Process, client: SimClient, ledger_id: LedgerId
+    life: ActorsLife, process: Process, client: SimClient, ledger_id: LedgerId
 ) -> LedgerReader:
     """Recover one ledger and read all of it."""
     history = life.history
@@ -207,7 +207,7 @@ async def read_closed(
     return reader
 
 
-async def delete(life: Life, process: Process) -> None:
+async def delete(life: ActorsLife, process: Process) -> None:
     """Delete ledgers at random, also such as are being written."""
     async with started(life, process) as client:
         while life.is_rough:
@@ -221,7 +221,7 @@ async def delete(life: Life, process: Process) -> None:
                 await client.delete_ledger(ledger_id)
 
 
-async def tail(life: Life, process: Process) -> None:
+async def tail(life: ActorsLife, process: Process) -> None:
     """Follow ledgers while they are written."""
     async with started(life, process) as client:
         while life.is_rough:
@@ -235,7 +235,9 @@ async def tail(life: Life, process: Process) -> None:
                     await _follow(life, process, client, ledger_id)
 
 
-async def _follow(life: Life, process: Process, client: SimClient, ledger_id: LedgerId) -> None:
+async def _follow(
+    life: ActorsLife, process: Process, client: SimClient, ledger_id: LedgerId
+) -> None:
     reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
     try:
         life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)
@@ -246,7 +248,7 @@ async def _follow(life: Life, process: Process, client: SimClient, ledger_id: Le
         await reader.close()
 
 
-async def replicate(life: Life, process: Process) -> None:
+async def replicate(life: ActorsLife, process: Process) -> None:
     """Run auditor and replication worker."""
     async with started(life, process) as client:
         options = RecoveryOptions(

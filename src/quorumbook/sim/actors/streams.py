@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Literal
 
 from quorumbook.errors import ConfigError, QuorumbookError
-from quorumbook.sim.actors.ledgers import Life, started
+from quorumbook.sim.actors.ledgers import ActorsLife, started
 from quorumbook.sim.process import Process
 from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
 
@@ -22,7 +22,7 @@ _WINDOW = 16
 
 
 @contextlib.asynccontextmanager
-async def stream_of(life: Life, process: Process) -> AsyncIterator[Stream]:
+async def stream_of(life: ActorsLife, process: Process) -> AsyncIterator[Stream]:
     """Open the stream, made if it is not there."""
     async with started(life, process) as client:
         plan = life.plan
@@ -46,7 +46,7 @@ async def stream_of(life: Life, process: Process) -> AsyncIterator[Stream]:
         yield namespace.stream(NAME)
 
 
-async def produce(life: Life, process: Process) -> None:
+async def produce(life: ActorsLife, process: Process) -> None:
     """Write the stream whenever it can be had."""
     async with stream_of(life, process) as stream:
         while life.is_rough:
@@ -59,7 +59,7 @@ async def produce(life: Life, process: Process) -> None:
             await asyncio.sleep(life.tape.between(0, 2))
 
 
-async def _produce_once(life: Life, who: str, stream: Stream) -> None:
+async def _produce_once(life: ActorsLife, who: str, stream: Stream) -> None:
     tape, history = life.tape, life.streams
     takeover: Literal["if_expired", "force"] = "force" if tape.chance(0.3) else "if_expired"
     writer = await stream.writer(takeover=takeover, producer=who, retention_interval_s=0)
@@ -85,14 +85,14 @@ async def _produce_once(life: Life, who: str, stream: Stream) -> None:
             await writer.abort()
 
 
-async def _append(life: Life, who: str, writer: StreamWriter, number: int) -> None:
+async def _append(life: ActorsLife, who: str, writer: StreamWriter, number: int) -> None:
     payload = f"{who} {number}".encode()
     appended: Appended = await writer.append(payload, producer_seq=number)
     if appended.sequence_id >= 0:
         life.streams.acked(who, appended.sequence_id, payload)
 
 
-async def follow(life: Life, process: Process) -> None:
+async def follow(life: ActorsLife, process: Process) -> None:
     """Read the stream from its beginning, again and again."""
     async with stream_of(life, process) as stream:
         while life.is_rough:
@@ -102,7 +102,7 @@ async def follow(life: Life, process: Process) -> None:
             await asyncio.sleep(life.tape.between(0.1, 1))
 
 
-async def _follow_once(life: Life, who: str, stream: Stream) -> None:
+async def _follow_once(life: ActorsLife, who: str, stream: Stream) -> None:
     before = None
     async with stream.reader() as reader:
         async for record in reader:
@@ -110,7 +110,7 @@ async def _follow_once(life: Life, who: str, stream: Stream) -> None:
             before = record.sequence_id
 
 
-async def read_to_the_end(life: Life, process: Process) -> None:
+async def read_to_the_end(life: ActorsLife, process: Process) -> None:
     """When all is well again: read all there is."""
     async with stream_of(life, process) as stream:
         while True:

@@ -14,7 +14,7 @@ from quorumbook.errors import StorageError
 
 
 @dataclass
-class Fault:
+class DiskFault:
     """One planned failure."""
 
     operation: str
@@ -31,7 +31,7 @@ class Faults:
     """Planned failures and a log of all calls as (operation, path)."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
-    planned: list[Fault] = field(default_factory=list)
+    planned: list[DiskFault] = field(default_factory=list)
     on_call: Callable[[str, str], None] | None = None
     #: Whether ``calls`` grows.
     keeps_calls: bool = True
@@ -45,13 +45,13 @@ class Faults:
         error: type[StorageError] = StorageError,
         permanent: bool = False,
         written_bytes: int | None = None,
-    ) -> Fault:
+    ) -> DiskFault:
         """Let the ``at``-th call from now of ``operation`` raise.
 
         Operations: open create write read sync allocate truncate list make_directory
         sync_directory replace unlink.  ``written_bytes``: a failing write leaves this many bytes.
         """
-        fault = Fault(operation, path_contains, at, error, permanent, written_bytes)
+        fault = DiskFault(operation, path_contains, at, error, permanent, written_bytes)
         self.planned.append(fault)
         return fault
 
@@ -63,7 +63,7 @@ class Faults:
         """Count calls so far."""
         return sum(1 for name, path in self.calls if name == operation and path_contains in path)
 
-    def check(self, operation: str, path: str) -> Fault | None:
+    def check(self, operation: str, path: str) -> DiskFault | None:
         """Record a call; return the fault that hits it."""
         if self.keeps_calls:
             self.calls.append((operation, path))

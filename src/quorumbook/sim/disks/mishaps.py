@@ -8,7 +8,7 @@ another bookie's, must be refused by the cookie, and is taken out again.
 from __future__ import annotations
 
 from quorumbook.protocol.digest import DigestType
-from quorumbook.sim.cluster import BookieMachine, Cluster
+from quorumbook.sim.cluster import BookieMachine, SimulatedCluster
 from quorumbook.sim.disks.disk import SECTOR, SimDisk
 from quorumbook.sim.kernel import SECOND, Kernel, Tape
 
@@ -25,7 +25,7 @@ class DiskMishaps:
         cluster: Whose disks they are.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._kernel: Kernel = cluster.kernel
         self._tape: Tape = cluster.kernel.tape

@@ -22,8 +22,8 @@ from quorumbook.metadata.zookeeper.jute import PING_XID, Code, EventKind, Op
 from quorumbook.sim.kernel import MILLISECOND, SECOND, Kernel
 from quorumbook.sim.metadata import zookeeper_bytes as wire
 from quorumbook.sim.metadata.memory import SimTree
-from quorumbook.sim.metadata.zookeeper_state import Ensemble, Event, Failure, Replica
-from quorumbook.sim.network import Network
+from quorumbook.sim.metadata.zookeeper_state import Ensemble, Event, Replica, ServerFailure
+from quorumbook.sim.network import SimulatedNetwork
 from quorumbook.sim.process import Machine, Process
 
 #: The leader's name in the network's cuts.
@@ -45,7 +45,7 @@ class ZooKeeper:
         tree: The leader's tree.
     """
 
-    def __init__(self, kernel: Kernel, network: Network, tree: SimTree) -> None:
+    def __init__(self, kernel: Kernel, network: SimulatedNetwork, tree: SimTree) -> None:
         self.kernel = kernel
         self.network = network
         self.ensemble = Ensemble(tree)
@@ -331,7 +331,7 @@ class _Connection(asyncio.Protocol):
 
     # Requests
 
-    def _ask(self, request: wire.Request) -> None:
+    def _ask(self, request: wire.ZooKeeperRequest) -> None:
         self._touch()
         operation, xid, record = request.operation, request.xid, request.record
         if operation == Op.PING:
@@ -379,7 +379,7 @@ class _Connection(asyncio.Protocol):
 
         server.to_leader(self, at_leader)
 
-    def _write(self, slot: _Slot, request: wire.Request) -> None:
+    def _write(self, slot: _Slot, request: wire.ZooKeeperRequest) -> None:
         server, xid = self._server, request.xid
         is_multi = request.operation == Op.MULTI
         if is_multi:
@@ -392,7 +392,7 @@ class _Connection(asyncio.Protocol):
             done = ensemble.write(self.session_id, server.name, operations, self._kernel.now_ns)
             zxid = ensemble.zxid
             self._zookeeper.committed()
-            if not isinstance(done, Failure):
+            if not isinstance(done, ServerFailure):
                 if is_multi:
                     record = wire.multi_results(list(operations), done)
                 else:

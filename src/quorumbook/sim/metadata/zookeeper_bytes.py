@@ -35,7 +35,7 @@ class Greeting(NamedTuple):
     password: bytes
 
 
-class Request(NamedTuple):
+class ZooKeeperRequest(NamedTuple):
     """Any other frame: its number, what it asks for, and the record behind that."""
 
     xid: int
@@ -116,10 +116,10 @@ def greeting(body: bytes) -> Greeting:
     return Greeting(last_zxid, timeout_ms, session_id, password)
 
 
-def request(body: bytes) -> Request:
+def request(body: bytes) -> ZooKeeperRequest:
     """Read any other frame."""
     xid, operation = _INT.unpack_from(body)[0], _INT.unpack_from(body, _INT.size)[0]
-    return Request(xid, operation, RequestReader(body, _REQUEST_SIZE))
+    return ZooKeeperRequest(xid, operation, RequestReader(body, _REQUEST_SIZE))
 
 
 def connected(timeout_ms: int, session_id: int, password: bytes) -> bytes:

@@ -57,7 +57,7 @@ class Event(NamedTuple):
     path: str
 
 
-class Failure(NamedTuple):
+class ServerFailure(NamedTuple):
     """Why nothing of a step was carried out."""
 
     code: int
@@ -148,7 +148,7 @@ class Replica:
 
 
 @dataclass(slots=True)
-class Session:
+class ServedSession:
     """A session, as the leader knows it."""
 
     id: int
@@ -170,22 +170,24 @@ class Ensemble:
         self._replica = Replica(tree)
         self.zxid = 0
         self.log: list[Transaction] = []
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, ServedSession] = {}
         self._last_session_id = _FIRST_SESSION_ID
         #: How often a session carried out the same step, by session and step.
         self.carried_out: Counter[tuple[int, tuple[Operation, ...]]] = Counter()
 
-    def begin_session(self, server: str, timeout_ns: int, now_ns: int) -> Session:
+    def begin_session(self, server: str, timeout_ns: int, now_ns: int) -> ServedSession:
         """Begin a session."""
         self._last_session_id += 1
         session_id = self._last_session_id
         password = session_id.to_bytes(16, "big")
-        session = Session(session_id, password, timeout_ns, now_ns, server)
+        session = ServedSession(session_id, password, timeout_ns, now_ns, server)
         self.sessions[session_id] = session
         self._commit(session_id, (), now_ns)
         return session
 
-    def take_up(self, session_id: int, password: bytes, server: str, now_ns: int) -> Session | None:
+    def take_up(
+        self, session_id: int, password: bytes, server: str, now_ns: int
+    ) -> ServedSession | None:
         """Move a session to another connection; None if it is over."""
         session = self.sessions.get(session_id)
         if session is None or session.password != password:
@@ -200,20 +202,20 @@ class Ensemble:
 
     def write(
         self, session_id: int, server: str, operations: tuple[Operation, ...], now_ns: int
-    ) -> list[str | Stat | None] | Failure:
+    ) -> list[str | Stat | None] | ServerFailure:
         """Carry a step out, or say why not."""
         session = self.sessions.get(session_id)
         if session is None:
-            return Failure(Code.SESSION_EXPIRED, 0)
+            return ServerFailure(Code.SESSION_EXPIRED, 0)
         if session.server != server:
-            return Failure(Code.SESSION_MOVED, 0)
+            return ServerFailure(Code.SESSION_MOVED, 0)
         try:
             outcomes = self._commit(session_id, operations, now_ns)
         except QuorumbookError as error:
             # A step that fails has a number too.
             self.log.append(Transaction(self.zxid, session_id, (), False, 0))
             code = next(code for kind, code in _CODES if isinstance(error, kind))
-            return Failure(code, self._replica.failed_at)
+            return ServerFailure(code, self._replica.failed_at)
         self.carried_out[session_id, operations] += 1
         return outcomes
 

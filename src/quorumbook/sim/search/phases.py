@@ -52,7 +52,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def begin(phase: str, life: actors.Life) -> None:
+def begin(phase: str, life: actors.ActorsLife) -> None:
     """Begin a phase; it ends with the rough time."""
     if phase == "overtaken":
         _Overtaken(life).begin()
@@ -60,8 +60,8 @@ def begin(phase: str, life: actors.Life) -> None:
         _Checkpoints(life).begin()
 
 
-class _Phase:
-    def __init__(self, life: actors.Life) -> None:
+class _SearchPhase:
+    def __init__(self, life: actors.ActorsLife) -> None:
         self._life = life
         self._kernel = life.kernel
         self._tape = life.tape
@@ -84,10 +84,10 @@ class _Phase:
         self._kernel.after(int(self._tape.between(0.01, 0.4) * SECOND), machine.boot_up)
 
 
-class _Overtaken(_Phase):
+class _Overtaken(_SearchPhase):
     """Recover ledgers under writers that stand still, and kill bookies behind the fence."""
 
-    def __init__(self, life: actors.Life) -> None:
+    def __init__(self, life: actors.ActorsLife) -> None:
         super().__init__(life)
         self._hunters = 0
 
@@ -168,7 +168,7 @@ class _Overtaken(_Phase):
         self._boot(machine)
 
 
-class _Checkpoints(_Phase):
+class _Checkpoints(_SearchPhase):
     """Cut power while files are being written, of one or of all."""
 
     def _act(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from quorumbook.env.tasks import AT_ONCE, gather_bounded
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
-from quorumbook.spark.jobs.frame import Plan, Report, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Values
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams import Namespace, SequenceId, Split
@@ -47,7 +47,7 @@ class Batches(Protocol):
         """Its name."""
         ...
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> JobPlan | None:
         """Return the next batch; None: nothing is due now."""
         ...
 

@@ -18,7 +18,7 @@ from quorumbook import __version__
 from quorumbook.client.context import client_context
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values, Work
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values, Work
 from quorumbook.spark.jobs.journal import JobJournal
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import connected
@@ -44,7 +44,7 @@ class Limits:
 def run_plan(
     spark: Any,
     connection: Connection,
-    plan: Plan,
+    plan: JobPlan,
     journal: JobJournal,
     limits: Limits,
     on_progress: Callable[[int, int], None] = lambda units, size_bytes: None,

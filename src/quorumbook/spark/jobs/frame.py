@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 
 #: As a command's exit codes are.
 CLEAN, FAILED, FOUND = 0, 1, 6
@@ -20,7 +20,7 @@ CLEAN, FAILED, FOUND = 0, 1, 6
 #: Of JSON's kinds only.
 Values = Mapping[str, Any]
 #: Does one unit on an executor; a function of a module, so that only its name travels.
-Work = Callable[[Cluster, Pace, Values], Awaitable[Values]]
+Work = Callable[[ClusterClient, Pace, Values], Awaitable[Values]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobPlan:
     """A job, ready to run."""
 
     job: str

@@ -19,14 +19,14 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.nodes import create_with_parents, with_living_session
 from quorumbook.metadata.store import Revision
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams.tier.places import bare
 
 
 class NextBatchNode:
     """The node of one table; all calls block."""
 
-    def __init__(self, cluster: Cluster, location: str) -> None:
+    def __init__(self, cluster: ClusterClient, location: str) -> None:
         """Take the table's path or URI."""
         self._cluster = cluster
         self._store = client_store(cluster.client)

@@ -61,7 +61,7 @@ def _parsed(fields: str) -> list[tuple[str, str]]:
     return found
 
 
-class Rows:
+class LakeRows:
     """Makes tables of records."""
 
     def __init__(self, fields: str) -> None:

@@ -12,7 +12,7 @@ from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.schedule import stripe_mask
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 
 Row: TypeAlias = dict[str, Any]
 #: Readings that are under way at once, in one task.
@@ -20,7 +20,7 @@ _AT_ONCE = 64
 
 
 async def metadata_of(
-    cluster: Cluster, ids: Sequence[LedgerId]
+    cluster: ClusterClient, ids: Sequence[LedgerId]
 ) -> AsyncGenerator[LedgerMetadata, None]:
     """Yield what the metadata say of ledgers; those deleted meanwhile are left out."""
     for first in range(0, len(ids), _AT_ONCE):
@@ -109,7 +109,7 @@ def replica_rows(metadata: LedgerMetadata, states: Mapping[str, str]) -> Iterato
             }
 
 
-async def entry_rows(cluster: Cluster, metadata: LedgerMetadata) -> list[Row]:
+async def entry_rows(cluster: ClusterClient, metadata: LedgerMetadata) -> list[Row]:
     """Return the rows of ``meta:entries``: what each bookie itself says that it holds."""
     expected: dict[str, int | None] = {}
     for _, fragment, last in _fragments(metadata):
@@ -124,7 +124,7 @@ async def entry_rows(cluster: Cluster, metadata: LedgerMetadata) -> list[Row]:
 
 
 async def _listed(
-    cluster: Cluster, ledger_id: LedgerId, bookie_id: str, expected: int | None
+    cluster: ClusterClient, ledger_id: LedgerId, bookie_id: str, expected: int | None
 ) -> Row:
     row: Row = {"ledger_id": ledger_id, "bookie_id": bookie_id, "expected_entries": expected}
     try:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from quorumbook.spark.meta.ledgers import Row
 from quorumbook.spark.meta.tables import BY_LEDGER, META_COLUMNS, SMALL_TABLES, rows_by_ledger
-from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
 from quorumbook.spark.source.task import Task
@@ -64,7 +64,7 @@ class MetaReader(DataSourceReader):
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
     async def _rows(
-        self, cluster: Cluster, ids: list[int] | None
+        self, cluster: ClusterClient, ids: list[int] | None
     ) -> AsyncGenerator[list[Row], None]:
         names = self._schema.fieldNames()
         if ids is None:

@@ -43,7 +43,7 @@ from quorumbook.spark.meta.ledgers import (
     owner_of,
     replica_rows,
 )
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import (
@@ -120,7 +120,7 @@ BY_LEDGER = frozenset({"ledgers", "fragments", "replicas", "entries"})
 
 
 async def rows_by_ledger(
-    cluster: Cluster, table: str, ids: Sequence[LedgerId]
+    cluster: ClusterClient, table: str, ids: Sequence[LedgerId]
 ) -> AsyncGenerator[Row, None]:
     """Yield the rows that a table of ledgers has of some of them."""
     states = await _states(cluster) if table == "replicas" else {}
@@ -135,12 +135,12 @@ async def rows_by_ledger(
             yield row
 
 
-async def _states(cluster: Cluster) -> dict[str, str]:
+async def _states(cluster: ClusterClient) -> dict[str, str]:
     writable, read_only = await cluster.client.bookies()
     return {**dict.fromkeys(writable, "rw"), **dict.fromkeys(read_only, "ro")}
 
 
-async def _cluster_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _cluster_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:
     store = client_store(cluster.client)
     writable, read_only = await cluster.client.bookies()
     count = 0
@@ -156,7 +156,7 @@ async def _cluster_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row,
     }
 
 
-async def _bookie_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _bookie_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:
     store = client_store(cluster.client)
     states = await _states(cluster)
     cookies = set(await CookieStore(store).list())
@@ -181,7 +181,7 @@ async def _bookie_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, 
         await registration.close()
 
 
-async def _space(cluster: Cluster, bookie_id: str) -> Row:
+async def _space(cluster: ClusterClient, bookie_id: str) -> Row:
     control = client_context(cluster.client).bookies.control(bookie_id)
     try:
         answer = await control.request("free space", v3.encode_bookie_info)
@@ -190,7 +190,9 @@ async def _space(cluster: Cluster, bookie_id: str) -> Row:
     return {"total_bytes": answer.total_disk_bytes, "free_bytes": answer.free_disk_bytes}
 
 
-async def _under_replicated_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _under_replicated_rows(
+    cluster: ClusterClient, _: ReadOptions
+) -> AsyncGenerator[Row, None]:
     queue = UnderreplicationQueue(client_store(cluster.client))
     try:
         damaged: list[MetadataFormatError] = []
@@ -207,14 +209,14 @@ async def _under_replicated_rows(cluster: Cluster, _: ReadOptions) -> AsyncGener
         queue.close()
 
 
-async def _namespace(cluster: Cluster) -> Namespace | None:
+async def _namespace(cluster: ClusterClient) -> Namespace | None:
     try:
         return await cluster.opened_namespace()
     except NamespaceNotBoundError:
         return None  # a cluster without streams has empty tables of them
 
 
-async def _stream_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _stream_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:
     namespace = await _namespace(cluster)
     if namespace is None:
         return
@@ -241,7 +243,7 @@ def _left_out(error: StreamError) -> None:
     _log.error("left out of the segments: %s", error)
 
 
-async def _segment_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _segment_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:
     namespace = await _namespace(cluster)
     if namespace is None:
         return
@@ -277,7 +279,7 @@ async def _segment_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row,
             }
 
 
-async def _cursor_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _cursor_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:
     namespace = await _namespace(cluster)
     if namespace is None:
         return
@@ -303,7 +305,9 @@ async def _cursor_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, 
             }
 
 
-async def _transaction_rows(cluster: Cluster, options: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _transaction_rows(
+    cluster: ClusterClient, options: ReadOptions
+) -> AsyncGenerator[Row, None]:
     root = options.transactions_root
     places = [Place(cluster.client, None, root)]  # those that write ledgers only
     namespace = await _namespace(cluster)
@@ -329,7 +333,7 @@ async def _application_row(nodes: TransactionNodes) -> Row:
     }
 
 
-async def _usage_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, None]:
+async def _usage_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:
     usage: defaultdict[tuple[str, str | None], Counter[str]] = defaultdict(Counter)
     ids = [ledger_id async for ledger_id in cluster.client.list_ledger_ids()]
     async for metadata in metadata_of(cluster, ids):
@@ -349,7 +353,7 @@ async def _usage_rows(cluster: Cluster, _: ReadOptions) -> AsyncGenerator[Row, N
 
 
 #: The rows of tables that one task makes.
-SMALL_TABLES: Mapping[str, Callable[[Cluster, ReadOptions], AsyncGenerator[Row, None]]] = {
+SMALL_TABLES: Mapping[str, Callable[[ClusterClient, ReadOptions], AsyncGenerator[Row, None]]] = {
     "cluster": _cluster_rows,
     "bookies": _bookie_rows,
     "under_replicated": _under_replicated_rows,

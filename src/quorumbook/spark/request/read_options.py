@@ -9,8 +9,8 @@ from typing import Literal
 from quorumbook.config import Kind
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import CONNECTION_OPTIONS, Connection
-from quorumbook.spark.options import READS, WRITES, Options, Use, option, parse
-from quorumbook.spark.request.selection import Selection, Source, parse_selection
+from quorumbook.spark.options import READS, WRITES, SourceOptions, Use, option, parse
+from quorumbook.spark.request.selection import Selected, Selection, parse_selection
 from quorumbook.spark.request.where import EARLIEST, LATEST, Where, parse_where
 
 _MB = 1024 * 1024
@@ -237,18 +237,18 @@ class ReadOptions:
         )
 
 
-def _replica(options: Options, selection: Selection) -> str:
+def _replica(options: SourceOptions, selection: Selection) -> str:
     wanted = options.text("replica")
     if wanted == "any":
         return ""
-    if selection.kind is not Source.LEDGER:
+    if selection.kind is not Selected.LEDGER:
         raise ConfigError("replica is for ledgers: load('ledger:...')")
     if not wanted:
         raise ConfigError("replica is any, a bookie's id, or 0 for an entry's first copy")
     return wanted
 
 
-def _where(options: Options, end: str, default: int) -> Where:
+def _where(options: SourceOptions, end: str, default: int) -> Where:
     time_ms = options.integer(f"{end}Timestamp")
     return parse_where(
         end,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.options import Options
+from quorumbook.spark.options import SourceOptions
 from quorumbook.streams.format.names import check_stream_name
 
 _HOW = "load('stream:NAME'), load('ledger:ID,FIRST-LAST') or load('meta:TABLE')"
@@ -36,7 +36,7 @@ META_TABLES = (
 )
 
 
-class Source(Enum):
+class Selected(Enum):
     """The kinds of what can be read."""
 
     STREAM = "stream"
@@ -48,7 +48,7 @@ class Source(Enum):
 class Selection:
     """What is read; which fields count follows from the kind."""
 
-    kind: Source
+    kind: Selected
     #: Streams by name …
     streams: tuple[str, ...] = ()
     #: … or all whose whole name a regular expression matches.
@@ -64,7 +64,7 @@ class Selection:
 
         Which custom metadata a ledger has does not count here.
         """
-        if self.kind is Source.LEDGER:
+        if self.kind is Selected.LEDGER:
             return any(first <= int(name) <= last for first, last in self.ledgers)
         above, _, number = name.rpartition("/p")
         names = {name, above} if number.isdecimal() else {name}
@@ -73,13 +73,13 @@ class Selection:
         return not names.isdisjoint(self.streams)
 
     def __str__(self) -> str:
-        if self.kind is Source.LEDGER:
+        if self.kind is Selected.LEDGER:
             ranges = (f"{a}" if a == b else f"{a}-{b}" for a, b in self.ledgers)
             return "ledger:" + ",".join(ranges)
         return f"stream:{self.stream_pattern or ','.join(self.streams)}"
 
 
-def parse_selection(path: str, options: Options) -> Selection:
+def parse_selection(path: str, options: SourceOptions) -> Selection:
     """Read what ``load`` and the options say.
 
     Raises:
@@ -111,21 +111,21 @@ def _selection(named: Mapping[str, str]) -> Selection:
     if bool(streams) + bool(ledgers) + ("meta" in named) > 1 or len(streams) > 1:
         raise ConfigError(f"{' and '.join(sorted(named))} contradict each other")
     if "meta" in named:
-        return Selection(kind=Source.META, table=_table(named["meta"]))
+        return Selection(kind=Selected.META, table=_table(named["meta"]))
     if ledgers:
         wanted = _filter(named.get("ledgerFilter", ""))
         ids = parse_ledger_ids(named.get("ledgerIds", "*" if wanted else ""))
         if not ids:
             raise ConfigError(f"{' and '.join(sorted(named))} name no ledger; * stands for all")
-        return Selection(kind=Source.LEDGER, ledgers=ids, ledger_filter=wanted)
+        return Selection(kind=Selected.LEDGER, ledgers=ids, ledger_filter=wanted)
     if "streamPattern" in named:
-        return Selection(kind=Source.STREAM, stream_pattern=_pattern(named["streamPattern"]))
+        return Selection(kind=Selected.STREAM, stream_pattern=_pattern(named["streamPattern"]))
     (option,) = streams
     texts = [named[option]] if option == "stream" else named[option].split(",")
     names = [check_stream_name(text.strip()) for text in texts if text.strip()]
     if not names:
         raise ConfigError(f"{option} names no stream")
-    return Selection(kind=Source.STREAM, streams=tuple(dict.fromkeys(names)))
+    return Selection(kind=Selected.STREAM, streams=tuple(dict.fromkeys(names)))
 
 
 def parse_ledger_ids(text: str) -> tuple[tuple[int, int], ...]:

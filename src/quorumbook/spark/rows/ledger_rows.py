@@ -22,7 +22,7 @@ from quorumbook.errors import (
 from quorumbook.ids import BookieId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.open_ledgers import opening
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _OPENED_AHEAD = 8
 
 
-class Damage(NamedTuple):
+class DamagedRow(NamedTuple):
     """A row that stands for what cannot be read."""
 
     values: Mapping[str, Any]
@@ -85,8 +85,8 @@ class Gatherer:
 
 
 async def gather(
-    cluster: Cluster, options: ReadOptions, pieces: Sequence[Piece]
-) -> AsyncGenerator[list[Entries] | Damage, None]:
+    cluster: ClusterClient, options: ReadOptions, pieces: Sequence[Piece]
+) -> AsyncGenerator[list[Entries] | DamagedRow, None]:
     """Yield as many entries at a time as an Arrow batch takes.
 
     Raises:
@@ -106,7 +106,7 @@ async def gather(
 
 async def _of_piece(
     gatherer: Gatherer, options: ReadOptions, piece: Piece, reader: LedgerReader
-) -> AsyncGenerator[list[Entries] | Damage, None]:
+) -> AsyncGenerator[list[Entries] | DamagedRow, None]:
     first = piece.first_entry
     while first <= piece.last_entry:
         try:
@@ -122,7 +122,7 @@ async def _of_piece(
                 yield gatherer.take()
             if options.on_corrupt == "null":
                 row = {"ledger_id": piece.ledger_id, "entry_id": first, "_error": str(error)}
-                yield Damage(row)
+                yield DamagedRow(row)
             first += 1
 
 
@@ -134,7 +134,7 @@ def is_bearable(error: QuorumbookError, options: ReadOptions) -> bool:
 
 
 async def opened(
-    cluster: Cluster, options: ReadOptions, pieces: Sequence[Piece]
+    cluster: ClusterClient, options: ReadOptions, pieces: Sequence[Piece]
 ) -> AsyncGenerator[tuple[Piece, LedgerReader], None]:
     """Yield pieces with their ledgers' readers; those of ledgers that are gone are left out.
 
@@ -173,9 +173,9 @@ async def opened_ahead(
             task.cancel()
 
 
-def record_batch(entries: list[Entries] | Damage, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(entries: list[Entries] | DamagedRow, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows."""
-    if isinstance(entries, Damage):
+    if isinstance(entries, DamagedRow):
         return damaged_row(entries, schema)
     rows = _Rows(entries)
     return pa.RecordBatch.from_arrays(
@@ -183,7 +183,7 @@ def record_batch(entries: list[Entries] | Damage, schema: pa.Schema) -> pa.Recor
     )
 
 
-def damaged_row(damage: Damage, schema: pa.Schema) -> pa.RecordBatch:
+def damaged_row(damage: DamagedRow, schema: pa.Schema) -> pa.RecordBatch:
     """Return one row in which all is null but what is known of it."""
     row = {name: damage.values.get(name) for name in schema.names}
     return pa.RecordBatch.from_pylist([row], schema=schema)

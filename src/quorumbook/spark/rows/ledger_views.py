@@ -8,7 +8,7 @@ from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import LedgerClosedError, NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.open_ledgers import OpenLedgers, Sizes, opening
 from quorumbook.spark.rows.views import Extent, View
@@ -17,7 +17,7 @@ from quorumbook.spark.rows.views import Extent, View
 class LedgerViews:
     """The ledgers that are selected, by their ids as text."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+    def __init__(self, cluster: ClusterClient, options: ReadOptions) -> None:
         """Take the selection."""
         self._client = cluster.client
         self._options = options

@@ -12,7 +12,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.protocol.digest import DigestType
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams.tier.reader import PartsReader
 
 
@@ -44,7 +44,7 @@ class OpenLedgers:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         connection: Connection,
         elsewhere: Callable[[LedgerId], Awaitable[PartsReader | None]] | None = None,
     ) -> None:

@@ -26,10 +26,10 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.protocol.digest import Digester, DigestType, digester
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.rows.ledger_rows import Damage, Entries, Gatherer, opened
+from quorumbook.spark.rows.ledger_rows import DamagedRow, Entries, Gatherer, opened
 from quorumbook.spark.rows.open_ledgers import opening
 
 #: So many entries are read together, of all bookies that are asked; fewer where they are large.
@@ -39,8 +39,8 @@ _UNWEIGHED_ENTRIES = 16
 
 
 async def gather(
-    cluster: Cluster, options: ReadOptions, pieces: Sequence[Piece]
-) -> AsyncGenerator[list[Entries] | Damage, None]:
+    cluster: ClusterClient, options: ReadOptions, pieces: Sequence[Piece]
+) -> AsyncGenerator[list[Entries] | DamagedRow, None]:
     """Yield as many entries at a time as an Arrow batch takes.
 
     Raises:
@@ -54,7 +54,7 @@ async def gather(
             copies = _Copies(cluster, options, reader)
             async with contextlib.aclosing(copies.of(piece)) as found:
                 async for each in found:
-                    if isinstance(each, Damage):
+                    if isinstance(each, DamagedRow):
                         if gatherer.gathered:
                             yield gatherer.take()
                         yield each
@@ -65,7 +65,7 @@ async def gather(
         yield gatherer.take()
 
 
-async def check_replica(cluster: Cluster, wanted: str) -> None:
+async def check_replica(cluster: ClusterClient, wanted: str) -> None:
     """Raise ConfigError if a copy is wanted of a bookie that the cluster does not know."""
     if not wanted or wanted.isdecimal():
         return
@@ -80,7 +80,7 @@ async def check_replica(cluster: Cluster, wanted: str) -> None:
 class _Copies:
     """The chosen copies of one ledger."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions, reader: LedgerReader) -> None:
+    def __init__(self, cluster: ClusterClient, options: ReadOptions, reader: LedgerReader) -> None:
         self._context = client_context(cluster.client)
         self._options = options
         self._metadata: LedgerMetadata = reader.metadata
@@ -89,7 +89,7 @@ class _Copies:
         self._digester: Digester = digester(kind, how["password"])
         self._block_entries = _UNWEIGHED_ENTRIES
 
-    async def of(self, piece: Piece) -> AsyncGenerator[Entries | Damage, None]:
+    async def of(self, piece: Piece) -> AsyncGenerator[Entries | DamagedRow, None]:
         """Yield the entries of a piece, in order."""
         metadata = self._metadata
         starts = [fragment.first_entry_id for fragment in metadata.fragments]
@@ -108,7 +108,7 @@ class _Copies:
                 elif self._options.on_corrupt == "fail":
                     raise found
                 elif self._options.on_corrupt == "null":
-                    yield Damage(
+                    yield DamagedRow(
                         {
                             "ledger_id": metadata.ledger_id,
                             "entry_id": entry_id,

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from quorumbook.client.reading.reader import LedgerReader, note_confirmed
 from quorumbook.errors import DigestMismatchError
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.rows.ledger_rows import Damage, damaged_row, is_bearable, opened_ahead
+from quorumbook.spark.rows.ledger_rows import DamagedRow, damaged_row, is_bearable, opened_ahead
 from quorumbook.streams import Position, ReaderOptions, RecordBatch, StreamReader
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
 from quorumbook.streams.format.segment_text import SegmentMetadata
@@ -59,8 +59,8 @@ class _Gatherer:
 
 
 async def gather(
-    cluster: Cluster, options: ReadOptions, pieces: Sequence[Piece]
-) -> AsyncGenerator[Records | Damage, None]:
+    cluster: ClusterClient, options: ReadOptions, pieces: Sequence[Piece]
+) -> AsyncGenerator[Records | DamagedRow, None]:
     """Yield as many records at a time as an Arrow batch takes.
 
     Raises:
@@ -97,7 +97,7 @@ async def gather(
                 whole = _whole_records(context, _of_piece(piece, reader, options))
                 async with contextlib.aclosing(whole) as batches:
                     async for batch in batches:
-                        if isinstance(batch, Damage):
+                        if isinstance(batch, DamagedRow):
                             for full in gatherer.take():
                                 yield full
                             yield batch
@@ -111,13 +111,13 @@ async def gather(
 
 
 async def _whole_records(
-    context: StreamContext, found: AsyncGenerator[RecordBatch | Damage, None]
-) -> AsyncGenerator[RecordBatch | Damage, None]:
+    context: StreamContext, found: AsyncGenerator[RecordBatch | DamagedRow, None]
+) -> AsyncGenerator[RecordBatch | DamagedRow, None]:
     """Put records together that are larger than an entry; they are where they begin."""
     chunks = Chunks()
     async with contextlib.aclosing(found) as batches:
         async for batch in batches:
-            whole = batch if isinstance(batch, Damage) else chunks.feed(batch)
+            whole = batch if isinstance(batch, DamagedRow) else chunks.feed(batch)
             if whole is not None:
                 yield whole
     if chunks.start is not None:
@@ -130,7 +130,7 @@ async def _whole_records(
 
 async def _of_piece(
     piece: Piece, reader: SegmentReader, options: ReadOptions
-) -> AsyncGenerator[RecordBatch | Damage, None]:
+) -> AsyncGenerator[RecordBatch | DamagedRow, None]:
     start = Position(piece.segment, piece.first_entry, piece.start_slot)
     end = Position(piece.segment, piece.last_entry + 1, 0)
     if piece.end_slot:
@@ -158,7 +158,7 @@ async def _of_piece(
                 raise
             first = max(first, reader.next_entry)
             if options.on_corrupt == "null":
-                yield Damage(_known_of(piece, first, error))
+                yield DamagedRow(_known_of(piece, first, error))
             first += 1
             reader.count = -1  # how many records the lost entry had is said by the next one
 
@@ -175,19 +175,19 @@ def _known_of(piece: Piece, entry_id: int, error: Exception) -> Mapping[str, Any
     }
 
 
-def record_batch(records: Records | Damage, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(records: Records | DamagedRow, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows."""
     return _record_batch(records, schema, MAKERS)
 
 
-def kafka_record_batch(records: Records | Damage, schema: pa.Schema) -> pa.RecordBatch:
+def kafka_record_batch(records: Records | DamagedRow, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows as Kafka's source has them."""
     return _record_batch(records, schema, KAFKA_MAKERS)
 
 
 def _record_batch(
-    records: Records | Damage, schema: pa.Schema, makers: Mapping[str, Maker]
+    records: Records | DamagedRow, schema: pa.Schema, makers: Mapping[str, Maker]
 ) -> pa.RecordBatch:
-    if isinstance(records, Damage):
+    if isinstance(records, DamagedRow):
         return damaged_row(records, schema)
     return batch_of(records, schema, makers)

@@ -15,7 +15,7 @@ from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.offsets import birth_of
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.open_ledgers import OpenLedgers, Sizes
@@ -55,7 +55,7 @@ class _Known:
 class StreamViews:
     """The streams that are selected."""
 
-    def __init__(self, cluster: Cluster, namespace: Namespace, options: ReadOptions) -> None:
+    def __init__(self, cluster: ClusterClient, namespace: Namespace, options: ReadOptions) -> None:
         """Take the selection."""
         self._namespace = namespace
         self._selection = options.selection

@@ -21,7 +21,7 @@ from quorumbook.streams.transactions import (
     AttemptResult,
     DraftOptions,
     Identity,
-    Rows,
+    StreamRows,
 )
 from quorumbook.streams.writing.writer import StreamWriter
 
@@ -89,7 +89,7 @@ class Appender:
             StreamNotFoundError: there is no such stream.
         """
         part = await self._part()
-        for rows in _chunks(Rows(payloads, txids, attributes)):
+        for rows in _chunks(StreamRows(payloads, txids, attributes)):
             first = 0
             while (behind := min(first + part.rows.room(stream), len(rows.payloads))) > first:
                 known = part.rows.known(stream, rows.part(first, behind))
@@ -130,7 +130,7 @@ class Appender:
             self._appended = await self._application.appended(result.batch, result.partition)
         return self._appended
 
-    async def _store(self, stream: str, place: int, rows: Rows) -> None:
+    async def _store(self, stream: str, place: int, rows: StreamRows) -> None:
         """Append rows that begin at a place in the task's rows for a stream."""
         writer = self._writers.get(stream) or await self._open(stream)
         payloads, txids, attributes = rows
@@ -167,7 +167,7 @@ class Appender:
         return writer
 
 
-def _chunks(rows: Rows) -> Iterator[Rows]:
+def _chunks(rows: StreamRows) -> Iterator[StreamRows]:
     """Yield the rows that are appended together."""
     first = size = 0
     for place, payload in enumerate(rows.payloads):

@@ -50,7 +50,7 @@ _NEVER_NULL = frozenset({"value", "stream", "topic", "txid"})
 _CARRIED = frozenset({"key", "headers", "timestamp"})
 
 
-class Rows(NamedTuple):
+class SinkRows(NamedTuple):
     """Rows for one stream, in order."""
 
     stream: str
@@ -139,7 +139,7 @@ def check_times(batch: pa.RecordBatch) -> None:
 
 def rows_of(
     batch: pa.RecordBatch, stream: str, partitions: Mapping[str, int] = {}, turn: int = 0
-) -> list[Rows]:
+) -> list[SinkRows]:
     """Return the rows of a batch by stream, in order.
 
     Args:
@@ -158,7 +158,7 @@ def rows_of(
     named = _named(batch)
     is_placed = bool(partitions) or "partition" in columns
     if named is None and not is_placed:
-        return [Rows(stream, payloads, txids, attributes)]
+        return [SinkRows(stream, payloads, txids, attributes)]
     names = [stream] * len(payloads) if named is None else named.to_pylist()
     if is_placed:
         names = list(map(_placer(partitions, turn), names, *_placing(columns, len(names))))
@@ -166,7 +166,7 @@ def rows_of(
     for number, name in enumerate(names):
         found.setdefault(name, []).append(number)
     return [
-        Rows(
+        SinkRows(
             name,
             [payloads[number] for number in numbers],
             None if txids is None else [txids[number] for number in numbers],

@@ -33,7 +33,7 @@ PAUSE_S = 60.0
 TOO_MANY_SEGMENTS = 5000
 
 
-class _Known:
+class _Merging:
     """What this process knows of one stream's merging: what does not change of segments."""
 
     def __init__(self, client: BookKeeper, work: Compaction) -> None:
@@ -43,7 +43,7 @@ class _Known:
 
 
 #: By the streams' paths.
-_known: dict[str, _Known] = {}
+_known: dict[str, _Merging] = {}
 
 
 async def merge_where_many(place: Place, streams: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ async def _merge(place: Place, name: str) -> None:
     known = _known.get(path)
     if known is None or known.client is not place.client:
         work = Compaction(place, context, keep_s=_KEEP_S)
-        known = _known[path] = _Known(place.client, work)
+        known = _known[path] = _Merging(place.client, work)
     now_ns = place.store.env.clock.now_ns()
     if known.in_vain_ns is not None and now_ns - known.in_vain_ns < PAUSE_S * 1e9:
         return

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from quorumbook import __version__
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError
-from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.sink.appending import Appender
 from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
 from quorumbook.spark.sink.options import WriteOptions
@@ -82,10 +82,10 @@ class _Sink:
             if options.stream:
                 cluster.run(lambda: _check_stream(namespace, options))
 
-    def application(self, cluster: Cluster, name: str, who: Identity) -> Application:
+    def application(self, cluster: ClusterClient, name: str, who: Identity) -> Application:
         return Application(self._place(cluster), name, who)
 
-    def _place(self, cluster: Cluster) -> Place:
+    def _place(self, cluster: ClusterClient) -> Place:
         options = self._options
         namespace = cluster.namespace() if options.target == "stream" else None
         return Place(cluster.client, namespace, options.root, options.attempt_ttl_s)

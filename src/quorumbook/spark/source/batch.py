@@ -13,16 +13,16 @@ from quorumbook.env import logger
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
-from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.offsets import Offset
 from quorumbook.spark.request.planning import Piece, plan
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.request.selection import Source
+from quorumbook.spark.request.selection import Selected
 from quorumbook.spark.request.where import Where, check_names
 from quorumbook.spark.rows.replica_rows import check_replica
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
 from quorumbook.spark.rows.views import View, Views, pieces_of
-from quorumbook.spark.source.kinds import Kind, kind_of, views_of
+from quorumbook.spark.source.kinds import SourceKind, kind_of, views_of
 from quorumbook.spark.source.starts import after_truncation, resolve
 from quorumbook.spark.source.task import Task
 from quorumbook.streams.errors import (
@@ -81,13 +81,13 @@ def read_task(
     partition.check_release()
     cluster = connected(options.connection)
     pieces: list[Piece] = partition.work_for(cluster.instance_id)
-    kind: Kind = kind_of(options)
+    kind: SourceKind = kind_of(options)
     columns = arrow_schema(schema)
     for rows in cluster.iterate_ahead(lambda: kind.gather(cluster, options, pieces)):
         yield kind.record_batch(rows, columns)
 
 
-async def _pieces(cluster: Cluster, options: ReadOptions) -> list[Piece]:
+async def _pieces(cluster: ClusterClient, options: ReadOptions) -> list[Piece]:
     await check_replica(cluster, options.replica)
     views = await views_of(cluster, options)
     names = await views.names()
@@ -133,7 +133,7 @@ async def pieces_between(
             sizes[extent.ledger_id] = await views.sizes(extent.ledger_id, last + 1)
         except NoSuchLedgerInMetadataError as error:
             view = without_gone(options, view, extent.ledger_id, error)
-    name = "" if options.selection.kind is Source.LEDGER else view.name
+    name = "" if options.selection.kind is Selected.LEDGER else view.name
     return pieces_of(view, start, end, sizes, name)
 
 
@@ -155,7 +155,7 @@ def without_gone(options: ReadOptions, view: View, ledger_id: LedgerId, error: E
 
 def missing(options: ReadOptions, name: str) -> Exception:
     """Return the error that says that something is not there."""
-    if options.selection.kind is Source.LEDGER:
+    if options.selection.kind is Selected.LEDGER:
         return NoSuchLedgerInMetadataError(f"there is no ledger {name}", ledger_id=int(name))
     return StreamNotFoundError(
         f"there is no stream {name} in {options.connection.namespace_path}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.offsets import Offset
 from quorumbook.streams import Cursor, Position
 from quorumbook.streams.cursors.cursor import read_cursor
@@ -17,7 +17,7 @@ _ATTEMPTS = 8
 class QueryCursors:
     """The cursors of one name, in every stream that is read."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: ClusterClient, name: str) -> None:
         """Take the name; empty if none is wanted."""
         self._cluster = cluster
         self.name = name

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.request.selection import Source
+from quorumbook.spark.request.selection import Selected
 from quorumbook.spark.rows import ledger_rows, replica_rows, stream_rows
 from quorumbook.spark.rows.ledger_views import LedgerViews
 from quorumbook.spark.rows.schema import KAFKA_COLUMNS, LEDGER_COLUMNS, STREAM_COLUMNS
@@ -21,7 +21,7 @@ from quorumbook.spark.rows.views import Views
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SourceKind:
     """How one kind of source is looked at and read."""
 
     #: What a path of it begins with; for messages.
@@ -30,7 +30,7 @@ class Kind:
     #: Columns that are only there when a schema names them.
     on_demand: frozenset[str]
     #: Yields what becomes one Arrow batch …
-    gather: Callable[[Cluster, ReadOptions, Sequence[Piece]], AsyncGenerator[Any, None]]
+    gather: Callable[[ClusterClient, ReadOptions, Sequence[Piece]], AsyncGenerator[Any, None]]
     #: … and this makes it one.
     record_batch: Callable[[Any, pa.Schema], pa.RecordBatch]
 
@@ -44,7 +44,7 @@ class Kind:
         return tuple(name for name in self.columns if name not in hidden)
 
 
-_LEDGERS = Kind(
+_LEDGERS = SourceKind(
     "ledger:",
     LEDGER_COLUMNS,
     frozenset(LEDGER_COLUMNS) - {"ledger_id", "entry_id", "size", "value"},
@@ -52,7 +52,7 @@ _LEDGERS = Kind(
     ledger_rows.record_batch,
 )
 _REPLICAS = replace(_LEDGERS, gather=replica_rows.gather)
-_STREAMS = Kind(
+_STREAMS = SourceKind(
     "stream:",
     STREAM_COLUMNS,
     frozenset({"headers", "_error"}),
@@ -67,15 +67,15 @@ _AS_KAFKA = replace(
 )
 
 
-def kind_of(options: ReadOptions) -> Kind:
+def kind_of(options: ReadOptions) -> SourceKind:
     """Return how the selection is read."""
-    if options.selection.kind is Source.LEDGER:
+    if options.selection.kind is Selected.LEDGER:
         return _REPLICAS if options.replica else _LEDGERS
     return _AS_KAFKA if options.is_kafka_like else _STREAMS
 
 
-async def views_of(cluster: Cluster, options: ReadOptions) -> Views:
+async def views_of(cluster: ClusterClient, options: ReadOptions) -> Views:
     """Return what looks at the selection."""
-    if options.selection.kind is Source.LEDGER:
+    if options.selection.kind is Selected.LEDGER:
         return LedgerViews(cluster, options)
     return StreamViews(cluster, await cluster.opened_namespace(), options)

@@ -28,11 +28,11 @@ from quorumbook.client.context import client_store
 from quorumbook.env import logger
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
-from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.offsets import Offset, Offsets, is_same_stream
 from quorumbook.spark.request.planning import Piece, cut, cuts_of, plan
 from quorumbook.spark.request.read_options import ReadOptions
-from quorumbook.spark.request.selection import Source
+from quorumbook.spark.request.selection import Selected
 from quorumbook.spark.request.where import check_names
 from quorumbook.spark.rows.schema import check_schema
 from quorumbook.spark.rows.views import View, Views
@@ -146,12 +146,12 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Planner:
     """What the process on the driver knows."""
 
-    def __init__(self, cluster: Cluster, views: Views, options: ReadOptions) -> None:
+    def __init__(self, cluster: ClusterClient, views: Views, options: ReadOptions) -> None:
         self.cluster = cluster
         self.instance_id = cluster.instance_id
         self._views = views
         self._options = options
-        self._is_ledgers = options.selection.kind is Source.LEDGER
+        self._is_ledgers = options.selection.kind is Selected.LEDGER
         self.cursors = QueryCursors(cluster, options.cursor)
         self._clock = client_store(cluster.client).env.clock
         self._last_batch_ns = self._clock.now_ns()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from quorumbook.streams.stream_context import StreamContext
 
 
-class Part(NamedTuple):
+class FramePart(NamedTuple):
     """A stream that is in a table, by itself or as a partition."""
 
     context: StreamContext

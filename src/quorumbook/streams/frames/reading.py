@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from quorumbook.errors import ConfigError
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.frames.parts import Part
+from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.frames.records import SCHEMA, Records, batch_of
 from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.options import ReaderOptions
@@ -42,7 +42,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 
 async def arrow_batches(
-    parts: Sequence[Part],
+    parts: Sequence[FramePart],
     columns: Sequence[str] | None = None,
     start: Start = "earliest",
     end: Start = "latest",
@@ -82,7 +82,7 @@ async def arrow_batches(
 
 
 async def arrow_table(
-    parts: Sequence[Part],
+    parts: Sequence[FramePart],
     columns: Sequence[str] | None = None,
     start: Start = "earliest",
     end: Start = "latest",

@@ -47,14 +47,14 @@ def batch_of(
     records: Records, schema: pa.Schema, makers: Mapping[str, Maker] | None = None
 ) -> pa.RecordBatch:
     """Return records as rows with some columns, in the schema's order; no others are made."""
-    rows = _Rows(records)
+    rows = _Gathered(records)
     known = MAKERS if makers is None else makers
     return pa.RecordBatch.from_arrays(
         [known[field.name](rows, field.type) for field in schema], schema=schema
     )
 
 
-class _Rows:
+class _Gathered:
     """Records of one stream that become one Arrow batch."""
 
     def __init__(self, records: Records) -> None:
@@ -157,26 +157,26 @@ class _Rows:
         return null_column(kind, self.count)
 
 
-Maker: TypeAlias = Callable[[_Rows, pa.DataType], pa.Array]
+Maker: TypeAlias = Callable[[_Gathered, pa.DataType], pa.Array]
 MAKERS: Mapping[str, Maker] = {
-    "stream": _Rows.names,
-    "partition": _Rows.partitions,
-    "seq": _Rows.sequence_ids,
-    "segment": _Rows.segments,
-    "ledger_id": _Rows.ledger_ids,
-    "entry_id": _Rows.entry_ids,
-    "slot": _Rows.slots,
-    "txid": _Rows.txids,
-    "timestamp": _Rows.timestamps,
-    "key": _Rows.keys,
-    "value": _Rows.values,
-    "headers": _Rows.headers,
-    "_error": _Rows.nothing,
+    "stream": _Gathered.names,
+    "partition": _Gathered.partitions,
+    "seq": _Gathered.sequence_ids,
+    "segment": _Gathered.segments,
+    "ledger_id": _Gathered.ledger_ids,
+    "entry_id": _Gathered.entry_ids,
+    "slot": _Gathered.slots,
+    "txid": _Gathered.txids,
+    "timestamp": _Gathered.timestamps,
+    "key": _Gathered.keys,
+    "value": _Gathered.values,
+    "headers": _Gathered.headers,
+    "_error": _Gathered.nothing,
 }
 KAFKA_MAKERS: Mapping[str, Maker] = {
     **MAKERS,
-    "topic": _Rows.names,
-    "partition": _Rows.kafka_partitions,
-    "offset": _Rows.sequence_ids,
-    "timestampType": _Rows.timestamp_types,
+    "topic": _Gathered.names,
+    "partition": _Gathered.kafka_partitions,
+    "offset": _Gathered.sequence_ids,
+    "timestampType": _Gathered.timestamp_types,
 }

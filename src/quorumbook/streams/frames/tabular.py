@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quorumbook.errors import ConfigError
-from quorumbook.streams.frames.parts import Part
+from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.reading.seek import Start
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def needs_extra(extra: str) -> Iterator[None]:
 class Tabular:
     """What has records that can be read as a table; needs the extra ``[arrow]``."""
 
-    def _table_parts(self) -> list[Part]:
+    def _table_parts(self) -> list[FramePart]:
         """Return the streams whose records those are, in order."""
         raise NotImplementedError
 

@@ -31,7 +31,7 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
     StreamSealedError,
 )
-from quorumbook.streams.frames.parts import Part
+from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.frames.tabular import Tabular
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import Namespace
@@ -83,10 +83,10 @@ class PartitionedStream(Tabular):
         self._partitions: tuple[Stream, ...] = ()
         self._take(partition_count)
 
-    def _table_parts(self) -> list[Part]:
+    def _table_parts(self) -> list[FramePart]:
         """Return what is in a table of it: its partitions, in order."""
         return [
-            Part(stream_context(each), self._name, number)
+            FramePart(stream_context(each), self._name, number)
             for number, each in enumerate(self._partitions)
         ]
 

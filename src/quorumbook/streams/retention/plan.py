@@ -19,7 +19,7 @@ from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.policy import StreamPolicy, known
 
 
-class Reason(StrEnum):
+class DeletionReason(StrEnum):
     """Why a segment goes."""
 
     TRUNCATED = "truncated"
@@ -54,7 +54,7 @@ class RetentionHold(NamedTuple):
 class RetentionPlan:
     """What is to be done."""
 
-    segments: list[tuple[int, Reason]]
+    segments: list[tuple[int, DeletionReason]]
     #: Cursors that lose records that they had not passed.
     overrun: list[str]
 
@@ -78,7 +78,7 @@ def plan_retention(
     floor = min((hold.position for hold in holds), default=None)
     behind_bytes = sum(segment.size_bytes for segment in segments)
     behind_records = sum(segment.record_count for segment in segments)
-    going: list[tuple[int, Reason]] = []
+    going: list[tuple[int, DeletionReason]] = []
     last: Position | None = None
     for segment in candidates:
         behind_bytes -= segment.size_bytes
@@ -87,7 +87,7 @@ def plan_retention(
         if reason is None:
             break
         going.append((segment.number, reason))
-        if reason is not Reason.TRUNCATED:
+        if reason is not DeletionReason.TRUNCATED:
             last = segment.last_position
     overrun = [hold.name for hold in holds if last is not None and hold.position <= last]
     return RetentionPlan(going, sorted(overrun))
@@ -100,24 +100,24 @@ def _reason(
     now_ms: int,
     behind_bytes: int,
     behind_records: int,
-) -> Reason | None:
+) -> DeletionReason | None:
     """Return why a segment goes, given what would be left behind it; None: it stays."""
     if segment.is_truncated:
-        return Reason.TRUNCATED
+        return DeletionReason.TRUNCATED
     age_s = (now_ms - segment.completed_at_ms) / 1000
     hard_time_s, hard_bytes = known(policy.retain_hard_time_s), known(policy.retain_hard_bytes)
     if hard_time_s and age_s >= hard_time_s:
-        return Reason.HARD_TIME
+        return DeletionReason.HARD_TIME
     if hard_bytes and behind_bytes + segment.size_bytes > hard_bytes:
-        return Reason.HARD_BYTES
+        return DeletionReason.HARD_BYTES
     if floor is not None and floor <= segment.last_position:
         return None
     if 0 < known(policy.retain_time_s) <= age_s:
-        return Reason.TIME
+        return DeletionReason.TIME
     if 0 < known(policy.retain_bytes) <= behind_bytes:
-        return Reason.BYTES
+        return DeletionReason.BYTES
     if 0 < known(policy.retain_records) <= behind_records:
-        return Reason.RECORDS
+        return DeletionReason.RECORDS
     if known(policy.retain_unconsumed) and floor is not None:
-        return Reason.CONSUMED
+        return DeletionReason.CONSUMED
     return None

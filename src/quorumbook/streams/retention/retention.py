@@ -29,7 +29,7 @@ from quorumbook.streams.errors import (
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.retention.plan import (
-    Reason,
+    DeletionReason,
     RetentionHold,
     RetentionPlan,
     SegmentFacts,
@@ -48,7 +48,7 @@ class DeletedSegment(NamedTuple):
     number: int
     ledger_id: LedgerId
     record_count: int
-    reason: Reason
+    reason: DeletionReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +156,15 @@ class Retention:
         self,
         plan: RetentionPlan,
         cursors: list[Cursor],
-        going: list[tuple[SegmentMetadata, Reason]],
+        going: list[tuple[SegmentMetadata, DeletionReason]],
     ) -> None:
         """Tell those who lose records, before they do."""
         last = max(
-            (each.last_position for each, reason in going if reason is not Reason.TRUNCATED),
+            (
+                each.last_position
+                for each, reason in going
+                if reason is not DeletionReason.TRUNCATED
+            ),
             default=None,
         )
         for cursor in cursors:
@@ -176,8 +180,8 @@ class Retention:
                     break
 
     async def _delete_all(
-        self, going: list[tuple[SegmentMetadata, Reason]], *, forget_files: bool
-    ) -> tuple[list[tuple[SegmentMetadata, Reason]], list[str]]:
+        self, going: list[tuple[SegmentMetadata, DeletionReason]], *, forget_files: bool
+    ) -> tuple[list[tuple[SegmentMetadata, DeletionReason]], list[str]]:
         """Delete segments; return those that went, and where files of them may be left.
 
         Raises:

@@ -21,7 +21,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.protocol.digest import Digester, DigestType, digester
 from quorumbook.streams.errors import CorruptRecordsError
 from quorumbook.streams.tier import part_file
-from quorumbook.streams.tier.manifest import Manifest, Part
+from quorumbook.streams.tier.manifest import Manifest, OffloadedFile
 from quorumbook.streams.tier.part_file import PartFacts, PartFile, PartWriter, VerifiedGroup
 from quorumbook.streams.tier.worker import FileWorker, forget
 
@@ -44,7 +44,7 @@ async def write_parts(
     facts: PartFacts,
     part_bytes: int,
     pace: Pace,
-) -> list[Part]:
+) -> list[OffloadedFile]:
     """Write all entries into files, and return those.
 
     Args:
@@ -93,7 +93,7 @@ class _Files:
 
     def __init__(self, location: str, facts: PartFacts) -> None:
         self._location, self._facts = location, facts
-        self._parts: list[Part] = []
+        self._parts: list[OffloadedFile] = []
         self._writer: PartWriter | None = None
 
     def add(self, batches: list[EntryBatch], *, ends_file: bool) -> None:
@@ -105,7 +105,7 @@ class _Files:
         if ends_file:
             self.close()
 
-    def close(self) -> list[Part]:
+    def close(self) -> list[OffloadedFile]:
         """Finish the file that is being written, if there is one; return all."""
         if self._writer is not None:
             self._parts.append(self._writer.close())
@@ -139,7 +139,7 @@ async def verify(env: Env, manifest: Manifest) -> int:
 
 
 async def _verify_part(
-    workers: list[FileWorker], path: str, part: Part, ledger_id: LedgerId, seal: Digester
+    workers: list[FileWorker], path: str, part: OffloadedFile, ledger_id: LedgerId, seal: Digester
 ) -> None:
     files: list[PartFile] = []
     under_way: deque[Future[VerifiedGroup]] = deque()

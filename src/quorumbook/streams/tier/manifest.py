@@ -61,7 +61,7 @@ _NEXT = {
 }
 
 
-class Part(NamedTuple):
+class OffloadedFile(NamedTuple):
     """One file."""
 
     #: Within the attempt's directory.
@@ -82,7 +82,7 @@ class Manifest:
     #: The directory of the attempt's files, as a path or URI.
     location: str
     ledger: LedgerMetadata
-    parts: tuple[Part, ...] = ()
+    parts: tuple[OffloadedFile, ...] = ()
     #: When the state began, by the wall clock of who wrote it.
     since_ms: int = 0
 
@@ -96,7 +96,7 @@ class Manifest:
         """Tell whether readers may take the files."""
         return self.state in READABLE
 
-    def path(self, part: Part) -> str:
+    def path(self, part: OffloadedFile) -> str:
         """Return where a part is."""
         return below(self.location, part.name)
 
@@ -113,7 +113,7 @@ class Manifest:
             )
         return replace(self, state=state, since_ms=now_ms, **changes)
 
-    def verified(self, parts: Sequence[Part], now_ms: int) -> Manifest:
+    def verified(self, parts: Sequence[OffloadedFile], now_ms: int) -> Manifest:
         """Return it with files that were read again, every digest of them.
 
         Raises:
@@ -171,7 +171,7 @@ class Manifest:
                 token=str(found["token"]),
                 location=str(found["location"]),
                 ledger=decode_ledger(int(found["ledger_id"]), base64.b64decode(found["ledger"])),
-                parts=tuple(Part(**part) for part in found["parts"]),
+                parts=tuple(OffloadedFile(**part) for part in found["parts"]),
                 since_ms=int(found["since_ms"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

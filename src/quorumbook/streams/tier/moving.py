@@ -44,7 +44,7 @@ from quorumbook.streams.tier.copying import Pace, digester_of, verify, write_par
 from quorumbook.streams.tier.manifest import (
     RESTORING_KEY,
     Manifest,
-    Part,
+    OffloadedFile,
     TierState,
     is_restoring,
 )
@@ -165,7 +165,9 @@ async def _copy(
         raise
 
 
-async def _write_parts(segment: SegmentInTier, manifest: Manifest, part_bytes: int) -> list[Part]:
+async def _write_parts(
+    segment: SegmentInTier, manifest: Manifest, part_bytes: int
+) -> list[OffloadedFile]:
     ledger = manifest.ledger
     facts = PartFacts(
         await read_instance_id(segment.context.store), ledger.ledger_id,

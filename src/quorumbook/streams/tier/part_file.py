@@ -41,7 +41,7 @@ from quorumbook.errors import DigestMismatchError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import HEADER_SIZE_BYTES, Digester, DigestType
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
-from quorumbook.streams.tier.manifest import Part
+from quorumbook.streams.tier.manifest import OffloadedFile
 from quorumbook.streams.tier.pages import check_pages
 from quorumbook.streams.tier.places import below, file_system, is_object_store, make_directory
 
@@ -156,7 +156,7 @@ class PartWriter:
         self._checksum = google_crc32c.extend(self._checksum, values)
         self._next += count
 
-    def close(self) -> Part:
+    def close(self) -> OffloadedFile:
         """Finish the file and return what the manifest says of it."""
         facts = {
             "format_version": FORMAT_VERSION,
@@ -173,7 +173,7 @@ class PartWriter:
         )
         self._writer.close()
         size = self._system.get_file_info(self._path).size
-        return Part(self._name, self._first, self._next - 1, size, self._checksum)
+        return OffloadedFile(self._name, self._first, self._next - 1, size, self._checksum)
 
     def abandon(self) -> None:
         """Close what will never be used."""

@@ -18,7 +18,7 @@ from quorumbook.env import Env
 from quorumbook.errors import LedgerClosedError, NoSuchEntryError
 from quorumbook.ids import EntryId
 from quorumbook.protocol.digest import DigestType, digester
-from quorumbook.streams.tier.manifest import Manifest, Part
+from quorumbook.streams.tier.manifest import Manifest, OffloadedFile
 from quorumbook.streams.tier.part_file import PartFile
 from quorumbook.streams.tier.worker import FileWorker, forget
 
@@ -102,7 +102,7 @@ class PartsReader:
                 entry_id=entry_id,
             )
 
-    def _part_of(self, entry_id: EntryId) -> Part:
+    def _part_of(self, entry_id: EntryId) -> OffloadedFile:
         return next(part for part in self._manifest.parts if part.last >= entry_id)
 
     # On a worker -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ instead, parts that are run again are held to what they appended before (``appen
 ``application`` is the door.
 """
 
-from quorumbook.streams.transactions.appended_rows import Rows
+from quorumbook.streams.transactions.appended_rows import StreamRows
 from quorumbook.streams.transactions.application import (
     AppendedPart,
     Application,
@@ -35,6 +35,6 @@ __all__ = [
     "Head",
     "Identity",
     "Place",
-    "Rows",
+    "StreamRows",
     "collect_orphans",
 ]

@@ -27,16 +27,16 @@ _ROW = struct.Struct("<qqq")
 _DIGEST_BYTES = 12
 
 
-class Rows(NamedTuple):
+class StreamRows(NamedTuple):
     """Rows of one stream, in order."""
 
     payloads: Sequence[bytes]
     txids: Sequence[int] | None = None
     attributes: Sequence[Attributes | None] | None = None
 
-    def part(self, first: int, behind: int) -> Rows:
+    def part(self, first: int, behind: int) -> StreamRows:
         """Return those from one place to another."""
-        return Rows(
+        return StreamRows(
             self.payloads[first:behind],
             self.txids and self.txids[first:behind],
             self.attributes and self.attributes[first:behind],
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RowsMark:
     """So many rows of a stream, and the digest of all of them."""
 
     count: int = 0
@@ -58,7 +58,7 @@ class _Digest:
         self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         self.count = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StreamRows) -> None:
         parts = []
         for place, payload in enumerate(rows.payloads):
             carried = rows.attributes[place] if rows.attributes else None
@@ -68,8 +68,8 @@ class _Digest:
         self._hash.update(b"".join(parts))
         self.count += len(rows.payloads)
 
-    def mark(self) -> Mark:
-        return Mark(self.count, self._hash.hexdigest())
+    def mark(self) -> RowsMark:
+        return RowsMark(self.count, self._hash.hexdigest())
 
 
 class AppendedRows:
@@ -86,10 +86,10 @@ class AppendedRows:
             MetadataFormatError: it is none of ours.
         """
         self._what = what
-        self._marks: dict[str, tuple[Mark, Mark]] = {}
+        self._marks: dict[str, tuple[RowsMark, RowsMark]] = {}
         self._digests: dict[str, _Digest] = {}
         #: Rows between the two marks of their stream, which are compared before they are appended.
-        self._held: dict[str, list[Rows]] = {}
+        self._held: dict[str, list[StreamRows]] = {}
         #: Whether earlier attempts have appended all.
         self.is_done = False
         if stored is not None:
@@ -107,7 +107,7 @@ class AppendedRows:
                 return mark.count - count
         return 0
 
-    def known(self, stream: str, rows: Rows) -> list[Rows]:
+    def known(self, stream: str, rows: StreamRows) -> list[StreamRows]:
         """Take rows that an earlier attempt took down; return what to append now.
 
         What is stored already is passed over by its numbers; what may be is here once it is known
@@ -130,7 +130,7 @@ class AppendedRows:
         ready = self._held.pop(stream)
         return [] if self.is_done else ready
 
-    def new(self, stream: str, rows: Rows) -> bytes:
+    def new(self, stream: str, rows: StreamRows) -> bytes:
         """Take rows that nobody took down; return what to take down before they are appended.
 
         Raises:
@@ -139,7 +139,7 @@ class AppendedRows:
         if self.is_done:
             raise self._differ(f"there is a row {self.count(stream) + 1} of {stream}")
         digest = self._digests.setdefault(stream, _Digest())
-        _, stored = self._marks.get(stream, (Mark(), Mark()))
+        _, stored = self._marks.get(stream, (RowsMark(), RowsMark()))
         digest.add(rows)
         self._marks[stream] = stored, digest.mark()
         return self._encode()
@@ -183,7 +183,10 @@ class AppendedRows:
                 raise MetadataFormatError(f"{self._what}: written by a newer release")
             self.is_done = bool(found["d"])
             for stream, (count, digest, next_count, next_digest) in found["s"].items():
-                marks = Mark(int(count), str(digest)), Mark(int(next_count), str(next_digest))
+                marks = (
+                    RowsMark(int(count), str(digest)),
+                    RowsMark(int(next_count), str(next_digest)),
+                )
                 self._marks[stream] = marks
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MetadataFormatError(f"{self._what}: {stored[:100]!r} are not marks") from error

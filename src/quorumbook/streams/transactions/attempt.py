@@ -86,7 +86,7 @@ class AttemptResult:
     is_skipped: bool = False
 
 
-class _Held:
+class _FewRows:
     """Rows of one stream that have no ledger, for there are few of them."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Attempt:
         self._ledgers: list[LedgerId] = []
         self._open: dict[str, DraftWriter] = {}
         self._done: list[Draft] = []
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _FewRows] = {}
 
     @property
     def name(self) -> AttemptName:
@@ -280,7 +280,7 @@ class Attempt:
         if size <= self._options.handed_bytes:
             rules = (await self._rules_of(stream))[0]
             if held is None:
-                held = self._held[stream] = _Held()
+                held = self._held[stream] = _FewRows()
             if txids is not None:
                 before = held.txids[-1] if held.txids else -1
                 check_txids(txids, len(payloads), before if rules.checks_txids else None)

@@ -55,7 +55,7 @@ class KeyOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueKeys:
     """What is to be done."""
 
     application: str
@@ -65,7 +65,7 @@ class Due:
     is_done: bool
 
 
-async def look(namespace: Namespace, options: KeyOptions) -> Due:
+async def look(namespace: Namespace, options: KeyOptions) -> DueKeys:
     """Return what is to be done; the target is made if that is wanted.
 
     Raises:
@@ -100,7 +100,7 @@ async def look(namespace: Namespace, options: KeyOptions) -> Due:
         is_done = await app.is_committed(end)
     except TransactionLostError:  # there is none yet
         is_done = False
-    return Due(application, end, size, is_done or end <= 0)
+    return DueKeys(application, end, size, is_done or end <= 0)
 
 
 async def _check_target(namespace: Namespace, name: str, application: str) -> None:
@@ -177,7 +177,7 @@ def run(
 
 
 def _write(
-    spark: Any, connection: Connection, options: KeyOptions, due: Due, limits: Limits
+    spark: Any, connection: Connection, options: KeyOptions, due: DueKeys, limits: Limits
 ) -> int:
     """Write the result of one stream; return how many records it has."""
     from pyspark.sql import Observation  # noqa: PLC0415
@@ -193,7 +193,7 @@ def _write(
     return int(seen.get["rows"])
 
 
-async def drop_older(namespace: Namespace, name: str, due: Due) -> None:
+async def drop_older(namespace: Namespace, name: str, due: DueKeys) -> None:
     """Leave nothing of earlier results: a batch without rows replaces nothing.
 
     A job that is killed before this is given again, finds its batch committed, and does this.
@@ -216,7 +216,7 @@ async def _batch_in(
     return origin.attempt.batch if origin and origin.application == application else None
 
 
-def latest(spark: Any, connection: Connection, options: KeyOptions, due: Due) -> Any:
+def latest(spark: Any, connection: Connection, options: KeyOptions, due: DueKeys) -> Any:
     """Return the rows of the result, in the order of the stream."""
     reader = connected_to(spark.read.format("quorumbook"), connection)
     reader = reader.option("endingOffsets", json.dumps({options.source: due.end}))

@@ -23,10 +23,10 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams import Namespace, Record, Split
 from quorumbook.streams.tier.places import (
     below,
@@ -79,7 +79,7 @@ class ExportOptions:
 
 async def plan_streams(
     namespace: Namespace, streams: Sequence[str], options: ExportOptions
-) -> Plan:
+) -> JobPlan:
     """Return the parts of streams, as they are now.
 
     Raises:
@@ -96,12 +96,12 @@ async def plan_streams(
                 "split": split.to_json(), **options.arguments(),
             }  # fmt: skip
             units.append(Unit(key, split.size_bytes, arguments))
-    return Plan("export", units, work)
+    return JobPlan("export", units, work)
 
 
 async def plan_ledgers(
     client: BookKeeper, ranges: Sequence[tuple[LedgerId, LedgerId]], options: ExportOptions
-) -> Plan:
+) -> JobPlan:
     """Return the parts of ledgers: all of those that are closed, and what is settled of others.
 
     Raises:
@@ -126,13 +126,13 @@ async def plan_ledgers(
             }  # fmt: skip
             size = (stop - start + 1) * entry_bytes
             units.append(Unit(f"{metadata.ledger_id}:{start}-{stop}", size, arguments))
-    return Plan("export", units, work)
+    return JobPlan("export", units, work)
 
 
 # On executors ------------------------------------------------------------------------------------
 
 
-async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Write one file.
 
     Raises:
@@ -152,7 +152,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     path = below(arguments["out"], f"{stem}.{arguments['format']}")
     try:
         writer = await worker.run(
-            partial(_Writer, path, schema, arguments["format"], arguments["encoding"])
+            partial(_FileWriter, path, schema, arguments["format"], arguments["encoding"])
         )
         try:
             async with contextlib.aclosing(rows) as chunks:
@@ -169,7 +169,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
 
 
 async def _records(
-    cluster: Cluster, pace: Pace, arguments: Values, split: Split
+    cluster: ClusterClient, pace: Pace, arguments: Values, split: Split
 ) -> AsyncGenerator[Rows, None]:
     namespace = await cluster.opened_namespace()
     name = arguments["stream"]
@@ -227,7 +227,9 @@ def _row(title: str, partition: int, record: Record) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-async def _entries(cluster: Cluster, pace: Pace, arguments: Values) -> AsyncGenerator[Rows, None]:
+async def _entries(
+    cluster: ClusterClient, pace: Pace, arguments: Values
+) -> AsyncGenerator[Rows, None]:
     ledger_id = arguments["ledger_id"]
     metadata = await cluster.client.ledger_metadata(ledger_id)
     reader = await cluster.client.open_ledger(
@@ -251,7 +253,7 @@ async def _entries(cluster: Cluster, pace: Pace, arguments: Values) -> AsyncGene
                     ]
 
 
-class _Writer:
+class _FileWriter:
     """One file; blocks."""
 
     def __init__(self, path: str, schema: pa.Schema, form: str, encoding: str) -> None:

@@ -18,12 +18,12 @@ import pyarrow.parquet
 from quorumbook.client.context import client_context
 from quorumbook.errors import ConfigError
 from quorumbook.spark.jobs.batches import Due, check_dense, what_is_due
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen
-from quorumbook.spark.lake.rows import Rows
+from quorumbook.spark.lake.rows import LakeRows
 from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams import Record, Split
 from quorumbook.streams.errors import DataLossError
@@ -40,7 +40,7 @@ class LakeSink:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         table: LakeTable,
         names: Sequence[str],
         *,
@@ -71,7 +71,7 @@ class LakeSink:
         self._due: list[Due] = []
         self.rows = self.files = self.file_bytes = self.undecoded = self.batches = 0
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> JobPlan | None:
         """Return the next batch; None: nothing is due.
 
         Raises:
@@ -112,7 +112,7 @@ class LakeSink:
                     "decode": self._decode,
                 }
                 units.append(Unit(self._key(due, index), split.size_bytes, arguments))
-        return Plan(self.job, units, work) if units else None
+        return JobPlan(self.job, units, work) if units else None
 
     def _key(self, due: Due, index: int) -> str:
         split = due.splits[index]
@@ -173,7 +173,7 @@ class LakeSink:
 # On executors ------------------------------------------------------------------------------------
 
 
-async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Write the records of one split as a file.
 
     Raises:
@@ -185,7 +185,7 @@ async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     stream, title, partition = (arguments[key] for key in ("stream", "title", "partition"))
     stem = f"{safe_name(stream)}-{split.segment:018d}-{split.first_entry:012d}"
     path = below(arguments["out"], f"{stem}.parquet")
-    rows = Rows(arguments["decode"])
+    rows = LakeRows(arguments["decode"])
     worker = FileWorker(client_context(cluster.client).env)
     writer = await _begun(worker, path, rows.schema)
     first = behind = -1

@@ -28,10 +28,10 @@ from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.batches import Due, birth_of, check_dense, what_is_due
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
-from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams import Namespace, Position, Split
 from quorumbook.streams.compaction.entry_moves import moved_entry
@@ -59,7 +59,7 @@ from quorumbook.streams.transactions.state import AttemptName
 _ENVELOPED = 5
 
 
-class CopyState(NamedTuple):
+class StreamCopyState(NamedTuple):
     """What the target says of a stream's copy."""
 
     #: What its application works for; empty: for nothing yet.
@@ -89,8 +89,8 @@ class CrossCluster:
 
     def __init__(
         self,
-        source: Cluster,
-        target: Cluster,
+        source: ClusterClient,
+        target: ClusterClient,
         names: Sequence[str],
         *,
         job_id: str,
@@ -119,13 +119,13 @@ class CrossCluster:
         self._run = job_id
         self._max_bytes = max_bytes
         #: By stream, as of the last look.
-        self._copies: dict[str, CopyState] = {}
+        self._copies: dict[str, StreamCopyState] = {}
         self._planned: list[_Planned] = []
         self.records = self.segments = self.batches = self.bytes = 0
 
     # Planning --------------------------------------------------------------------------------
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> JobPlan | None:
         """Return the next batch; None: nothing is due.
 
         Raises:
@@ -144,7 +144,7 @@ class CrossCluster:
             for planned in self._planned
             for index, split in enumerate(planned.due.splits)
         ]
-        return Plan(self.job, units, work) if units else None
+        return JobPlan(self.job, units, work) if units else None
 
     def look(self) -> list[Due]:
         """Return what is in the next batch; nothing is changed for it."""
@@ -246,17 +246,17 @@ class CrossCluster:
         )
 
 
-def application_of(source: Cluster, stream: str) -> str:
+def application_of(source: ClusterClient, stream: str) -> str:
     """Return what the application of a stream's copying is called."""
     return f"xcluster {source.instance_id} {source.connection.namespace_path} {stream}"
 
 
-def _application(source: Cluster, target: Namespace, stream: str) -> Application:
+def _application(source: ClusterClient, target: Namespace, stream: str) -> Application:
     place = Place(target.client, target)
     return Application(place, application_of(source, stream), Identity("", ""))
 
 
-async def copy_state(source: Cluster, target: Namespace, stream: str) -> CopyState:
+async def copy_state(source: ClusterClient, target: Namespace, stream: str) -> StreamCopyState:
     """Return what the target says of a stream's copy."""
     query = ""
     with contextlib.suppress(TransactionLostError, StreamNotFoundError):  # there is none yet
@@ -265,8 +265,8 @@ async def copy_state(source: Cluster, target: Namespace, stream: str) -> CopySta
         if head.batch >= 0:
             birth, _, copy_birth = query.partition(" ")
             if copy_birth == str(await birth_of(target, stream)):
-                return CopyState(query, Reached(int(birth), head.batch))
-    return CopyState(query, None)
+                return StreamCopyState(query, Reached(int(birth), head.batch))
+    return StreamCopyState(query, None)
 
 
 async def _next_number(namespace: Namespace, stream: str) -> int:
@@ -291,7 +291,7 @@ def _result(part: Values) -> AttemptResult:
 # On executors ------------------------------------------------------------------------------------
 
 
-async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Copy the entries of one split into a ledger of the other cluster.
 
     Raises:

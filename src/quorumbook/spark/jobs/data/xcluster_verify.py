@@ -15,10 +15,10 @@ from typing import Any
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.data.xcluster import copy_state
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
-from quorumbook.spark.pool import Cluster, connected
+from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.streams import Namespace, Record, SequenceId, Split
 from quorumbook.streams.errors import PositionTruncatedError, StreamNotFoundError
 from quorumbook.streams.segments import start_sequence_ids
@@ -30,7 +30,9 @@ _SHOWN = 20
 _FIELDS = ("txid", "payload", "key", "headers", "event_time_ms", "appended_at_ms")
 
 
-async def plan_verify(source: Cluster, target: Cluster, names: Sequence[str]) -> Plan:
+async def plan_verify(
+    source: ClusterClient, target: ClusterClient, names: Sequence[str]
+) -> JobPlan:
     """Return what is compared: everything that both sides have.
 
     Args:
@@ -54,10 +56,10 @@ async def plan_verify(source: Cluster, target: Cluster, names: Sequence[str]) ->
             key = f"{name}#{split.segment}:{split.first_entry}-{split.last_entry}"
             units.append(Unit(key, split.size_bytes, {**arguments, "split": split.to_json()}))
         units.append(Unit(f"{name}#end", 0, {**arguments, "split": None}))
-    return Plan("xcluster", units, verify, lambda result: bool(result["findings"]))
+    return JobPlan("xcluster", units, verify, lambda result: bool(result["findings"]))
 
 
-async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def verify(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Compare one split, or where a copy ends with where it was left."""
     target = await asyncio.to_thread(connected, Connection.from_json(arguments["to"]))
     copies = await target.opened_namespace()
@@ -65,7 +67,7 @@ async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
         return await _end_of(copies, arguments)
     source = await cluster.opened_namespace()
     stream, behind = arguments["stream"], arguments["behind"]
-    found = _Found(stream)
+    found = _Differing(stream)
     compared = lag = 0
     copy: AsyncGenerator[Record, None] | None = None
     split = Split.from_json(arguments["split"])
@@ -98,7 +100,7 @@ async def _copied(copies: Namespace, stream: str, sequence_id: int) -> AsyncGene
 
 
 async def _end_of(copies: Namespace, arguments: Values) -> Values:
-    found = _Found(arguments["stream"])
+    found = _Differing(arguments["stream"])
     try:
         nodes = stream_context(copies.stream(arguments["stream"])).nodes
         segments = await nodes.segments(for_writer=True)
@@ -111,7 +113,7 @@ async def _end_of(copies: Namespace, arguments: Values) -> Values:
     return {**found.as_values(), "compared": 0, "lag": 0}
 
 
-class _Found:
+class _Differing:
     """What differs."""
 
     def __init__(self, stream: str) -> None:

@@ -19,9 +19,9 @@ from quorumbook.client.context import client_context
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.audit import CopyFinding, Severity
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 
 _UNIT_BYTES = 64 * 1024 * 1024
 #: Where nobody knows how large entries are: in ledgers that are being written.
@@ -36,7 +36,7 @@ async def plan(
     bookie: BookieId = "",
     sample_percent: float = 100.0,
     fail_fast: bool = False,
-) -> Plan:
+) -> JobPlan:
     """Return the ranges to audit.
 
     Args:
@@ -49,7 +49,7 @@ async def plan(
     units = []
     async for metadata in _chosen(client, ledgers):
         units += [unit for unit in units_of(metadata, bookie) if _is_drawn(unit, sample_percent)]
-    return Plan("audit", units, work, has_findings, fail_fast)
+    return JobPlan("audit", units, work, has_findings, fail_fast)
 
 
 def _is_drawn(unit: Unit, percent: float) -> bool:
@@ -89,7 +89,7 @@ def units_of(metadata: LedgerMetadata, bookie: BookieId = "") -> list[Unit]:
     return units
 
 
-async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Audit one range."""
     audited = await audit_range(
         client_context(cluster.client),

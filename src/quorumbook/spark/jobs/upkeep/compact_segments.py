@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.stream_context import stream_context
@@ -26,7 +26,7 @@ async def plan(
     target_bytes: int,
     older_than_s: float,
     keep_s: float,
-) -> Plan:
+) -> JobPlan:
     """Return the streams that have something to be merged.
 
     Args:
@@ -44,7 +44,7 @@ async def plan(
         merge = await work.plan(rules)
         if merge is not None:
             units.append(Unit(name, merge.size_bytes, {"stream": name, **arguments}))
-    return Plan("compact-segments", units, compact, is_all_left=True)
+    return JobPlan("compact-segments", units, compact, is_all_left=True)
 
 
 def _compaction(
@@ -57,7 +57,7 @@ def _compaction(
     return Compaction(place, context, keep_s=keep_s, pace=pace.take)
 
 
-async def compact(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def compact(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Merge what there is to be merged of one stream."""
     namespace = await cluster.opened_namespace()
     work = _compaction(namespace, arguments["stream"], arguments["keep_s"], pace)

@@ -31,10 +31,10 @@ from quorumbook.errors import (
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.ledger_chunks import ledger_chunks, ledgers_of
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import kept_ledgers
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
@@ -47,7 +47,7 @@ from quorumbook.streams.transactions import Place
 _STREAM_BYTES = 5000
 
 
-async def plan(namespace: Namespace, *, fix: bool, min_age_s: float) -> Plan:
+async def plan(namespace: Namespace, *, fix: bool, min_age_s: float) -> JobPlan:
     """Return what is to be looked at.
 
     Args:
@@ -66,10 +66,10 @@ async def plan(namespace: Namespace, *, fix: bool, min_age_s: float) -> Plan:
             **unit.arguments,
         }  # fmt: skip
         units.append(Unit(f"ledgers {unit.key}", unit.size_bytes, arguments))
-    return Plan("fsck-meta", units, work, lambda result: bool(result["findings"]))
+    return JobPlan("fsck-meta", units, work, lambda result: bool(result["findings"]))
 
 
-async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Look at one unit."""
     del pace
     look = {"cluster": _cluster, "stream": _stream, "ledgers": _ledgers}[arguments["what"]]
@@ -80,7 +80,7 @@ def _row(kind: str, subject: object, detail: str = "", *, fixed: bool = False) -
     return {"kind": kind, "subject": str(subject), "detail": detail, "fixed": fixed}
 
 
-async def _cluster(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
+async def _cluster(cluster: ClusterClient, arguments: Values) -> list[dict[str, Any]]:
     client = cluster.client
     cookies = set(await CookieStore(client_store(client)).list())
     writable, read_only = await client.bookies()
@@ -111,7 +111,7 @@ async def _unmark(queue: UnderreplicationQueue, ledger_id: int) -> bool:
     return work is not None and await queue.done(work)
 
 
-async def _stream(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
+async def _stream(cluster: ClusterClient, arguments: Values) -> list[dict[str, Any]]:
     namespace = await cluster.opened_namespace()
     name = arguments["stream"]
     context = stream_context(namespace.stream(name))
@@ -173,7 +173,7 @@ async def _foreign_files(context: StreamContext, number: int) -> list[dict[str, 
     return [_row("foreign_files", context.name, detail)]
 
 
-async def _ledgers(cluster: Cluster, arguments: Values) -> list[dict[str, Any]]:
+async def _ledgers(cluster: ClusterClient, arguments: Values) -> list[dict[str, Any]]:
     cookies = set(await CookieStore(client_store(cluster.client)).list())
     now_ms = client_store(cluster.client).env.clock.wall_ms()
     references: dict[str, set[int] | None] = {}
@@ -221,7 +221,7 @@ def _stream_of(metadata: LedgerMetadata, namespace: str) -> str | None:
     return custom.get("stream", b"").decode(errors="backslashreplace")
 
 
-async def _referenced(cluster: Cluster, stream: str) -> set[int] | None:
+async def _referenced(cluster: ClusterClient, stream: str) -> set[int] | None:
     """Return the ledgers that a stream names, or named until it was compacted.
 
     None: there is no such stream.

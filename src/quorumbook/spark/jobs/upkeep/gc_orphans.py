@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import TransactionLostError
 from quorumbook.streams.transactions import Application, Identity, Place
@@ -20,7 +20,7 @@ from quorumbook.streams.transactions.nodes import list_applications
 from quorumbook.streams.transactions.orphans import OrphanedDraft
 
 
-async def plan(namespace: Namespace, *, root: str, ttl_s: float) -> Plan:
+async def plan(namespace: Namespace, *, root: str, ttl_s: float) -> JobPlan:
     """Return the applications that have orphans.
 
     Args:
@@ -35,10 +35,10 @@ async def plan(namespace: Namespace, *, root: str, ttl_s: float) -> Plan:
         if orphans:
             arguments = {"application": name, "root": root, "ttl_s": ttl_s}
             units.append(Unit(name, sum(len(each.ledgers) for each in orphans), arguments))
-    return Plan("gc-orphans", units, work, is_all_left=True)
+    return JobPlan("gc-orphans", units, work, is_all_left=True)
 
 
-async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Clean up behind one application."""
     del pace
     namespace = await cluster.opened_namespace()

@@ -16,9 +16,9 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import BookieId
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 
 
 class NotMovedError(QuorumbookError):
@@ -27,7 +27,7 @@ class NotMovedError(QuorumbookError):
 
 async def plan_leave(
     client: BookKeeper, job: str, bookies: Collection[BookieId], options: Values
-) -> Plan:
+) -> JobPlan:
     """Return what bookies hold, to go where the placement policy says.
 
     Args:
@@ -45,10 +45,10 @@ async def plan_leave(
         )
         async for share in shares(client, bookies)
     ]
-    return Plan(job, units, move, is_all_left=True)
+    return JobPlan(job, units, move, is_all_left=True)
 
 
-def plan_moves(moves: Sequence[Move]) -> Plan:
+def plan_moves(moves: Sequence[Move]) -> JobPlan:
     """Return moves that were planned for balance."""
     units = []
     for each in moves:
@@ -58,10 +58,10 @@ def plan_moves(moves: Sequence[Move]) -> Plan:
             "open_ledger_grace_s": 0.0, "skip_open": True,
         }  # fmt: skip
         units.append(Unit(f"{each.ledger_id}@{each.source}", each.size_bytes, arguments))
-    return Plan("rebalance", units, move, is_all_left=True)
+    return JobPlan("rebalance", units, move, is_all_left=True)
 
 
-async def move(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def move(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Move one share.
 
     Raises:

@@ -13,10 +13,10 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_store
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import (
     CorruptRecordsError,
@@ -40,7 +40,7 @@ async def plan_offload(
     older_than_s: float,
     min_bytes: int,
     delete_lag_s: float,
-) -> Plan:
+) -> JobPlan:
     """Return the segments to offload, and those whose bookies' copy may go by now.
 
     Args:
@@ -79,7 +79,7 @@ async def plan_offload(
                 continue
             arguments = {"to": to, "delete_lag_s": delete_lag_s}
             units.append(_unit(name, segment.number, size, arguments))
-    return Plan("offload", units, offload, is_all_left=True)
+    return JobPlan("offload", units, offload, is_all_left=True)
 
 
 def _is_settled(segment: SegmentMetadata) -> bool:
@@ -101,7 +101,7 @@ def _unit(stream: str, number: int, size_bytes: int, arguments: dict[str, Any]) 
 
 async def plan_restore(
     namespace: Namespace, streams: Sequence[str], segments: Sequence[int]
-) -> Plan:
+) -> JobPlan:
     """Return the segments that have files.
 
     Args:
@@ -110,13 +110,13 @@ async def plan_restore(
         segments: Only these numbers; empty: all.
     """
     units = await _with_files(namespace, streams, segments)
-    return Plan("restore", units, restore, is_all_left=True)
+    return JobPlan("restore", units, restore, is_all_left=True)
 
 
-async def plan_verify(namespace: Namespace, streams: Sequence[str]) -> Plan:
+async def plan_verify(namespace: Namespace, streams: Sequence[str]) -> JobPlan:
     """Return the segments whose files are to be read again."""
     units = await _with_files(namespace, streams, ())
-    return Plan("tier-verify", units, verify, lambda result: bool(result["problem"]))
+    return JobPlan("tier-verify", units, verify, lambda result: bool(result["problem"]))
 
 
 async def _with_files(
@@ -136,7 +136,7 @@ async def _with_files(
 # On executors ------------------------------------------------------------------------------------
 
 
-async def _segment(cluster: Cluster, pace: Pace, arguments: Values) -> moving.SegmentInTier:
+async def _segment(cluster: ClusterClient, pace: Pace, arguments: Values) -> moving.SegmentInTier:
     namespace = await cluster.opened_namespace()
     context = stream_context(namespace.stream(arguments["stream"]))
     number = arguments["segment"]
@@ -146,7 +146,7 @@ async def _segment(cluster: Cluster, pace: Pace, arguments: Values) -> moving.Se
     raise LocalProtocolError(f"stream {context.name} has no segment {number} any more")
 
 
-async def offload(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def offload(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Offload one segment, and delete the bookies' copy if it is time."""
     segment = await _segment(cluster, pace, arguments)
     manifest = await moving.offload(segment, arguments["to"])
@@ -154,12 +154,12 @@ async def offload(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
     return {**_facts(manifest), "bookie_copy_deleted": is_gone}
 
 
-async def restore(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def restore(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Restore one segment's ledger."""
     return {"entries": await moving.restore(await _segment(cluster, pace, arguments))}
 
 
-async def verify(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def verify(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Read one segment's files again.
 
     Raises:

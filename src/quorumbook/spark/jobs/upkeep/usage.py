@@ -13,26 +13,26 @@ from typing import Any
 from quorumbook.client.client import BookKeeper
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import stripe_mask
-from quorumbook.spark.jobs.frame import Plan, Report, Unit, Values
+from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.ledger_chunks import ledger_chunks, ledgers_of
 from quorumbook.spark.jobs.pace import Pace
-from quorumbook.spark.pool import Cluster
+from quorumbook.spark.pool import ClusterClient
 
 GROUPS = ("bookie", "stream", "application", "day", "state")
 _COUNTS = ("ledgers", "open_ledgers", "entries", "bytes", "copies", "stored_bytes")
 _DAY_MS = 86_400_000
 
 
-async def plan(client: BookKeeper, group_by: str) -> Plan:
+async def plan(client: BookKeeper, group_by: str) -> JobPlan:
     """Return the ledgers to count."""
     units = [
         Unit(unit.key, unit.size_bytes, {"group_by": group_by, **unit.arguments})
         for unit in await ledger_chunks(client)
     ]
-    return Plan("usage", units, work)
+    return JobPlan("usage", units, work)
 
 
-async def work(cluster: Cluster, pace: Pace, arguments: Values) -> Values:
+async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Count some ledgers."""
     del pace
     groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
