@@ -1,6 +1,8 @@
 """A query from stream to stream that waits, at some rows, for what kills it; and its driver.
 
-    PYTHONPATH=tests python tests/spark/spark_copy.py URI NAMESPACE DIRECTORY
+    PYTHONPATH=tests python tests/spark/spark_copy.py URI NAMESPACE DIRECTORY [MASTER [OPTION …]]
+
+Without MASTER there are two executors, each a process.  An option of the sink is NAME=VALUE.
 
 At a row ``hold NAME`` its task writes the process id of its executor into ``DIRECTORY/NAME.at``,
 and goes on when there is ``DIRECTORY/NAME.go``.
@@ -43,7 +45,7 @@ def holding(directory: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
     return wait
 
 
-def copy(spark: Any, uri: str, namespace: str, directory: Path) -> None:
+def copy(spark: Any, uri: str, namespace: str, directory: Path, **sink: str) -> None:
     """Copy all that there is, from where the checkpoint says."""
     options = {"metadataServiceUri": uri, "namespace": namespace}
     frame = (
@@ -54,7 +56,7 @@ def copy(spark: Any, uri: str, namespace: str, directory: Path) -> None:
     )  # fmt: skip
     query = (
         frame.mapInArrow(holding(directory), "value binary")
-        .writeStream.format("quorumbook").options(**options)
+        .writeStream.format("quorumbook").options(**options, **sink)
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True).start("stream:out")
     )  # fmt: skip
@@ -64,15 +66,17 @@ def copy(spark: Any, uri: str, namespace: str, directory: Path) -> None:
         query.stop()
 
 
-def drive(uri: str, namespace: str, directory: Path) -> None:
-    """Be a driver with two executors."""
+def drive(uri: str, namespace: str, directory: Path, master: str = "", *sink: str) -> None:
+    """Be a driver."""
     from doubles.spark import mortal_session
 
-    per_batch = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS)}
-    spark = mortal_session("spark copy", directory, **per_batch)
-    copy(spark, uri, namespace, directory)
+    configuration = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS)}
+    if master:
+        configuration["spark.master"] = master
+    spark = mortal_session("spark copy", directory, **configuration)
+    copy(spark, uri, namespace, directory, **dict(each.split("=") for each in sink))
     spark.stop()
 
 
 if __name__ == "__main__":
-    drive(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    drive(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

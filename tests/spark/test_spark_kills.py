@@ -30,7 +30,7 @@ VICTIMS = "executor", "bookie", "driver"
 
 
 class Driver:
-    """The query's process, with what it started."""
+    """A query's process, with what it started."""
 
     def __init__(self, *words: str, log: Path) -> None:
         self._log = log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ from quorumbook.client.context import client_store
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
 from quorumbook.spark.sink import options, write
+from quorumbook.spark.sink.checkpoint import batch_digest
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.write import BatchSink, StreamSink, Told
 from quorumbook.streams import Namespace
@@ -185,6 +187,56 @@ def test_a_batch_that_is_there_is_not_read_again(
     assert world.write("r2", 0, 0, [b"row"]).result.is_skipped
     with pytest.raises(CheckpointChangedError):
         world.write("r3", 0, 0, [b"row"], query="of another checkpoint")
+
+
+def test_a_batch_of_other_offsets_under_an_old_number_is_refused(
+    world: World, tmp_path: Path
+) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    world.options = {"checkpointLocation": f"file://{tmp_path}"}
+
+    def plan(batch: int, end: str, *, settings: str = "{}") -> None:
+        (offsets / str(batch)).write_text(f"v1\n{settings}\n{end}")
+
+    plan(0, '{"s":10}')
+    world.commit(0, world.write("r1", 0, 0, [b"0"]))
+    plan(1, '{"s":20}')
+    world.commit(1, world.write("r1", 1, 0, [b"1"]))
+    # The same batch again, at another time.
+    plan(1, '{"s":20}', settings='{"batchTimestampMs":7}')
+    world.commit(1, world.write("r2", 1, 0, [b"1"]))
+    # The checkpoint was put back, and more had come since.
+    plan(1, '{"s":30}')
+    told = world.write("r3", 1, 0, [b"1", b"2"])
+    with pytest.raises(CheckpointChangedError, match="batch 1 comes again"):
+        world.commit(1, told)
+    world.abort(1, told)
+    # It begins elsewhere.
+    plan(1, '{"s":20}')
+    plan(0, '{"s":9}')
+    with pytest.raises(CheckpointChangedError, match="from other offsets"):
+        world.commit(1, world.write("r4", 1, 0, [b"?"]))
+    with pytest.raises(CheckpointChangedError, match="up to batch 1"):
+        world.commit(0, world.write("r4", 0, 0, [b"?"]))
+    assert world.rows() == [b"0", b"1"]
+    plan(0, '{"s":10}')
+    world.commit(1, world.write("r5", 1, 0, [b"1"]))
+    plan(2, '{"s":40}')
+    world.commit(2, world.write("r5", 2, 0, [b"2"]))
+    assert world.rows() == [b"0", b"1", b"2"]
+
+
+def test_a_checkpoint_that_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    assert batch_digest("", 0) == ""
+    assert batch_digest(str(tmp_path / "elsewhere"), 0) == ""
+    assert batch_digest(str(tmp_path), 0) == ""
+    assert batch_digest("wasb://container/checkpoint", 0) == ""
+    (tmp_path / "offsets" / "0").write_text("v1\n{}\n7")
+    found = {batch_digest(f"{start}{tmp_path}", 0) for start in ("", "file:", "file://")}
+    assert len(found) == 1
+    assert len(found.pop()) == 32
 
 
 def test_of_two_copies_of_a_task_one_is_there_and_nothing_is_left_of_the_other(

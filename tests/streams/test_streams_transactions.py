@@ -135,6 +135,45 @@ async def test_a_batch_that_is_there_is_not_written_again(ns: Namespace) -> None
     assert await payloads(ns, "s") == [b"0"]
 
 
+@pytest.mark.parametrize(
+    ("batch", "plan", "error"),
+    [
+        (2, "p2", None),
+        (2, "", None),  # whoever does not know the plan is believed
+        (2, "p3", "from other offsets"),
+        (1, "p1", "up to batch 2"),
+        (1, "", None),
+        (0, "p2", "up to batch 2"),
+    ],
+)
+async def test_a_number_that_means_another_batch_by_now_is_refused(
+    ns: Namespace, batch: int, plan: str, error: str | None
+) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    for number in range(3):
+        wrote = await write(app, number, 0, {"s": [b"%d" % number]})
+        await app.commit(number, [wrote], plan=f"p{number}")
+    restarted = await application(ns, "r2")
+    again = [restarted.skipped(batch, 0, 0)]
+    if error is None:
+        assert (await restarted.commit(batch, again, plan=plan)).was_there
+    else:
+        with pytest.raises(CheckpointChangedError, match=f"{error}.*Give the newest checkpoint"):
+            await restarted.commit(batch, again, plan=plan)
+        await restarted.abort(batch)
+    await restarted.commit(3, [await write(restarted, 3, 0, {"s": [b"3"]})], plan="p3")
+    assert await payloads(ns, "s") == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_batch_of_an_unknown_plan_is_taken_for_any(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    app = await application(ns)
+    await app.commit(0, [await write(app, 0, 0, {"s": [b"0"]})])
+    again = await application(ns, "r2")
+    assert (await again.commit(0, [again.skipped(0, 0, 0)], plan="p0")).was_there
+
+
 async def test_an_abort_touches_its_own_run_only_and_nothing_that_is_committed(
     ns: Namespace, other: Namespace
 ) -> None:

@@ -187,7 +187,7 @@ class TransactionError(StreamError):
 
 
 class CheckpointChangedError(TransactionError):
-    """Another query has worked for this application: numbers of batches mean other batches."""
+    """Numbers of an application's batches mean other batches: another query's, or other rows."""
 
     code = 621
 

@@ -117,6 +117,8 @@ class WriteOptions:
     #: -1: not given.
     version: int
     root: str
+    #: Where the query keeps how far it is; empty: it is a frame, or Spark's configuration says it.
+    checkpoint: str
     #: Whether event times lose what is finer than records keep.
     cuts_times: bool
     attempt_ttl_s: float
@@ -133,7 +135,7 @@ class WriteOptions:
         options = parse(given, (*CONNECTION_OPTIONS, *WRITE_OPTIONS), use)
         target: Literal["stream", "ledger"]
         target = "ledger" if options.text("target") == "ledger" else "stream"
-        path = next((value for name, value in given.items() if name.lower() == "path"), "")
+        path = _of_spark(given, "path")
         stream = _stream_of(path, options.text("stream"))
         if target == "ledger" and stream:
             raise ConfigError("target=ledger makes ledgers of rows; it takes no stream")
@@ -154,6 +156,7 @@ class WriteOptions:
             application=application,
             version=version,
             root=options.text("txnRoot"),
+            checkpoint=_of_spark(given, "checkpointlocation"),
             cuts_times=options.flag("cutTimestamps"),
             attempt_ttl_s=options.seconds("attemptTtl"),
             commit=CommitOptions(
@@ -177,6 +180,11 @@ class WriteOptions:
                 digest_type=DigestType[digest.upper()] if digest else DigestType.CRC32C,
             ),
         )
+
+
+def _of_spark(given: Mapping[str, str], name: str) -> str:
+    """Return an option of Spark's own, however it is written; empty: it is not given."""
+    return next((value for each, value in given.items() if each.lower() == name), "")
 
 
 def _stream_of(path: str, named: str) -> str:

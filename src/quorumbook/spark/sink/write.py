@@ -29,6 +29,7 @@ from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError
 from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.sink.appending import Appender
+from quorumbook.spark.sink.checkpoint import batch_digest
 from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.small_segments import merge_where_many
@@ -133,7 +134,9 @@ class _Sink:
         finally:
             cluster.run(attempt.give_up)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    def commit(
+        self, messages: Sequence[WriterCommitMessage | None], batch: int, plan: str = ""
+    ) -> None:
         """Have what the tasks wrote appear."""
         told = [message for message in messages if isinstance(message, Told)]
         if not told:
@@ -142,7 +145,7 @@ class _Sink:
         app = self.application(cluster, told[0].application, told[0].result.who)
         drafts = replace(self._options.drafts, password=self._options.connection.password())
         results = [message.result for message in told]
-        done = cluster.run(lambda: app.commit(batch, results, self._options.commit, drafts))
+        done = cluster.run(lambda: app.commit(batch, results, self._options.commit, drafts, plan))
         if done.segments:
             place = self._place(cluster)
             cluster.run(lambda: merge_where_many(place, done.segments))
@@ -222,6 +225,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Check."""
         self._sink = _Sink(options, schema, overwrite=overwrite)
         self._application = options.application
+        self._checkpoint = options.checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows."""
@@ -238,7 +242,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Have what the tasks wrote appear."""
-        self._sink.commit(messages, batchId)
+        self._sink.commit(messages, batchId, batch_digest(self._checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Clean up what the tasks wrote, unless the batch is there after all."""

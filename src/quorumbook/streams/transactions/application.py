@@ -171,6 +171,7 @@ class Application:
         results: Sequence[AttemptResult],
         options: CommitOptions | None = None,
         drafts: DraftOptions | None = None,
+        plan: str = "",
     ) -> Committed:
         """Have everything that was written for a batch appear, in one step.
 
@@ -179,15 +180,18 @@ class Application:
             results: What the processes told, one for each part.
             options: How to commit.
             drafts: How the processes wrote; of ledgers of rows, the manifest is written so.
+            plan: A digest of what the batch is made of; a batch that is committed already has to
+                have the same.  Empty: that is not known.
 
         Raises:
+            CheckpointChangedError: the number of the batch means another one by now.
             TransactionLostError: something was cleaned up, or another run was first.
             TransactionTooLargeError: more than the metadata store changes in one step.
             WriterBusyError: somebody else writes one of the streams.
         """
         options = options or CommitOptions()
         results = sorted(results, key=lambda result: result.partition)
-        commit = Commit(self._nodes, self._who, batch, options)
+        commit = Commit(self._nodes, self._who, batch, options, plan)
         done = await commit.already(results)
         if done is None:
             done = await self._commit(commit, batch, results, drafts or DraftOptions())

@@ -50,6 +50,7 @@ from quorumbook.streams.transactions.state import (
     Head,
     Identity,
     check_not_overtaken,
+    check_plan,
     is_committed,
 )
 from quorumbook.streams.writing.takeover import StreamTail, take_over
@@ -103,13 +104,19 @@ class Commit:
     """One batch's commit."""
 
     def __init__(
-        self, nodes: TransactionNodes, who: Identity, batch: int, options: CommitOptions
+        self,
+        nodes: TransactionNodes,
+        who: Identity,
+        batch: int,
+        options: CommitOptions,
+        plan: str,
     ) -> None:
-        """Take whose batch it is."""
+        """Take whose batch it is, and a digest of what it is made of."""
         self._nodes = nodes
         self._who = who
         self._batch = batch
         self._options = options
+        self._plan = plan
         self._token = f"{nodes.store.env.random.getrandbits(64):016x}"
 
     async def already(self, results: Sequence[AttemptResult]) -> Committed | None:
@@ -117,7 +124,8 @@ class Commit:
 
         Raises:
             TransactionLostError: another run committed it while this one wrote.
-            CheckpointChangedError: another query works for the application.
+            CheckpointChangedError: another query works for the application, or the number of
+                the batch means another one by now.
         """
         head, _ = await self._nodes.read_head()
         options = self._options
@@ -128,6 +136,7 @@ class Commit:
                     f"application {self._nodes.application} was put back"
                 )
             return None
+        check_plan(head, self._batch, self._plan)
         if head.run != self._who.run and any(result.name or result.handed for result in results):
             check_not_overtaken(head, self._who, self._batch, "", may_reset=options.may_reset)
         return Committed(head=head, was_there=True)
@@ -241,6 +250,7 @@ class Commit:
             token=self._token,
             manifest=head.manifest if manifest is None else manifest,
             is_final=self._options.is_final,
+            plan=self._plan,
         )
         operations = [Set(self._nodes.path, new.encode(), *revision), *settled, *operations]
         self._check_size(operations)

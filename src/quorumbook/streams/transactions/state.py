@@ -55,6 +55,8 @@ class Head:
     manifest: LedgerId | None = None
     #: Whether no batch follows, so that the application's nodes may go.
     is_final: bool = False
+    #: A digest of what the last batch was made of; empty: nobody could tell.
+    plan: str = ""
 
     def encode(self) -> bytes:
         """Return the data of its node."""
@@ -147,6 +149,28 @@ def is_committed(head: Head, who: Identity, batch: int, *, may_reset: bool = Fal
         f"another query ({head.query}) has committed up to batch {head.batch} of this application; "
         f"this one ({who.query}) is at batch {batch}, with a new checkpoint: choose another "
         "txnAppId, or set txnReset=true to go on under the old one"
+    )
+
+
+def check_plan(head: Head, batch: int, plan: str) -> None:
+    """Check that a batch that is committed already is the one that was committed.
+
+    Args:
+        head: The application's.
+        batch: The number of a batch that its query has committed.
+        plan: A digest of what the batch is made of now; empty: that is not known.
+
+    Raises:
+        CheckpointChangedError: the number means another batch by now.
+    """
+    if not plan or not head.plan or (batch == head.batch and plan == head.plan):
+        return
+    how = f"up to batch {head.batch}" if batch < head.batch else "from other offsets"
+    raise CheckpointChangedError(
+        f"batch {batch} comes again, and this application has committed {how}: the checkpoint is "
+        "older than what was written, or was changed, and rows of this batch would be left out. "
+        "Nothing was written. Give the newest checkpoint; or begin with an empty one, another "
+        "txnAppId and startingOffsets that say which rows are still to be written"
     )
 
 
