@@ -49,6 +49,12 @@ def test_an_option_of_kafkas_is_refused_with_what_stands_for_it_here(name, use, 
         read_options(use, **{name: "1"})
 
 
+def test_a_table_of_sparks_catalog_is_refused_with_what_keeps_options():
+    for told in {"provider": "quorumbook"}, {"owner": "me", "stream": "s"}:
+        with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW v USING quorumbook OPTIONS"):
+            read_options(**told)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

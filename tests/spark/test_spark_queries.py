@@ -48,8 +48,9 @@ def test_a_query_reads_in_limited_batches_and_goes_on_where_it_was(
 def test_a_query_with_a_wrong_option_does_not_start(spark, cluster, tmp_path):
     import pytest
 
-    with pytest.raises(Exception, match="openMode is for read, not for readStream"):
+    with pytest.raises(Exception, match="openMode is for read, not for readStream") as found:
         start(spark, cluster, "stream:query", tmp_path, openMode="recover")
+    assert "openMode" in str(found.value).splitlines()[0]
 
 
 def test_streams_that_appear_are_read_while_the_query_runs(spark, cluster, streams, tmp_path):

@@ -15,20 +15,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.spark.meta.reader import MetaReader
 from quorumbook.spark.meta.tables import META_COLUMNS
 from quorumbook.spark.options import Use
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.request.selection import Selected as Kind
 from quorumbook.spark.rows.schema import struct_of
+from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.write import BatchSink, StreamSink
 from quorumbook.spark.source.batch import BatchReader
 from quorumbook.spark.source.kinds import kind_of
+from quorumbook.spark.source.refused import RefusedReader
 from quorumbook.spark.source.tail import TailReader
 
 
+@short_errors
 class Source:
     """One ``load`` or ``save``, with its options."""
 
@@ -57,11 +60,14 @@ class Source:
         return BatchReader(options, schema)
 
     def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads a stream of batches."""
-        options = ReadOptions.of(self._options, Use.READ_STREAM)
-        if options.selection.kind is Kind.META:
-            raise ConfigError(f"meta:{options.selection.table} is read as a batch, with read")
-        return TailReader(options, schema)
+        """Return what reads a stream of batches, or what says why it cannot be read."""
+        try:
+            options = ReadOptions.of(self._options, Use.READ_STREAM)
+            if options.selection.kind is Kind.META:
+                raise ConfigError(f"meta:{options.selection.table} is read as a batch, with read")
+            return TailReader(options, schema)
+        except QuorumbookError as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
         """Return what writes a batch."""

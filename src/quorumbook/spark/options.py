@@ -20,6 +20,8 @@ PASSED_ON = ("client.", "tls.", "placement.")
 #: What Spark adds by itself.
 _OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 _SECRETS = frozenset({"password", "digestpassword", "secret", "token"})
+#: What Spark hands over of a table of its catalog, instead of the options that were given for it.
+_OF_TABLES = frozenset({"provider", "owner", "location", "is_managed_location", "comment"})
 #: What stands here for options of Kafka's source and sink that have another name.
 _OF_KAFKA = {
     "assign": "load('stream:orders/p0,orders/p1') reads some partitions",
@@ -157,6 +159,12 @@ def _unknown(name: str, names: Sequence[str]) -> ConfigError:
         return ConfigError(
             f"option {name} would show a secret in Spark's plans and logs; give passwordFile (a "
             "file on every executor) or passwordEnv (a variable of their environment)"
+        )
+    if name.lower() in _OF_TABLES:
+        return ConfigError(
+            "CREATE TABLE cannot be used: Spark 4.3 forgets the options of a table whose source is "
+            "in Python. CREATE TEMPORARY VIEW v USING quorumbook OPTIONS (path 'stream:NAME', "
+            "metadataServiceUri '...') keeps them"
         )
     instead = _OF_KAFKA.get(name.lower())
     if instead is None and name.lower().startswith("kafka."):

@@ -13,6 +13,7 @@ from quorumbook.spark.meta.tables import BY_LEDGER, META_COLUMNS, SMALL_TABLES, 
 from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
+from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.source.task import Task
 
 #: Of so many ledgers one task reads the metadata: a second's work or more.
@@ -20,6 +21,7 @@ _LEDGERS_OF_A_TASK = 10_000
 _ROWS_OF_A_BATCH = 1000
 
 
+@short_errors
 class MetaReader(DataSourceReader):
     """Reads one table."""
 

@@ -28,6 +28,7 @@ from quorumbook import __version__
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConfigError
 from quorumbook.spark.pool import ClusterClient, connected
+from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.sink.appending import Appender
 from quorumbook.spark.sink.checkpoint import batch_digest
 from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
@@ -188,6 +189,7 @@ async def _check_stream(namespace: Namespace, options: WriteOptions) -> None:
     )
 
 
+@short_errors
 class BatchSink(DataSourceArrowWriter):
     """Writes one frame; Spark makes it once, and copies it to tasks and commit."""
 
@@ -218,6 +220,7 @@ class BatchSink(DataSourceArrowWriter):
         self._sink.clean_up(self._name, self._who, self._batch)
 
 
+@short_errors
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 

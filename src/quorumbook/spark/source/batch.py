@@ -22,6 +22,7 @@ from quorumbook.spark.request.where import Where, check_names
 from quorumbook.spark.rows.replica_rows import check_replica
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
 from quorumbook.spark.rows.views import View, Views, pieces_of
+from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.source.kinds import SourceKind, kind_of, views_of
 from quorumbook.spark.source.starts import after_truncation, resolve
 from quorumbook.spark.source.task import Task
@@ -34,6 +35,7 @@ from quorumbook.streams.errors import (
 _log = logger("spark")
 
 
+@short_errors
 class BatchReader(DataSourceReader):
     """Reads what there is at the moment of planning."""
 

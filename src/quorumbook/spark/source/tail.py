@@ -36,6 +36,7 @@ from quorumbook.spark.request.selection import Selected
 from quorumbook.spark.request.where import check_names
 from quorumbook.spark.rows.schema import check_schema
 from quorumbook.spark.rows.views import View, Views
+from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.source.batch import (
     lose,
     missing,
@@ -60,6 +61,7 @@ _PAUSE_S = 0.1
 _MANY_STREAMS = 5_000
 
 
+@short_errors
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads on and on."""
 
