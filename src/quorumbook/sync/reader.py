@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from quorumbook.client.reading import reader as aio
 from quorumbook.client.reading.entries import Entry
+from quorumbook.client.reading.tabular import needs_extra
 from quorumbook.ids import EntryId
 from quorumbook.sync.declared import blocking, held, iterating
+from quorumbook.sync.frames import Bounds, lazy_frame
 from quorumbook.sync.loop import Closing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class LedgerReader(Closing):
@@ -37,6 +43,53 @@ class LedgerReader(Closing):
 
     read_batches = iterating(aio.LedgerReader.read_batches)
     """Yield entries as they come in, many at a time."""
+    arrow_batches = iterating(aio.LedgerReader.arrow_batches)
+    """Yield entries as Arrow batches."""
+    to_arrow = blocking(aio.LedgerReader.to_arrow)
+    """Return entries as an Arrow table."""
+    to_pandas = blocking(aio.LedgerReader.to_pandas)
+    """Return entries as a pandas frame."""
+    to_polars = blocking(aio.LedgerReader.to_polars)
+    """Return entries as a Polars frame."""
+
+    def arrow_reader(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        first: EntryId = 0,
+        last: EntryId | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return a reader of Arrow batches, which are read as they are asked for.
+
+        DuckDB, Polars and pyarrow take it as it is; see ``arrow_batches``.
+        """
+        with needs_extra("'quorumbook[arrow]'"):
+            import pyarrow as pa  # noqa: PLC0415
+
+            from quorumbook.client.reading.arrow import SCHEMA  # noqa: PLC0415
+            from quorumbook.client.reading.columns import schema_of  # noqa: PLC0415
+        batches = self.arrow_batches(columns, first=first, last=last)
+        schema = schema_of(SCHEMA, columns, "entries")
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def scan(self) -> Any:
+        """Return a lazy frame of Polars, which reads when it is collected.
+
+        Columns that the query does not use are not made.  Entries are read from the smallest to
+        the largest ``entry_id`` that its filters leave, and none beyond its ``head``.
+        """
+        with needs_extra("'quorumbook[arrow]' polars"):
+            from quorumbook.client.reading.arrow import SCHEMA  # noqa: PLC0415
+
+        def batches(columns: Sequence[str], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+            first, last = max(bounds.low or 0, 0), self.last_add_confirmed
+            if bounds.high is not None:
+                last = min(last, bounds.high)
+            if first <= last:
+                yield from self.arrow_batches(columns, first=first, last=last)
+
+        return lazy_frame(SCHEMA, "entry_id", batches, bounded="entry_id")
+
     read_entry = blocking(aio.LedgerReader.read_entry)
     """Return one entry, quicker than ``read`` does."""
     read_last_entry = blocking(aio.LedgerReader.read_last_entry)

@@ -12,6 +12,7 @@ from quorumbook.client.reading.entries import Entry, EntryBatch
 from quorumbook.client.reading.last_confirmed import LacPolls, read_lac
 from quorumbook.client.reading.ranges import ChunkRead, RangeRead, Sticky
 from quorumbook.client.reading.single_entry import read_single
+from quorumbook.client.reading.tabular import TabularLedger
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.client.waiting.outcomes import copy_error, outcome_of
 from quorumbook.env import logger
@@ -35,7 +36,7 @@ _log = logger("client.reader")
 _METADATA_RETRY_S = 0.5
 
 
-class LedgerReader(Closing):
+class LedgerReader(Closing, TabularLedger):
     """A ledger opened for reading; made by ``BookKeeper.open_ledger``.
 
     Of a ledger that is still written (opened with ``recover=False``) only entries up to the last

@@ -11,6 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from quorumbook.client.reading.columns import (
+    binary_column,
+    number_column,
+    rows_column,
+    sizes_of,
+    sliced_column,
+)
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader, note_confirmed
 from quorumbook.errors import (
@@ -27,13 +34,6 @@ from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.open_ledgers import opening
 from quorumbook.streams.errors import CorruptRecordsError
-from quorumbook.streams.frames.columns import (
-    binary_column,
-    number_column,
-    rows_column,
-    sizes_of,
-    sliced_column,
-)
 
 T = TypeVar("T")
 #: So many ledgers are opened ahead of the one that is read.

@@ -6,12 +6,11 @@ Only the columns that are asked for are made, and only the entries of the range 
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import AsyncGenerator, Sequence
 
 import pyarrow as pa
 
-from quorumbook.errors import ConfigError
+from quorumbook.client.reading.columns import schema_of as chosen_of
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.frames.records import SCHEMA, Records, batch_of
@@ -32,13 +31,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     """
     if columns is None:
         columns = [name for name in SCHEMA.names if name != "headers"]
-    for name in columns:
-        if name not in SCHEMA.names:
-            near = difflib.get_close_matches(name, SCHEMA.names, 3, 0.5) or SCHEMA.names
-            raise ConfigError(f"records have no column {name!r}; the nearest: {', '.join(near)}")
-    if len(set(columns)) < len(columns):
-        raise ConfigError(f"a column stands twice: {', '.join(columns)}")
-    return pa.schema([SCHEMA.field(name) for name in columns])
+    return chosen_of(SCHEMA, columns, "records")
 
 
 async def arrow_batches(

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumbook.streams.format.attributes import Attributes
-from quorumbook.streams.frames.columns import (
+from quorumbook.client.reading.columns import (
     binary_column,
     constant_text_column,
     null_column,
     number_column,
     optional_binary_column,
 )
+from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.reading.batches import RecordBatch
 
 #: What Kafka's source says of a time that the broker did not set.

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from quorumbook.errors import ConfigError
+from quorumbook.client.reading.tabular import needs_extra
 from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.reading.seek import Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@contextlib.contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
-    """Say what to install where a package is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is missing: pip install {extra}") from error
 
 
 class Tabular:

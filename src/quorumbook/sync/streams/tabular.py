@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from quorumbook.client.reading.tabular import needs_extra
 from quorumbook.streams.frames import tabular as aio
-from quorumbook.streams.frames.tabular import needs_extra
 from quorumbook.streams.reading.seek import Start
 from quorumbook.sync.declared import blocking, iterating
+from quorumbook.sync.frames import lazy_frame
 from quorumbook.sync.loop import LoopBound
 
 if TYPE_CHECKING:
@@ -53,23 +54,9 @@ class Tabular(LoopBound):
         ``end``.
         """
         with needs_extra("'quorumbook[arrow]' polars"):
-            import polars as pl  # noqa: PLC0415
-            from polars.io.plugins import register_io_source  # noqa: PLC0415
-
             from quorumbook.streams.frames.records import SCHEMA  # noqa: PLC0415
-
-        def source(
-            columns: list[str] | None, predicate: Any, count: int | None, _size: int | None
-        ) -> Iterator[Any]:
-            wanted = SCHEMA.names if columns is None else columns or ["slot"]
-            for batch in self.arrow_batches(wanted, start=start, end=end):
-                frame: Any = pl.from_arrow(batch)
-                if count is not None:
-                    frame = frame.head(count)
-                    count -= len(frame)
-                yield frame if predicate is None else frame.filter(predicate)
-                if count == 0:
-                    return
-
-        nothing: Any = pl.from_arrow(SCHEMA.empty_table())
-        return register_io_source(source, schema=nothing.schema)
+        return lazy_frame(
+            SCHEMA,
+            "slot",
+            lambda columns, _: self.arrow_batches(columns, start=start, end=end),
+        )

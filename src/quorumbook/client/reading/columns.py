@@ -6,14 +6,33 @@ that of the schema Spark expects: plain 32-bit offsets, so a batch has its bytes
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from quorumbook.errors import ConfigError
+
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Sizes: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
+
+
+def schema_of(schema: pa.Schema, columns: Sequence[str] | None, what: str) -> pa.Schema:
+    """Return the schema of some columns, in their order; None: of all.
+
+    Raises:
+        ConfigError: there is no such column, or one stands twice.
+    """
+    chosen = schema.names if columns is None else columns
+    for name in chosen:
+        if name not in schema.names:
+            near = difflib.get_close_matches(name, schema.names, 3, 0.5) or schema.names
+            raise ConfigError(f"{what} have no column {name!r}; the nearest: {', '.join(near)}")
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"a column stands twice: {', '.join(chosen)}")
+    return pa.schema([schema.field(name) for name in chosen])
 
 
 def sizes_of(values: Sequence[bytes]) -> Sizes:
