@@ -157,7 +157,7 @@ def test_a_table_that_is_not_there_and_one_as_a_stream_are_refused(read, cluster
         Source(options).reader(StructType([StructField("ledger", LongType())]))
     with pytest.raises(ConfigError, match="is read as a batch"):
         source = Source(options)
-        source.stream_reader(source.schema())
+        source.stream_reader(source.schema()).initialOffset()
 
 
 def test_views_and_functions_of_sql(spark, cluster, written):
