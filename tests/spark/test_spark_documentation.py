@@ -41,7 +41,8 @@ def test_the_examples_of_the_documentation_run_one_after_the_other(
         ledger.append(b"of ledger 12")
     with Streams(own_cluster) as streams:
         streams.write("eu/orders", [b"first order", b"second order"])
-        streams.run(streams.namespace.create_stream("eu/lines"))
+        for name in "eu/lines", "eu/returns":
+            streams.run(streams.namespace.create_stream(name))
         names: dict[str, Any] = {
             "spark": spark, "uri": own_cluster.metadata_uri, "directory": str(tmp_path / "input"),
             "out": str(tmp_path / "out"),
@@ -60,6 +61,8 @@ def test_the_examples_of_the_documentation_run_one_after_the_other(
         lines = spark.read.format("quorumbook").option("metadataServiceUri", names["uri"])
         values = [bytes(row.value) for row in lines.load("stream:eu/lines").collect()]
         assert sorted(values) == [b"four", b"one", b"three", b"two"]
+        (returned,) = lines.load("stream:eu/returns").collect()
+        assert bytes(returned.value) == b"second order"
     assert "closed" in shown
     assert shown.count("[6F 66 20 6C 65") == 2  # `of le`, by each of the function's queries
     assert spark.read.parquet(names["out"]).count() == 2

@@ -149,6 +149,18 @@ def test_a_null_where_a_row_needs_something_is_refused(columns, message):
         streams_in(batch(**columns), "s")
 
 
+def test_the_place_of_a_record_is_given_by_the_commit():
+    schema = StructType([StructField("value", StringType()), StructField("seq", LongType())])
+    check_columns(schema, target="stream", stream="s")
+    rows = batch(value=["a", "b"], seq=pa.nulls(2, pa.int64()))
+    assert streams_in(rows, "s") == {"s"}
+    assert rows_of(rows, "s") == [("s", [b"a", b"b"], None, None)]
+    with pytest.raises(ConfigError, match="seq has a value"):
+        streams_in(batch(value=["a", "b"], seq=[None, 7]), "s")
+    with pytest.raises(ConfigError, match="no place for 'seq'"):
+        check_columns(schema, target="ledger", stream="")
+
+
 def test_a_header_without_a_value_is_refused():
     with pytest.raises(ConfigError, match="name or value is null"):
         rows_of(batch(value=["a"], headers=[[{"key": "h", "value": None}]]), "s")

@@ -20,6 +20,12 @@ Only these modules know PySpark, and nothing outside but the command line knows 
     spark.read.format("quorumbook").option("metadataServiceUri", uri).load("ledger:12").show()
 """
 
-from quorumbook.spark.session import activate, check_environment, register_views, spark_session
+from quorumbook.spark.session import (
+    activate,
+    check_environment,
+    register_streams,
+    register_views,
+    spark_session,
+)
 
-__all__ = ["activate", "check_environment", "register_views", "spark_session"]
+__all__ = ["activate", "check_environment", "register_streams", "register_views", "spark_session"]

@@ -164,7 +164,8 @@ def _unknown(name: str, names: Sequence[str]) -> ConfigError:
         return ConfigError(
             "CREATE TABLE cannot be used: Spark 4.3 forgets the options of a table whose source is "
             "in Python. CREATE TEMPORARY VIEW v USING quorumbook OPTIONS (path 'stream:NAME', "
-            "metadataServiceUri '...') keeps them"
+            "metadataServiceUri '...') keeps them; so does SELECT ... FROM a table WITH (...), "
+            "made with columns and without options"
         )
     instead = _OF_KAFKA.get(name.lower())
     if instead is None and name.lower().startswith("kafka."):

@@ -48,6 +48,12 @@ _OWN_CONFIGURATION: Mapping[str, str] = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
 }
 
+#: Of a stream that SQL reads and writes: what both have, and where a record is.
+_STREAM_COLUMNS = (
+    "(partition INT, seq BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+)
+
 
 def spark_session(
     app_name: str = "quorumbook",
@@ -141,12 +147,53 @@ def register_views(spark: SparkSession, metadata_uri: str, **options: str) -> li
     database = spark.conf.get("spark.sql.globalTempDatabase")
     given = {"metadataServiceUri": metadata_uri, **options}
     for table in META_TABLES:
-        pairs = {**given, "path": f"meta:{table}"}
-        listed = ", ".join(f"'{key}' '{_quoted(value)}'" for key, value in pairs.items())
-        spark.sql(
-            f"CREATE OR REPLACE GLOBAL TEMPORARY VIEW {table} USING quorumbook OPTIONS ({listed})"
-        )
+        _make_view(spark, table, {**given, "path": f"meta:{table}"})
     return [f"{database}.{table}" for table in META_TABLES] + register_functions(spark, given)
+
+
+def register_streams(
+    spark: SparkSession, metadata_uri: str, *names: str, **options: str
+) -> list[str]:
+    """Make streams views that SQL reads and writes; return the views' names.
+
+    ``INSERT INTO bk.orders (key, value) SELECT ...`` is one transaction.  What a view shows is
+    settled when it is first used; call this again to look again.
+
+    Args:
+        spark: See ``register_views``.
+        metadata_uri: The cluster's, or a namespace's address.
+        names: The streams'; a partitioned one by its bare name.
+        options: Others that the source and the sink both take.
+
+    Raises:
+        ConfigError: a stream has the name of a metadata table.
+    """
+    from quorumbook.spark.request.selection import META_TABLES  # noqa: PLC0415 - needs PySpark
+
+    taken = sorted(set(names) & set(META_TABLES))
+    if taken:
+        raise ConfigError(
+            f"{taken[0]} is a metadata table here; CREATE TEMPORARY VIEW gives the stream a view "
+            "of another name"
+        )
+    for name in names:
+        given = {"metadataServiceUri": metadata_uri, **options, "path": f"stream:{name}"}
+        _make_view(spark, name, given, _STREAM_COLUMNS)
+    database = spark.conf.get("spark.sql.globalTempDatabase")
+    return [f"{database}.{_identifier(name)}" for name in names]
+
+
+def _make_view(spark: SparkSession, name: str, given: Mapping[str, str], columns: str = "") -> None:
+    listed = ", ".join(f"'{key}' '{_quoted(value)}'" for key, value in given.items())
+    spark.sql(
+        f"CREATE OR REPLACE GLOBAL TEMPORARY VIEW {_identifier(name)} {columns} "
+        f"USING quorumbook OPTIONS ({listed})"
+    )
+
+
+def _identifier(name: str) -> str:
+    doubled = name.replace("`", "``")
+    return f"`{doubled}`"
 
 
 def _quoted(text: str) -> str:

@@ -8,6 +8,7 @@ stream     string                   where a row goes, unless the options say it 
                                     name for it, topic, will do as well
 partition  int                      which one of a partitioned stream; else the key says it
 txid       long                     the record's transaction id, in order within a partition
+seq        long                     null: the commit says it; a view that is written has the column
 
 The names are those that reading has, so what was read can be written, also with compat=kafka.
 """
@@ -45,6 +46,7 @@ _TYPES: Mapping[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
     "partition": (IntegerType(),),
     "txid": (LongType(),),
+    "seq": (LongType(),),
 }
 _NEVER_NULL = frozenset({"value", "stream", "topic", "txid"})
 _CARRIED = frozenset({"key", "headers", "timestamp"})
@@ -70,7 +72,7 @@ def check_columns(schema: StructType, *, target: str, stream: str) -> None:
     """
     needed, wanted = ["value"], {"value"}
     if target == "stream":
-        wanted |= {"partition", "txid", *_CARRIED}
+        wanted |= {"partition", "txid", "seq", *_CARRIED}
         if not stream:
             needed.append("stream")
             wanted |= {"stream", "topic"}
@@ -89,7 +91,7 @@ def check_columns(schema: StructType, *, target: str, stream: str) -> None:
     given = types.keys() | ({"stream"} if "topic" in types else set())
     wrong += [f"{name} is missing" for name in needed if name not in given]
     if wrong:
-        others = ", ".join(sorted(wanted - {"topic", *needed}))
+        others = ", ".join(sorted(wanted - {"topic", "seq", *needed}))
         raise ConfigError(
             f"columns cannot be written: {'; '.join(wrong)}. Select {', '.join(needed)}"
             f"{f' ({others} where wanted)' if others else ''}, for example "
@@ -114,11 +116,15 @@ def streams_in(batch: pa.RecordBatch, stream: str) -> set[str]:
     """Return the streams that the rows of a batch name; ``stream`` if they name none.
 
     Raises:
-        ConfigError: something is null that a row needs.
+        ConfigError: something is null that a row needs, or has a value that it cannot have.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in _NEVER_NULL and column.null_count:
             raise ConfigError(f"column {name} has a null; filter such rows out before")
+        if name == "seq" and column.null_count < len(column):
+            raise ConfigError(
+                "column seq has a value; the commit says which place a record gets: leave it out"
+            )
     named = _named(batch)
     return {stream} if named is None else set(named.unique().to_pylist())
 
