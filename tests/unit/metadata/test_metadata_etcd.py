@@ -7,19 +7,24 @@ import contextlib
 import itertools
 import subprocess
 import sys
+from random import Random
 
 import pytest
 
 from doubles.etcd_server import EtcdServer, free_port
 from quorumbook.errors import (
     LocalProtocolError,
+    MetadataError,
     MetadataFateUnknownError,
     MetadataFormatError,
     MetadataUnavailableError,
     MetadataVersionConflict,
+    NodeExistsError,
+    NodeNotEmptyError,
     NoSuchNodeError,
     SessionExpiredError,
 )
+from quorumbook.metadata.memory import MemoryStore, MemoryTree
 from quorumbook.metadata.store import Check, Create, Delete, Set
 from quorumbook.metadata.uri import open_store
 
@@ -168,10 +173,11 @@ class Overtaken(LostAnswers):
         await self._rival()
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["read before", "known"])
 @pytest.mark.parametrize("is_multi", [False, True], ids=["single", "multi"])
 @pytest.mark.parametrize("rival", [None, b"same", b"other"])
 async def test_of_two_that_set_the_same_by_version_one_at_most_is_told_that_it_did(
-    etcd, open_etcd, other, rival, is_multi
+    etcd, open_etcd, other, rival, is_multi, is_known
 ):
     async def claim(store, path, data):
         if is_multi:
@@ -182,6 +188,9 @@ async def test_of_two_that_set_the_same_by_version_one_at_most_is_told_that_it_d
     for number, (before, is_over) in enumerate(itertools.product((True, False), repeat=2)):
         store, path, winners = await open_etcd(), f"/a{number}", []
         await other.create(path)
+        if is_known:
+            await store.get("/")
+            await store.get(path)
 
         async def overtake(store=store, path=path, is_over=is_over, winners=winners):
             if rival is not None:
@@ -224,6 +233,115 @@ async def test_a_session_that_ends_between_the_read_and_the_write_writes_nothing
     with pytest.raises(SessionExpiredError):
         await store.create("/a")
     assert await other.exists("/a") is None
+
+
+# Writes on what was seen last
+
+
+class Sent:
+    """Counts the requests of a store."""
+
+    def __init__(self, store):
+        self._attempt = store._client._attempt
+        self.count = 0
+        store._client._attempt = self
+
+    async def __call__(self, method, request, timeout_s):
+        self.count += 1
+        return await self._attempt(method, request, timeout_s)
+
+    def taken(self):
+        count, self.count = self.count, 0
+        return count
+
+
+async def test_a_write_to_nodes_that_are_known_takes_one_transaction(store):
+    await store.create("/a")
+    sent = Sent(store)
+    await store.create("/a/b", b"1")
+    await store.set("/a/b", b"2", 0)
+    assert await store.create("/a/s-", sequential=True) == "/a/s-0000000001"
+    await store.multi([Set("/a", b"3"), Delete("/a/b", 1)])
+    assert sent.taken() == 4
+
+
+async def test_a_node_that_somebody_else_wrote_is_read_before_the_next_writes(store, other):
+    await store.create("/a")
+    sent = Sent(store)
+    await other.set("/a", b"other")
+    assert await store.set("/a", b"own") == 2
+    assert sent.taken() == 2
+    for version in range(3, 19):
+        assert await store.set("/a", b"own") == version
+    assert sent.taken() == 32
+    assert await store.set("/a", b"own") == 19
+    assert sent.taken() == 1
+
+
+async def test_a_guess_is_no_ground_to_refuse_anything(store, other, open_etcd):
+    await store.create("/a")
+    await other.create("/a/c")
+    with pytest.raises(NodeNotEmptyError):
+        await store.delete("/a")
+    await other.delete("/a/c")
+    third = await open_etcd()
+    await third.create("/a/e", ephemeral=True)
+    assert (await store.get("/a")).children_count == 1
+    await third.close()
+    await store.delete("/a")  # whose child went with its session
+    await other.create("/b")
+    with pytest.raises(NodeExistsError):
+        await store.create("/b")
+    assert await store.set("/b", b"", 0) == 1
+
+
+async def test_a_node_made_again_on_a_guess_has_a_higher_creation_id(store, other):
+    ids = []
+    for turn in range(6):
+        await store.create("/a")
+        ids.append((await other.get("/a")).creation_id)
+        await (other if turn % 2 else store).delete("/a", creation_id=ids[-1])
+        if turn == 3:
+            await other.create("/a")
+            with pytest.raises(MetadataVersionConflict):
+                await store.set("/a", b"", creation_id=ids[-1])
+            ids.append((await store.get("/a")).creation_id)
+            await other.delete("/a")
+    assert ids == sorted(set(ids))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_two_stores_do_in_turn_is_what_the_rules_of_the_tree_say(store, other, seed):
+    random = Random(seed)
+    tree = MemoryTree()
+    models = [MemoryStore(tree, store.env) for _ in range(2)]
+    paths = ["/a", "/b", "/a/c", "/a/d", "/a/c/e"]
+
+    def operation():
+        path, version = random.choice(paths), random.choice([-1, -1, 0, 1])
+        return random.choice([
+            Create(path, b"%d" % random.randrange(9)), Create(f"{path}-", sequential=True),
+            Set(path, b"%d" % random.randrange(9), version), Delete(path, version),
+        ])  # fmt: skip
+
+    async def outcome(of, operations):
+        try:
+            return await of.multi(operations)
+        except MetadataError as error:
+            return type(error)
+
+    for _ in range(250):
+        who, operations = (
+            random.randrange(2),
+            [operation() for _ in range(random.choice([1, 1, 2]))],
+        )
+        expected = await outcome(models[who], operations)
+        assert await outcome((store, other)[who], operations) == expected
+    for path in paths:
+        found, expected = await other.exists(path), await models[0].exists(path)
+        assert found is expected or (found.data, found.version) == (expected.data, expected.version)
+    for model in models:
+        await model.close()
 
 
 async def test_an_etcd_that_does_not_answer_is_said_in_one_line(impatient):

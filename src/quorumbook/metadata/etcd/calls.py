@@ -6,6 +6,11 @@ fails leaves nothing behind and does not disturb the others; a second transactio
 of it, if nothing they looked at has changed and the session goes on, else the batch begins again.
 Nobody hears of a result before that.
 
+A batch that only writes does without the first one where the store knows the nodes (``known``):
+it is carried out on a guess, and the transaction that writes reads them if the guess was wrong.
+A guess is no ground for an error: what a call refuses is decided on what was read.  Large batches
+share one read among many calls, and are not guessed.
+
 A commit whose answer is lost is sent again, and is not done twice: it also demands and changes the
 session's own key, which counts commits.  A repeated one that finds its own number there was done.
 """
@@ -33,13 +38,23 @@ from quorumbook.metadata.etcd.client import (
     NoSuchLeaseError,
     messages,
 )
-from quorumbook.metadata.etcd.rows import MULTI_LIMIT, EtcdTree, EtcdView, Need, session_key
+from quorumbook.metadata.etcd.known import KnownNodes
+from quorumbook.metadata.etcd.rows import (
+    MULTI_LIMIT,
+    TXN_OPERATIONS_MAX,
+    EtcdTree,
+    EtcdView,
+    Need,
+    session_key,
+)
 
 _log = logger("metadata")
 _READS_PER_TXN = 120
 #: etcd takes requests of 1.5 MiB.
 _BATCH_BYTES = 1_200_000
 _BACK_OFF_S = 0.002
+#: So many calls are carried out on a guess at most.
+_MAX_GUESSED = 8
 _SEQUENCE = struct.Struct(">q")
 
 
@@ -74,6 +89,8 @@ class EtcdSession:
     is_living: bool = False
     #: How many commits its key has counted.
     commits: int = 0
+    #: The revision of the last of them that we know of, or of its begin.
+    revision: int = 0
     on_over: Callable[[], None] = field(default=lambda: None)
 
     def is_over(self) -> None:
@@ -99,6 +116,7 @@ class EtcdCalls:
         self._session = session
         #: How long a request waits for an etcd that does not answer.
         self.patience_s = patience_s
+        self._known = KnownNodes()
         self._waiting: deque[EtcdCall | EtcdStep] = deque()
         self._is_more = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
@@ -173,29 +191,67 @@ class EtcdCalls:
             call.future.set_result(call.result)
 
     async def _transact(self, batch: list[EtcdCall]) -> EtcdView:
+        needs = [need for call in batch for need in call.needs]
+        view, is_done = await self._guess(batch, needs)
+        if view is not None and is_done:
+            return view
         assumed: set[str] = set()
         attempts = 0
         while True:
-            needs = [need for call in batch for need in call.needs]
-            view = EtcdView([*needs, *map(Need, sorted(assumed))], self._session.id)
-            await self._fill(view)
+            if view is None:
+                view = EtcdView([*needs, *map(Need, sorted(assumed))], self._session.id)
+                await self._fill(view)
             if not view.session_revision:
                 self._session.is_over()
-            tree = EtcdTree(view)
-            for call in batch:
-                self._apply(call, tree, view)
+            self._apply_all(batch, view)
             assumed |= view.assumed
             writes = view.writes()
             if not writes:
+                self._learn(batch, view, 0)
                 return view
             comparisons = view.comparisons()
-            if comparisons is None:
-                continue
-            if await self._commit(view, comparisons, writes):
-                return view
-            attempts += 1
-            # Others write the same nodes; the more of them, the longer the way aside.
-            await asyncio.sleep(self._env.random.random() * min(attempts, 20) * _BACK_OFF_S)
+            if comparisons is not None:
+                session_alone = EtcdView((), self._session.id)
+                if revision := await self._commit(view, comparisons, writes, session_alone):
+                    self._learn(batch, view, revision)
+                    return view
+                attempts += 1
+                # Others write the same nodes; the more of them, the longer the way aside.
+                await asyncio.sleep(self._env.random.random() * min(attempts, 20) * _BACK_OFF_S)
+            view = None
+
+    async def _guess(
+        self, batch: list[EtcdCall], needs: list[Need]
+    ) -> tuple[EtcdView | None, bool]:
+        """Write on what was seen last.
+
+        Returns:
+            A view, and True if it was written; one with what is there instead, and False;
+            None if nothing was tried.
+        """
+        view = EtcdView(needs, self._session.id)
+        may_guess = len(batch) <= _MAX_GUESSED and all(call.is_write for call in batch)
+        if not may_guess or not view.guess(self._known, self._session.revision):
+            return None, False
+        self._apply_all(batch, view)
+        if any(call.error is not None for call in batch) or not (writes := view.writes()):
+            return None, False
+        after = EtcdView([*needs, *map(Need, sorted(view.assumed))], self._session.id)
+        comparisons = view.comparisons()
+        if comparisons is None or after.reads > TXN_OPERATIONS_MAX:
+            return None, False
+        if revision := await self._commit(view, comparisons, writes, after):
+            self._learn(batch, view, revision)
+            return view, True
+        if not after.revision:
+            return None, False
+        after.tell_wrong(self._known, view)
+        return after, False
+
+    def _apply_all(self, batch: list[EtcdCall], view: EtcdView) -> None:
+        tree = EtcdTree(view)
+        for call in batch:
+            self._apply(call, tree, view)
 
     async def _fill(self, view: EtcdView) -> None:
         """Read everything as of one revision, however many transactions that takes."""
@@ -229,23 +285,42 @@ class EtcdCalls:
             view.roll_back()
             call.error = error
 
-    async def _commit(self, view: EtcdView, comparisons: list[Any], writes: list[Any]) -> bool:
+    async def _commit(
+        self, view: EtcdView, comparisons: list[Any], writes: list[Any], after: EtcdView
+    ) -> int:
+        """Write what came of a view; where that fails, fill another with what is there.
+
+        Returns:
+            The revision; 0 if nothing was written.
+        """
         session = self._session
         session.commits += 1
         number = _SEQUENCE.pack(session.commits)
         own = messages["PutRequest"](key=session_key(session.id), value=number, lease=session.id)
-        txn = view.commit(comparisons, writes, own)
+        txn = view.commit(comparisons, writes, own, after)
         try:
             answer, is_repeated = await self._client.call(TXN, txn, timeout_s=self.patience_s)
         except NoSuchLeaseError:
             # Of the owner of a node that goes at this moment, or our own; the next view tells.
-            return False
+            return 0
         if answer.succeeded:
-            return True
-        kvs = answer.responses[0].response_range.kvs
-        if is_repeated and not kvs:
-            raise MetadataFateUnknownError(
-                "etcd was away during a write, and the session ended meanwhile: it may have "
-                "happened or not"
-            )
-        return bool(is_repeated and kvs[0].value == number)
+            session.revision = answer.header.revision
+        else:
+            found = [each.response_range for each in answer.responses]
+            kvs = found[0].kvs
+            if is_repeated and not kvs:
+                raise MetadataFateUnknownError(
+                    "etcd was away during a write, and the session ended meanwhile: it may have "
+                    "happened or not"
+                )
+            if not is_repeated or kvs[0].value != number:
+                after.fill(found, answer.header.revision)
+                return 0
+            session.revision = kvs[0].mod_revision
+        return session.revision
+
+    def _learn(self, batch: list[EtcdCall], view: EtcdView, revision: int) -> None:
+        if len(batch) <= _MAX_GUESSED:
+            view.tell(self._known, revision)
+        else:
+            view.tell_nothing(self._known)

@@ -10,8 +10,9 @@ With the depth in front, the children of a node are one range of keys, in the or
 names.  An ephemeral node's key is bound to the lease that is its owner's session.  How many
 children a node has is counted, not stored: leases take keys away without telling the parent.
 
-A view holds the nodes that some calls need, all as of one revision.  Calls change it in memory;
-then one transaction compares everything they looked at, and writes what differs:
+A view holds the nodes that some calls need, all as of one revision, or as they were seen last
+(``known``).  Calls change it in memory; then one transaction compares everything they looked at,
+and writes what differs:
 
 - Whoever creates a child rewrites the parent (its count).  So a name that was free is still free
   if the parent is unchanged, and a node without children has none if it is itself unchanged.
@@ -21,7 +22,9 @@ then one transaction compares everything they looked at, and writes what differs
   transactions inside the transaction.
 
 A creation id is the revision of the view and a count.  A node can only be created again after
-its deletion was seen, at a higher revision, or in the same view, with a higher count.
+its deletion was seen, at a higher revision, or in the same view, with a higher count.  A guess has
+the latest revision that its store has seen, which is not below that at which the parent was written
+last: that the parent is unchanged is compared, and whoever made the node before rewrote it.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from typing import Any
 
 from quorumbook.errors import LocalProtocolError, MetadataFormatError, NodeNotEmptyError
 from quorumbook.metadata.etcd.client import TARGET_MOD, messages
+from quorumbook.metadata.etcd.known import KnownNodes, Seen
 from quorumbook.metadata.store import Delete, split
 from quorumbook.metadata.tree import Row, Stamp, Tree
 
@@ -139,6 +143,8 @@ class EtcdView:
         self._names: dict[str, list[str]] = {}
         self._now: dict[str, Row | None] = {}
         self._looked_at: set[str] = set()
+        #: Nodes whose children were counted, or that have none as they are made here.
+        self._counted: set[str] = set()
         self._creations = 0
         self._undo: list[tuple[str, Row | None]] = []
         #: Taken to be free without having been looked at; the transaction compares them, too.
@@ -161,6 +167,11 @@ class EtcdView:
             elif need.is_counted:
                 ranges.append(messages["RangeRequest"](key=first, range_end=end, count_only=1))
         return ranges
+
+    @property
+    def reads(self) -> int:
+        """How many reads fill it."""
+        return 1 + sum(1 + (need.is_counted or need.has_names) for need in self._needs)
 
     def fill(self, responses: Sequence[Any], revision: int) -> None:
         """Take the answers to ``requests``."""
@@ -188,6 +199,58 @@ class EtcdView:
             if found.row is not None:
                 found.row.children_count = counts.get(path, 0)
             self._now[path] = found.row
+        self._counted.update(counts)
+
+    def guess(self, known: KnownNodes, session_revision: int) -> bool:
+        """Fill it from what was seen last; False if something has to be read.
+
+        Args:
+            known: What was seen.
+            session_revision: When the session's key was last written; 0: that is not known.
+        """
+        if not session_revision:
+            return False
+        for need in self._needs:
+            if need.has_names or known.rests(need.path):
+                return False
+            seen = known.find(need.path)
+            if seen is None:
+                if need.is_counted:
+                    return False
+                continue
+            if need.is_counted and not seen.is_counted:
+                return False
+            self._found[need.path] = _FoundRow(seen.row, seen.mod_revision)
+            self._now[need.path] = seen.row
+            if seen.is_counted:
+                self._counted.add(need.path)
+        self.revision, self.session_revision = known.revision, session_revision
+        return True
+
+    def tell(self, known: KnownNodes, revision: int = 0) -> None:
+        """Tell what was found, or written by a transaction of a revision."""
+        known.revision = max(known.revision, revision, self.revision)
+        for path, row in self._now.items():
+            found = self._found.get(path)
+            before = None if found is None else found.row
+            if row is None:
+                known.learn(path, None)
+            elif found is None or before is None or _stored(row) != _stored(before):
+                known.learn(path, Seen(row, revision, path in self._counted))
+            else:
+                known.learn(path, Seen(row, found.mod_revision, path in self._counted))
+
+    def tell_nothing(self, known: KnownNodes) -> None:
+        """Tell that these nodes are not what they were."""
+        for path in self._now:
+            known.learn(path, None)
+
+    def tell_wrong(self, known: KnownNodes, guess: EtcdView) -> None:
+        """Tell which nodes a guess had wrong, by what this view has found."""
+        for path, found in self._found.items():
+            guessed = guess._found.get(path)
+            if found.mod_revision != (0 if guessed is None else guessed.mod_revision):
+                known.was_wrong(path)
 
     # The rows of a tree
 
@@ -209,6 +272,7 @@ class EtcdView:
         """Add a row and give it the next creation id."""
         self._creations += 1
         row.creation_id = (self.revision << 16) + self._creations
+        self._counted.add(path)
         self._put(path, row)
 
     def save_data(self, path: str, row: Row) -> None:
@@ -284,8 +348,10 @@ class EtcdView:
                 found.append(self._unchanged(node_key(path), known.mod_revision))
         return found if len(found) <= _COMPARISONS_MAX or not self.assumed else None
 
-    def commit(self, comparisons: list[Any], writes: list[Any], session: Any) -> Any:
-        """Return the transaction; if it fails it tells the session's key."""
+    def commit(
+        self, comparisons: list[Any], writes: list[Any], session: Any, after: EtcdView
+    ) -> Any:
+        """Return the transaction; if it fails, its answers fill ``after``."""
         writes = [*writes, messages["RequestOp"](request_put=session)]
         if len(writes) > TXN_OPERATIONS_MAX:
             size = TXN_OPERATIONS_MAX - len(comparisons)
@@ -294,8 +360,8 @@ class EtcdView:
                 messages["RequestOp"](request_txn=messages["TxnRequest"](success=part))
                 for part in parts
             ]
-        look = messages["RequestOp"](request_range=messages["RangeRequest"](key=self._session_key))
-        return messages["TxnRequest"](compare=comparisons, success=writes, failure=[look])
+        looks = [messages["RequestOp"](request_range=each) for each in after.requests()]
+        return messages["TxnRequest"](compare=comparisons, success=writes, failure=looks)
 
     def _is_guarded(self, path: str) -> bool:
         """Tell whether the parent, which is compared, proves that the node is still missing."""

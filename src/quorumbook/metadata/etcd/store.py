@@ -285,6 +285,7 @@ class EtcdStore:
         # etcd grants no less than what its members need to elect a leader.
         self.session_timeout_s = max(self.session_timeout_s, float(granted.TTL))
         self._session.id, self._session.commits = granted.ID, 0
+        self._session.revision = answer.header.revision
         self._session.is_living = True
         self._watcher.follow_session(granted.ID, answer.header.revision)
         return self._session.id
