@@ -15,7 +15,10 @@ from quorumbook.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HOW = "install the same everywhere; PYSPARK_PYTHON, or spark.pyspark.python, names the interpreter"
+_HOW = (
+    "install the same everywhere, or send it as an archive (docs/spark.md); PYSPARK_PYTHON, or "
+    "spark.pyspark.python, names the interpreter"
+)
 #: What Spark says of workers that cannot start, somewhere in pages of traces.
 _REASONS = (r"Python in worker has different version[^\n]*", r"Cannot run program[^\n]*")
 
