@@ -68,6 +68,17 @@ def test_the_examples_of_the_documentation_run_one_after_the_other(
     assert spark.read.parquet(names["out"]).count() == 2
 
 
+def test_what_is_said_beside_other_connectors_is_shown_by_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = text.partition("## Beside other connectors")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 16
+    for row in rows:
+        *_, shown, _ = (cell.strip() for cell in row.split("|"))
+        file, _, name = shown.strip("`").partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / "spark" / file).read_text(), shown
+
+
 def test_the_how_to_shows_spark_in_a_few_lines(
     spark: Any, own_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
