@@ -91,9 +91,10 @@ torture: setup  ## Kill, pause and cut off processes, cut power, damage files, f
 		&& PYTHONPATH=tests TMPDIR="$$directory" $(BIN)/python tests/faults/failing_calls.py \
 			--report docs/reports/failing-calls.md
 
-spark-torture: setup  ## Kill a Spark query's workers, executors and driver KILLS=50 times; count rows.
+spark-torture: setup  ## Kill a Spark query KILLS=50 times; SOURCE=files|stream DELIVERY=transaction|append.
 	PYTHONPATH=tests $(BIN)/python tests/faults/spark_kills.py --kills $(KILLS) \
-		--report docs/reports/spark-kills.md
+		--source $(or $(SOURCE),files) --delivery $(or $(DELIVERY),transaction) \
+		--report docs/reports/spark-kills$(if $(SOURCE)$(DELIVERY),-$(or $(SOURCE),files)-$(or $(DELIVERY),transaction)).md
 
 fuzz: setup  ## Send bookies FRAMES=10000000 frames of strangers beside a writer, and kill them.
 	PYTHONPATH=tests $(BIN)/python -m security.fuzz --frames $(FRAMES) --report docs/reports/fuzz.md
