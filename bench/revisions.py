@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -37,8 +38,10 @@ class Revision:
         self._streams = 0
         self._ledger = ""
         with self._sources():
-            self.bookies = Own(work)
-            self.bookies.start()
+            # Options of another revision may have other names, so its own bench says them.
+            said = runpy.run_path(str(tree / "bench" / "systems.py"))
+            self.bookies = Own(work, always=said["FULL_DISKS"])
+            self.bookies.start(said["PEER_CACHES"])
 
     @contextlib.contextmanager
     def _sources(self) -> Iterator[None]:

@@ -104,8 +104,15 @@ class Own:
 
     name = "own"
 
-    def __init__(self, directory: Path, bookies: int = 3, uri: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bookies: int = 3,
+        uri: str | None = None,
+        always: dict[str, str] = FULL_DISKS,
+    ) -> None:
         self.directory = directory
+        self._always = always
         self.processes = Processes(directory)
         self.uri = uri or f"sqlite:///{directory}/metadata.db"
         self.ports = [free_port() for _ in range(bookies)]
@@ -128,7 +135,7 @@ class Own:
         command = quorumbook("bookie", "run", "--metadata", self.uri)
         command += ["--port", str(self.ports[index]), "--advertised-address", "127.0.0.1"]
         command += ["--data-dir", str(self.directory / f"bookie{index}")]
-        self.processes.start(f"bookie{index}", command, {**FULL_DISKS, **settings})
+        self.processes.start(f"bookie{index}", command, {**self._always, **settings})
 
     def wait_ready(self, index: int, timeout_s: float = 60.0) -> None:
         """Wait until a bookie says that it serves."""
