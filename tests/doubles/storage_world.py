@@ -19,7 +19,7 @@ from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.states.ledgers import LedgerHandle
-from quorumbook.storage.store import LedgerStorage
+from quorumbook.storage.store import LedgerStorage, StorageOwner
 
 KEY = b"0123456789abcdefghij"
 SMALL = StorageOptions(
@@ -77,23 +77,28 @@ class World:
         self.report: StartReport
         self.threads: StepThreads
         self._dead = False
+        self._has_storage = False
 
     async def start(self, **changes: Any) -> StartReport:
         """Start a storage on what is there."""
         self.threads = StepThreads(auto=True)
         env = Env(clock=StepClock(), random=random.Random(1), disk=self.disk, threads=self.threads)
-        self.storage = LedgerStorage(
+        self._has_storage = False
+        self.storage = await LedgerStorage.open(
             env,
             journal_directories=self.journals,
             ledger_directories=self.directories,
             options=replace(self.options, **changes),
-            on_fatal=self.fatal.append,
-            on_full=lambda error: self.full.append("full"),
-            on_space=lambda: self.full.append("space"),
-            on_damage=self.damages.append,
+            told=StorageOwner(
+                on_fatal=self.fatal.append,
+                on_full=lambda error: self.full.append("full"),
+                on_space=lambda: self.full.append("space"),
+                on_damage=self.damages.append,
+            ),
             index_path=self.index_path,
         )
-        self.report = await self.storage.start()
+        self._has_storage = True
+        self.report = self.storage.report
         return self.report
 
     def cut_power_at(self, call: int) -> None:
@@ -134,8 +139,8 @@ class World:
         for worker in self.threads.workers.values():
             worker.jobs.clear()
             worker.submit = lambda *_: None  # type: ignore[method-assign]
-        storage = self.storage
-        if hasattr(storage, "_flusher"):
+        if self._has_storage:
+            storage = self.storage
             storage._flusher.halt()
             storage.gc._index.close()
             storage.scrub._index.close()

@@ -342,14 +342,18 @@ def _check_state(case: Case, bookie: Bookie, ledger_id: int) -> None:
             case.problems.append(f"ledger {ledger_id} is forgotten")
         return
     # A closed ledger takes no add that its metadata does not allow; an open one has its fence.
-    if ledger_id in FENCED and not handle.is_fenced and bookie._operations.adds.gate is None:
+    if (
+        ledger_id in FENCED
+        and not handle.is_fenced
+        and bookie._started().operations.adds.gate is None
+    ):
         case.problems.append(f"the fence of ledger {ledger_id} is forgotten")
     if handle.master_key not in (KEY, b""):
         case.problems.append(f"ledger {ledger_id} has another key")
     packet = handle.explicit_lac
     if (
         ledger_id == WITH_LAC
-        and bookie._operations.adds.gate is None
+        and bookie._started().operations.adds.gate is None
         and (packet is None or lac_of_packet(packet) != LAC)
     ):
         case.problems.append("the explicit last add confirmed is forgotten")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
@@ -51,10 +52,26 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.options import Damage
-from quorumbook.storage.store import LedgerStorage
+from quorumbook.storage.store import LedgerStorage, StorageOwner
 
 _log = logger("bookie")
 _WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+class _TurnedAway(asyncio.Protocol):
+    """A connection that comes before the bookie can answer."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Serving(NamedTuple):
+    """What a bookie has once its storage is open."""
+
+    storage: LedgerStorage
+    operations: Operations
+    connections: Connections
+    directories: directory_pages.DirectoryPages
 
 
 class Bookie:
@@ -71,36 +88,20 @@ class Bookie:
                 f"the bookie listens on {options.host or 'all addresses'}: set advertised_host "
                 "(--advertised-address) to the address that clients reach it by"
             )
-        open_files = open_files_within(env.descriptor_limit())
         self.metrics = BookieMetrics()
         self.disks = DiskMonitor(
             env,
             options,
             self.metrics,
-            storage_is_full=lambda: self.storage.is_full,
+            storage_is_full=lambda: self._serving is not None and self.storage.is_full,
             on_change=self._writability_changed,
         )
         #: Whether the operator lets it take plain adds.
         self.operators_word = read_only.OperatorsWord(
             env, options.ledger_directories[0], self.disks
         )
-        self.storage = LedgerStorage(
-            env,
-            journal_directories=options.journal_directories,
-            ledger_directories=options.ledger_directories,
-            other_directories=options.index_directories,
-            options=options.storage,
-            open_files_max=open_files,
-            on_fatal=self._fatal,
-            on_full=self._storage_full,
-            on_space=self.disks.storage_has_space,
-            on_damage=self._damaged,
-        )
-        self._directories = directory_pages.DirectoryPages(self.disks, self.storage)
-        self._operations = Operations(env, options, self.storage, self.metrics, self.disks)
-        self.connections = Connections(
-            env, options, self.metrics, self._operations, Admission(env, options, self.metrics)
-        )
+        #: There once the bookie is started.
+        self._serving: _Serving | None = None
         self._registrar: Registrar | None = None
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
@@ -117,7 +118,6 @@ class Bookie:
         self._port = options.port
         self._stopped = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
-        self._storage_started = False
         #: What ended the bookie, if something did.
         self.fatal_error: BaseException | None = None
 
@@ -136,6 +136,21 @@ class Bookie:
         return self._advertised_host, self._port
 
     @property
+    def storage(self) -> LedgerStorage:
+        """What it keeps; there once it is started."""
+        return self._started().storage
+
+    @property
+    def connections(self) -> Connections:
+        """Who asks it; there once it is started."""
+        return self._started().connections
+
+    def _started(self) -> _Serving:
+        if self._serving is None:
+            raise InternalError("the bookie is not started")
+        return self._serving
+
+    @property
     def http_port(self) -> int | None:
         """Where health and metrics are, None if they are off."""
         return self._http.port if self._http is not None else None
@@ -150,7 +165,8 @@ class Bookie:
     def is_ready(self) -> bool:
         """Tell whether it serves and can be found."""
         return (
-            self.connections.is_serving
+            self._serving is not None
+            and self.connections.is_serving
             and self._registrar is not None
             and self._registrar.is_registered
         )
@@ -196,8 +212,8 @@ class Bookie:
             self._bookie_id = f"{self._advertised_host}:{self._port}"
         identity.check_bookie_id(self._bookie_id)
         await identity.claim(self._env, options, self._store, self._bookie_id, instance_id)
-        report = await self.storage.start()
-        self._storage_started = True
+        self._serving = await self._open_storage()
+        report = self.storage.report
         if report.is_full:
             self.disks.writability.is_read_only = True
         await self.disks.start()
@@ -219,6 +235,31 @@ class Bookie:
         )
         await self._registrar.start()
         _log.info("bookie %s serves on %s:%d", self._bookie_id, options.host, self._port)
+
+    async def _open_storage(self) -> _Serving:
+        env, options = self._env, self._options
+        storage = await LedgerStorage.open(
+            env,
+            journal_directories=options.journal_directories,
+            ledger_directories=options.ledger_directories,
+            other_directories=options.index_directories,
+            options=options.storage,
+            open_files_max=open_files_within(env.descriptor_limit()),
+            told=StorageOwner(
+                on_fatal=self._fatal,
+                on_full=self._storage_full,
+                on_space=self.disks.storage_has_space,
+                on_damage=self._damaged,
+            ),
+        )
+        operations = Operations(env, options, storage, self.metrics, self.disks)
+        admission = Admission(env, options, self.metrics)
+        return _Serving(
+            storage,
+            operations,
+            Connections(env, options, self.metrics, operations, admission),
+            directory_pages.DirectoryPages(self.disks, storage),
+        )
 
     def _start_collector(self, instance_id: str) -> None:
         self._cluster = ClusterLedgers(self._store, instance_id, self.bookie_id)
@@ -264,7 +305,7 @@ class Bookie:
                 await identity.write_past(self._env, self._options, past)
             if is_unsure:
                 await self.storage.finish_limbo_start()
-        adds = self._operations.adds
+        adds = self._started().operations.adds
         if past is identity.Past.GATED:
             adds.gate = LedgerGate(self._bookie_id, self._read_metadata, remembers=True)
         adds.deleted = LedgerGate(self._bookie_id, self._read_metadata, remembers=False)
@@ -275,7 +316,7 @@ class Bookie:
     async def _listen(self) -> None:
         host, port = self._options.host, self._options.port
         try:
-            server = await self._env.network.listen(host, port, self.connections.factory)
+            server = await self._env.network.listen(host, port, self._protocol)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(
@@ -290,12 +331,16 @@ class Bookie:
         if warning is not None:
             _log.warning("%s", warning)
 
+    def _protocol(self) -> asyncio.Protocol:
+        """Make the protocol of a connection; one that comes before the rest is ready is cut."""
+        return _TurnedAway() if self._serving is None else self.connections.factory()
+
     def _own_pages(self) -> dict[str, Page]:
         return {
             gc_pages.ROOT: self._gc_page,
             scrub_pages.ROOT: self._scrub_page,
             read_only.ROOT: self.operators_word.answer,
-            directory_pages.ROOT: self._directories.answer,
+            directory_pages.ROOT: self._directory_page,
             budget_pages.ROOT: partial(budget_pages.answer, self._env.background),
         }
 
@@ -318,6 +363,11 @@ class Bookie:
         if self.collector is None:
             return 503, {"error": "the bookie is not started"}
         return await gc_pages.answer(self.collector, method, target, body)
+
+    async def _directory_page(self, method: str, target: str, body: Body) -> tuple[int, object]:
+        if self._serving is None:
+            return 503, {"error": "the bookie is not started"}
+        return await self._serving.directories.answer(method, target, body)
 
     async def _scrub_page(self, method: str, target: str, body: Body) -> tuple[int, object]:
         if self.healing is None:
@@ -344,7 +394,10 @@ class Bookie:
     def render_metrics(self) -> bytes:
         """Return all numbers in the Prometheus text format."""
         now_ns = self._env.clock.now_ns()
-        statistics = self.storage.statistics() if self._storage_started else {}
+        serving = self._serving
+        if serving is not None and not serving.storage.is_open:
+            serving = None
+        statistics = serving.storage.statistics() if serving is not None else {}
         if self.collector is not None:
             numbers = asdict(self.collector.statistics)
             statistics |= {f"gc_{name}": number for name, number in numbers.items()}
@@ -354,13 +407,14 @@ class Bookie:
             lambda: chain(
                 self.metrics.families(now_ns, statistics),
                 budget_families(self._env.background),
-                self._directories.families() if self._storage_started else (),
+                serving.directories.families() if serving is not None else (),
                 self.further_families(),
             )
         )
 
     def _writability_changed(self) -> None:
-        self._operations.adds.writability_changed()
+        if self._serving is not None:
+            self._serving.operations.adds.writability_changed()
         if self._registrar is not None:
             self._registrar.changed()
 
@@ -404,7 +458,8 @@ class Bookie:
             # Whatever failed before: nobody is served any more, and the storage is flushed.
             if self._server is not None:
                 self._server.close()
-            self.connections.abort()
+            if self._serving is not None:
+                self.connections.abort()
             self.disks.stop()
             if self.collector is not None:
                 await self.collector.stop()
@@ -412,25 +467,27 @@ class Bookie:
                 await self.healing.stop()
             if self._cluster is not None:
                 self._cluster.close()
-            if self._storage_started:
-                self._storage_started = False
+            if self._serving is not None:
                 await self.storage.stop()
 
     async def _withdraw(self, timeout_s: float) -> None:
         """Take leave of the cluster and the clients, and finish what is under way."""
-        self.connections.is_serving = False
+        serving = self._serving
+        if serving is not None:
+            serving.connections.is_serving = False
         if self._registrar is not None:
             await self._registrar.stop()
         if self._server is not None:
             self._server.close()
-        self.connections.stop_reading()
-        self._operations.adds.stop()
-        if self.fatal_error is None:
-            with contextlib.suppress(TimeoutError):
-                async with patience.timeout(timeout_s):
-                    while self.metrics.adds_in_progress:  # noqa: ASYNC110 - rare, and short
-                        await asyncio.sleep(0.01)
-        await self.connections.close(min(timeout_s, 1.0))
+        if serving is not None:
+            serving.connections.stop_reading()
+            serving.operations.adds.stop()
+            if self.fatal_error is None:
+                with contextlib.suppress(TimeoutError):
+                    async with patience.timeout(timeout_s):
+                        while self.metrics.adds_in_progress:  # noqa: ASYNC110 - rare, and short
+                            await asyncio.sleep(0.01)
+            await serving.connections.close(min(timeout_s, 1.0))
         if self._http is not None:
             await self._http.stop()
 
@@ -439,6 +496,7 @@ class Bookie:
         if self.fatal_error is None:
             _log.critical("the bookie stops: %s", error)
             self.fatal_error = error
-            self.connections.is_serving = False
-            self.connections.stop_reading()
+            if self._serving is not None:
+                self.connections.is_serving = False
+                self.connections.stop_reading()
             self._begin_stop()

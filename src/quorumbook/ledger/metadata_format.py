@@ -109,26 +109,28 @@ def _split(ledger_id: LedgerId, data: bytes) -> tuple[int, bytes]:
 
 
 def _to_message(metadata: LedgerMetadata) -> Any:
-    message = message_class("LedgerMetadataFormat")()
-    message.quorumSize = metadata.write_quorum_size
-    message.ensembleSize = metadata.ensemble_size
-    message.length = metadata.length
-    message.lastEntryId = metadata.last_entry_id
-    message.state = metadata.state.value
-    for fragment in metadata.fragments:
-        message.segment.add(ensembleMember=fragment.ensemble, firstEntryId=fragment.first_entry_id)
-    if metadata.digest_type is not None:
-        message.digestType = int(metadata.digest_type)
-    if metadata.password is not None:
-        message.password = metadata.password
-    message.ackQuorumSize = metadata.ack_quorum_size
-    if metadata.is_ctime_stored and metadata.ctime_ms is not None:
-        message.ctime = metadata.ctime_ms
-    for key, value in metadata.custom_metadata.items():
-        message.customMetadata.add(key=key, value=value)
-    if metadata.format_version >= 3:
-        message.cToken = metadata.creator_token or 0
-    return message
+    digest_type = metadata.digest_type
+    fragments = [
+        {"ensembleMember": fragment.ensemble, "firstEntryId": fragment.first_entry_id}
+        for fragment in metadata.fragments
+    ]
+    # What is None is left out.
+    return message_class("LedgerMetadataFormat")(
+        quorumSize=metadata.write_quorum_size,
+        ensembleSize=metadata.ensemble_size,
+        length=metadata.length,
+        lastEntryId=metadata.last_entry_id,
+        state=metadata.state.value,
+        segment=fragments,
+        digestType=None if digest_type is None else int(digest_type),
+        password=metadata.password,
+        ackQuorumSize=metadata.ack_quorum_size,
+        ctime=metadata.ctime_ms if metadata.is_ctime_stored else None,
+        customMetadata=[
+            {"key": key, "value": value} for key, value in metadata.custom_metadata.items()
+        ],
+        cToken=(metadata.creator_token or 0) if metadata.format_version >= 3 else None,
+    )
 
 
 def _from_message(

@@ -280,15 +280,16 @@ def auth_answer(request: Auth, status: Status, plugin: str = "", payload: bytes 
         return v2.encode_auth(plugin, payload)
     if status is not Status.OK:
         return bare_answer(request, status)
-    response = _response(request, status)
-    response.authResponse.authPluginName = plugin
-    response.authResponse.payload = payload
+    response = _response(request.operation, request.token, status)
+    response.authResponse.MergeFrom(
+        message_class("AuthMessage")(authPluginName=plugin, payload=payload)
+    )
     return frame(response.SerializeToString())
 
 
 def start_tls_answer(request: StartTLS, status: Status) -> bytes:
     """Return the answer to StartTLS; after an OK the next bytes are the handshake's."""
-    response = _response(request, status)
+    response = _response(request.operation, request.token, status)
     if status is Status.OK:
         response.startTLSResponse.SetInParent()
     return frame(response.SerializeToString())
@@ -341,26 +342,22 @@ _ERROR_ANSWERS: dict[type[Request], Any] = {
 }
 
 
-def _response(request: Request, status: Status) -> Any:
+def _response(operation: Operation, token: int, status: Status) -> Any:
     response = message_class("Response")(status=int(status))
     header = response.header
     header.version = _VERSION_THREE
-    header.operation = int(request.operation)
-    header.txnId = request.token
+    header.operation = int(operation)
+    header.txnId = token
     return response
 
 
 def _bare(operation: Operation, token: int, status: Status) -> bytes:
-    response = message_class("Response")(status=int(status))
-    response.header.version = _VERSION_THREE
-    response.header.operation = int(operation)
-    response.header.txnId = token
-    return frame(response.SerializeToString())
+    return frame(_response(operation, token, status).SerializeToString())
 
 
 def _answer(request: Request, status: Status, name: str, **fields: int | bytes | None) -> bytes:
     """Encode an answer whose status stands at both places."""
-    response = _response(request, status)
+    response = _response(request.operation, request.token, status)
     nested = getattr(response, name)
     nested.status = int(status)
     for field, value in fields.items():

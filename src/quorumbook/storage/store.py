@@ -19,8 +19,8 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, TypeVar
 
 from quorumbook.env import DiskUsage, Env, Worker, logger, run_job
 from quorumbook.errors import InternalError, StorageError
@@ -28,7 +28,6 @@ from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.schedule import Flusher
-from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.directories.places import CURRENT, Directories
 from quorumbook.storage.directories.unclean import mark_running, mark_stopped
 from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES, EntryLogReader
@@ -37,7 +36,7 @@ from quorumbook.storage.gc.logs import EntryLogKeeper
 from quorumbook.storage.index.files import distrust
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.journals import Journals
-from quorumbook.storage.options import Damage, StartReport, StorageOptions
+from quorumbook.storage.options import Damage, StorageOptions
 from quorumbook.storage.reading.peeking import Peeks
 from quorumbook.storage.reading.reads import BatchDone, StorageReads
 from quorumbook.storage.scrub.scrub_storage import ScrubStorage
@@ -52,105 +51,154 @@ T = TypeVar("T")
 _log = logger("storage")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOwner:
+    """What the owner of a storage hears of it."""
+
+    #: The storage can no longer keep its promises (a journal write failed); the bookie stops at
+    #: once.  Called once.
+    on_fatal: Callable[[BaseException], None] = lambda _: None
+    #: A disk is full; nothing is lost and reads go on, but the bookie should be read-only until
+    #: ``on_space``.
+    on_full: Callable[[BaseException], None] = lambda _: None
+    #: The flush that had failed went through.
+    on_space: Callable[[], None] = lambda: None
+    #: Entries cannot be given back; also collected in ``damaged``.
+    on_damage: Callable[[Damage], None] = lambda _: None
+
+
+class _Parts(NamedTuple):
+    """What is there when the directories are locked and the journal is replayed."""
+
+    env: Env
+    directories: Directories
+    caches: Caches
+    flush_worker: Worker
+    opened: Opened
+    #: Of the read worker, and of the loop.
+    readers: tuple[EntryLogReader, EntryLogReader]
+
+
 class LedgerStorage:
-    """What a bookie keeps.
+    """What a bookie keeps; made by ``open``."""
 
-    Args:
-        env: The outside world.
-        journal_directories: Where journals go (below each, ``current/``).
-        ledger_directories: Where entry logs go (below each, ``current/``); the index lives in
-            the first one.
-        options: Sizes and times.
-        on_fatal: The storage can no longer keep its promises (a journal write failed); the
-            bookie stops at once.  Called once.
-        on_full: A disk is full; nothing is lost and reads go on, but the bookie should be
-            read-only until ``on_space``.
-        on_space: The flush that had failed went through.
-        on_damage: Entries cannot be given back; also collected in ``damaged``.
-        index_path: Another place for the index file.
-        other_directories: Locked as well, and not used.
-        open_files_max: Entry logs that are kept open for reading.
-    """
+    def __init__(self, parts: _Parts, options: StorageOptions, told: StorageOwner) -> None:
+        """Take what was opened; ``open`` makes one."""
+        env, directories, opened = parts.env, parts.directories, parts.opened
+        self._env = env
+        self._told = told
+        self.options = options
+        self.directories = directories
+        self._caches = parts.caches
+        self._opened = opened
+        self._visible = opened.visible
+        #: What the start found.
+        self.report = opened.report
+        #: A start with doubts is not over: nothing may be deleted.
+        self.needs_limbo_start = opened.report.needs_limbo_start
+        self._room_callbacks: deque[Callable[[], None]] = deque()
+        self._damaged: deque[Damage] = deque(maxlen=_DAMAGE_LIMIT)
+        self._fatal: BaseException | None = None
+        self._is_open = True
+        self._is_evicting = False
+        self._flush_worker = parts.flush_worker
+        self._read_worker = env.threads.start_worker("storage-read")
+        self._journals = Journals(
+            env,
+            directories.journals,
+            marks=opened.marks,
+            file_size_bytes=options.journal_file_size_bytes,
+            group_size_bytes_max=options.journal_group_size_bytes,
+            on_failed=self._fail,
+        )
+        self._flusher = self._open_flusher()
+        self._writes = Writes(
+            self._journals,
+            opened.visible,
+            on_shown=self._flusher.flush_if_full,
+            on_failed=self._fail,
+        )
+        self._read_index = IndexReader(directories.index_path)
+        self._log_reader, self._peek_reader = parts.readers
+        self._reads = self._open_reads()
+        #: Counts, removes and compacts.
+        self.gc = self._open_gc()
+        #: Reads everything again, and keeps record of what is damaged.
+        self.scrub = ScrubStorage(
+            env,
+            directories.ledgers,
+            opened.index,
+            self._flush_worker,
+            on_changed=self._reads.forget_places,
+        )
+        opened.checkpointer.on_stretch = self._keep
+        self._flusher.start(opened.pending)
 
-    def __init__(
-        self,
+    # Life cycle
+
+    @classmethod
+    async def open(
+        cls,
         env: Env,
         *,
         journal_directories: Sequence[str],
         ledger_directories: Sequence[str],
         options: StorageOptions | None = None,
-        on_fatal: Callable[[BaseException], None] | None = None,
-        on_full: Callable[[BaseException], None] | None = None,
-        on_space: Callable[[], None] | None = None,
-        on_damage: Callable[[Damage], None] | None = None,
+        told: StorageOwner | None = None,
         index_path: str | None = None,
         other_directories: Sequence[str] = (),
         open_files_max: int = DEFAULT_OPEN_FILES,
-    ) -> None:
-        self._env = env
-        self.options = options or StorageOptions()
-        self.directories = Directories(
-            env, journal_directories, ledger_directories, index_path, other_directories
-        )
-        self._open_files_max = open_files_max
-        self._on_fatal = on_fatal
-        self._on_full = on_full
-        self._on_space = on_space
-        self._on_damage = on_damage
-        self._caches = Caches(read_cache_size_bytes=self.options.read_cache_size_bytes)
-        self._room_callbacks: deque[Callable[[], None]] = deque()
-        self._damaged: deque[Damage] = deque(maxlen=_DAMAGE_LIMIT)
-        self._fatal: BaseException | None = None
-        self._is_open = False
-        self._is_evicting = False
-        self._flush_worker: Worker
-        self._read_worker: Worker
-        self._opened: Opened
-        self._visible: VisibleLedgers
-        self._journals: Journals
-        self._flusher: Flusher
-        self._writes: Writes
-        self._reads: StorageReads
-        self._read_index: IndexReader
-        self._log_reader: EntryLogReader
-        self._peek_reader: EntryLogReader
-        #: A start with doubts is not over: nothing may be deleted.
-        self.needs_limbo_start = False
-        #: Counts, removes and compacts, once the storage is started.
-        self.gc: GcStorage
-        #: Reads everything again, and keeps record of what is damaged.
-        self.scrub: ScrubStorage
-
-    # Life cycle
-
-    async def start(self) -> StartReport:
+    ) -> LedgerStorage:
         """Lock the directories, replay the journal, flush everything; then the storage serves.
+
+        Args:
+            env: The outside world.
+            journal_directories: Where journals go (below each, ``current/``).
+            ledger_directories: Where entry logs go (below each, ``current/``); the index lives in
+                the first one.
+            options: Sizes and times.
+            told: Who hears of a full or failed disk.
+            index_path: Another place for the index file.
+            other_directories: Locked as well, and not used.
+            open_files_max: Entry logs that are kept open for reading.
 
         Raises:
             DirectoryLockedError: Another bookie runs on a directory.
             CorruptJournalError, CorruptIndexError, CorruptStateError: Refused, the message says
                 where and what helps.
         """
-        worker = self._env.threads.start_worker("storage-flush")
+        options = options or StorageOptions()
+        directories = Directories(
+            env, journal_directories, ledger_directories, index_path, other_directories
+        )
+        caches = Caches(read_cache_size_bytes=options.read_cache_size_bytes)
+        worker = env.threads.start_worker("storage-flush")
+
+        def opened() -> Opened:
+            directories.prepare()
+            found = open_storage(env, directories, caches, options)
+            mark_running(env.disk, directories.ledgers)
+            return found
+
         try:
-            opened = await run_job(worker, self._open)
+            found = await run_job(worker, opened)
         except BaseException:
             worker.stop()
-            self.directories.release()
+            directories.release()
             raise
-        self._opened, self._flush_worker, self._visible = opened, worker, opened.visible
-        self._journals = Journals(
-            self._env,
-            self.directories.journals,
-            marks=opened.marks,
-            file_size_bytes=self.options.journal_file_size_bytes,
-            group_size_bytes_max=self.options.journal_group_size_bytes,
-            on_failed=self._fail,
+        files, ledgers = open_files_max, directories.ledgers
+        readers = (
+            EntryLogReader(env, ledgers, open_files_max=files),
+            EntryLogReader(env, ledgers, open_files_max=min(files, _PEEKED_FILES), uncached=False),
         )
-        self._flusher = Flusher(
-            worker,
-            opened.checkpointer,
-            opened.visible,
+        parts = _Parts(env, directories, caches, worker, found, readers)
+        return cls(parts, options, told or StorageOwner())
+
+    def _open_flusher(self) -> Flusher:
+        return Flusher(
+            self._flush_worker,
+            self._opened.checkpointer,
+            self._visible,
             self._caches,
             marks=self._journals.durable_marks,
             options=self.options,
@@ -160,21 +208,9 @@ class LedgerStorage:
             on_full=self._now_full,
             on_fatal=self._fail,
         )
-        self._writes = Writes(
-            self._journals,
-            opened.visible,
-            on_shown=self._flusher.flush_if_full,
-            on_failed=self._fail,
-        )
-        self._read_worker = self._env.threads.start_worker("storage-read")
-        self._read_index = IndexReader(self.directories.index_path)
-        files = self._open_files_max
-        ledgers = self.directories.ledgers
-        self._log_reader = EntryLogReader(self._env, ledgers, open_files_max=files)
-        self._peek_reader = EntryLogReader(
-            self._env, ledgers, open_files_max=min(files, _PEEKED_FILES), uncached=False
-        )
-        self._reads = StorageReads(
+
+    def _open_reads(self) -> StorageReads:
+        return StorageReads(
             self._read_worker,
             self._read_index,
             self._log_reader.read,
@@ -184,28 +220,16 @@ class LedgerStorage:
             on_damage=self.note_damage,
             read_ahead_size_bytes=self.options.read_ahead_size_bytes,
         )
-        self._open_background()
-        self._is_open = True
-        self._flusher.start(opened.pending)
-        return opened.report
 
-    def _open(self) -> Opened:
-        self.directories.prepare()
-        opened = open_storage(self._env, self.directories, self._caches, self.options)
-        mark_running(self._env.disk, self.directories.ledgers)
-        return opened
-
-    def _open_background(self) -> None:
-        opened, directories = self._opened, self.directories.ledgers
-        opened.checkpointer.on_stretch = self._keep
-        self.needs_limbo_start = opened.report.needs_limbo_start
+    def _open_gc(self) -> GcStorage:
+        opened, directories = self._opened, self.directories
         keeper = EntryLogKeeper(
-            self._env, directories, opened.index, opened.entry_logs, opened.checkpointer
+            self._env, directories.ledgers, opened.index, opened.entry_logs, opened.checkpointer
         )
-        self.gc = GcStorage(
+        return GcStorage(
             self._env,
-            directories,
-            self.directories.index_path,
+            directories.ledgers,
+            directories.index_path,
             keeper,
             self._flush_worker,
             visible=opened.visible,
@@ -213,13 +237,11 @@ class LedgerStorage:
             empty=lambda ledger_ids: self._forgotten(opened.visible.empty(ledger_ids)),
             forget_logs=self._forget_logs,
         )
-        self.scrub = ScrubStorage(
-            self._env,
-            directories,
-            opened.index,
-            self._flush_worker,
-            on_changed=self._reads.forget_places,
-        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``stop`` was not called yet."""
+        return self._is_open
 
     async def stop(self) -> None:
         """Flush, close all files and release the locks; safe to call twice.
@@ -270,8 +292,7 @@ class LedgerStorage:
         self._flusher.halt()
         self._reads.doubt(error)
         _log.critical("the storage stops: %s", error)
-        if self._on_fatal is not None:
-            self._on_fatal(error)
+        self._told.on_fatal(error)
 
     # Ledgers
 
@@ -369,8 +390,8 @@ class LedgerStorage:
         """A checkpoint went through."""
         if replaced:
             self._reads.forget_places()
-        if had_been_full and self._on_space is not None:
-            self._on_space()
+        if had_been_full:
+            self._told.on_space()
         self._flusher.is_room_wanted = False
         callbacks, self._room_callbacks = self._room_callbacks, deque()
         for callback in callbacks:
@@ -380,8 +401,7 @@ class LedgerStorage:
                 _log.exception("a waiter for room failed")
 
     def _now_full(self, error: BaseException) -> None:
-        if self._on_full is not None:
-            self._on_full(error)
+        self._told.on_full(error)
 
     # Reading
 
@@ -456,8 +476,7 @@ class LedgerStorage:
             damage.reason,
         )
         self._damaged.append(damage)
-        if self._on_damage is not None:
-            self._on_damage(damage)
+        self._told.on_damage(damage)
 
     # Limbo, deletion
 

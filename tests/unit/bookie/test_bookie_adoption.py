@@ -104,14 +104,12 @@ WRITTEN = {1: 5, 2: 3, 3: 3, 7: 2}
 
 async def serving(disk: PeerDisk) -> LedgerStorage:
     options = options_of(disk)
-    storage = LedgerStorage(
+    return await LedgerStorage.open(
         Env(),
         journal_directories=options.journal_directories,
         ledger_directories=options.ledger_directories,
         other_directories=options.index_directories,
     )
-    await storage.start()
-    return storage
 
 
 async def read(storage: LedgerStorage, ledger_id: int, entry_id: int):

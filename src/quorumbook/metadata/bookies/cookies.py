@@ -56,15 +56,14 @@ class Cookie:
 
     def encode(self) -> bytes:
         """Return the cookie's text."""
+        indexes = self.index_directories
         message = message_class("CookieFormat")(
             bookieHost=self.bookie_id,
             journalDir=",".join(self.journal_directories),
             ledgerDirs=_join(self.ledger_directories),
+            instanceId=self.instance_id,
+            indexDirs=None if indexes is None else _join(indexes),
         )
-        if self.instance_id is not None:
-            message.instanceId = self.instance_id
-        if self.index_directories is not None:
-            message.indexDirs = _join(self.index_directories)
         text = text_format.MessageToString(message, as_utf8=False)
         return f"{LAYOUT_VERSION}\n{text}".encode("ascii")
 

@@ -7,7 +7,7 @@ in ``messages.py``; a bookie's side is in ``requests.py`` and ``answers.py``.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import INVALID_ENTRY_ID, MAX_FRAME_SIZE_BYTES, EntryId, LedgerId
@@ -33,19 +33,22 @@ Request = message_class("Request")
 Response = message_class("Response")
 
 
-def _request(transaction_id: int, operation: Operation, is_high_priority: bool = False) -> Any:
-    request = Request()
-    header = request.header
-    header.version = VERSION
-    header.operation = int(operation)
-    header.txnId = transaction_id
-    if is_high_priority:
-        header.priority = HIGH_PRIORITY
-    return request
-
-
-def _encode(request: Any) -> bytes:
-    return frame(request.SerializeToString())
+def _encode(
+    transaction_id: int,
+    operation: Operation,
+    name: str,
+    fields: Mapping[str, object],
+    *,
+    is_high_priority: bool = False,
+) -> bytes:
+    """Return a frame; fields of the nested message that are None are left out."""
+    header = {
+        "version": VERSION,
+        "operation": int(operation),
+        "txnId": transaction_id,
+        "priority": HIGH_PRIORITY if is_high_priority else None,
+    }
+    return frame(Request(header=header, **{name: fields}).SerializeToString())
 
 
 def encode_add(
@@ -60,17 +63,17 @@ def encode_add(
     is_deferred_sync: bool = False,
 ) -> bytes:
     """Return the frame of an add."""
-    request = _request(transaction_id, Operation.ADD_ENTRY, is_high_priority)
-    add = request.addRequest
-    add.ledgerId = ledger_id
-    add.entryId = entry_id
-    add.masterKey = master_key
-    add.body = entry
-    if is_deferred_sync:
-        add.writeFlags = DEFERRED_SYNC
-    if is_recovery:
-        add.flag = RECOVERY_ADD
-    return _encode(request)
+    fields = {
+        "ledgerId": ledger_id,
+        "entryId": entry_id,
+        "masterKey": master_key,
+        "body": entry,
+        "writeFlags": DEFERRED_SYNC if is_deferred_sync else None,
+        "flag": RECOVERY_ADD if is_recovery else None,
+    }
+    return _encode(
+        transaction_id, Operation.ADD_ENTRY, "addRequest", fields, is_high_priority=is_high_priority
+    )
 
 
 def encode_read(
@@ -96,78 +99,71 @@ def encode_read(
         timeout_ms: … or when so much time has passed.
         is_piggyback: Send entry ``previous_lac + 1`` along; ``entry_id`` must be -1.
     """
-    request = _request(transaction_id, Operation.READ_ENTRY, is_high_priority)
-    read = request.readRequest
-    read.ledgerId = ledger_id
-    read.entryId = entry_id
-    if master_key is not None:
-        read.masterKey = master_key
-        read.flag = FENCE_LEDGER
-    if previous_lac is not None:
-        read.previousLAC = previous_lac
-    if timeout_ms is not None:
-        read.timeOut = timeout_ms
-    if is_piggyback:
-        read.flag = ENTRY_PIGGYBACK
-    return _encode(request)
+    flag = FENCE_LEDGER if master_key is not None else None
+    fields = {
+        "ledgerId": ledger_id,
+        "entryId": entry_id,
+        "masterKey": master_key,
+        "flag": ENTRY_PIGGYBACK if is_piggyback else flag,
+        "previousLAC": previous_lac,
+        "timeOut": timeout_ms,
+    }
+    return _encode(
+        transaction_id,
+        Operation.READ_ENTRY,
+        "readRequest",
+        fields,
+        is_high_priority=is_high_priority,
+    )
 
 
 def encode_write_lac(
     transaction_id: int, ledger_id: LedgerId, lac: EntryId, master_key: bytes, packet: bytes
 ) -> bytes:
     """Return the frame that stores an explicit last-add-confirmed packet."""
-    request = _request(transaction_id, Operation.WRITE_LAC)
-    write_lac = request.writeLacRequest
-    write_lac.ledgerId = ledger_id
-    write_lac.lac = lac
-    write_lac.masterKey = master_key
-    write_lac.body = packet
-    return _encode(request)
+    fields = {"ledgerId": ledger_id, "lac": lac, "masterKey": master_key, "body": packet}
+    return _encode(transaction_id, Operation.WRITE_LAC, "writeLacRequest", fields)
 
 
 def encode_read_lac(transaction_id: int, ledger_id: LedgerId) -> bytes:
     """Return the frame that asks for the last add confirmed."""
-    request = _request(transaction_id, Operation.READ_LAC)
-    request.readLacRequest.ledgerId = ledger_id
-    return _encode(request)
+    fields = {"ledgerId": ledger_id}
+    return _encode(transaction_id, Operation.READ_LAC, "readLacRequest", fields)
 
 
 def encode_force(transaction_id: int, ledger_id: LedgerId) -> bytes:
     """Return the frame that makes acknowledged adds durable."""
-    request = _request(transaction_id, Operation.FORCE_LEDGER)
-    request.forceLedgerRequest.ledgerId = ledger_id
-    return _encode(request)
+    fields = {"ledgerId": ledger_id}
+    return _encode(transaction_id, Operation.FORCE_LEDGER, "forceLedgerRequest", fields)
 
 
 def encode_bookie_info(
     transaction_id: int, requested: int = TOTAL_DISK_CAPACITY | FREE_DISK_SPACE
 ) -> bytes:
     """Return the frame that asks for disk space."""
-    request = _request(transaction_id, Operation.GET_BOOKIE_INFO)
-    request.getBookieInfoRequest.requested = requested
-    return _encode(request)
+    fields = {"requested": requested}
+    return _encode(transaction_id, Operation.GET_BOOKIE_INFO, "getBookieInfoRequest", fields)
 
 
 def encode_list_entries(transaction_id: int, ledger_id: LedgerId) -> bytes:
     """Return the frame that asks which entries of a ledger a bookie holds."""
-    request = _request(transaction_id, Operation.GET_LIST_OF_ENTRIES_OF_LEDGER)
-    request.getListOfEntriesOfLedgerRequest.ledgerId = ledger_id
-    return _encode(request)
+    return _encode(
+        transaction_id,
+        Operation.GET_LIST_OF_ENTRIES_OF_LEDGER,
+        "getListOfEntriesOfLedgerRequest",
+        {"ledgerId": ledger_id},
+    )
 
 
 def encode_auth(transaction_id: int, plugin: str, payload: bytes) -> bytes:
     """Return the frame of a step of authentication."""
-    request = _request(transaction_id, Operation.AUTH)
-    request.authRequest.authPluginName = plugin
-    request.authRequest.payload = payload
-    return _encode(request)
+    fields = {"authPluginName": plugin, "payload": payload}
+    return _encode(transaction_id, Operation.AUTH, "authRequest", fields)
 
 
 def encode_start_tls(transaction_id: int) -> bytes:
     """Return the frame that asks for TLS; v2 connections send the same."""
-    request = _request(transaction_id, Operation.START_TLS)
-    request.startTLSRequest.SetInParent()
-    return _encode(request)
+    return _encode(transaction_id, Operation.START_TLS, "startTLSRequest", {})
 
 
 class V3Response:
@@ -196,11 +192,13 @@ class V3Response:
         "txn_id",
     )
 
-    def __init__(self, txn_id: int, operation: Operation, status: Status) -> None:
+    def __init__(
+        self, txn_id: int, operation: Operation, status: Status, *, has_details: bool = False
+    ) -> None:
         self.txn_id = txn_id
         self.operation = operation
         self.status = status
-        self.has_details = False
+        self.has_details = has_details
         self.ledger_id: LedgerId | None = None
         self.entry_id: EntryId | None = None
         self.body: bytes | None = None
@@ -298,17 +296,17 @@ def _decode_response(body: bytes) -> V3Response:
     message = parse("Response", body)
     header = message.header
     operation = Operation(header.operation)
-    response = V3Response(header.txnId, operation, status_of_v3(message.status))
+    status = status_of_v3(message.status)
     nested = _NESTED.get(operation)
     if nested is None or not message.HasField(nested[0]):
-        if response.status is Status.OK:
+        if status is Status.OK:
             raise RemoteProtocolError(f"the answer to {operation.name} says OK and nothing else")
-        return response
+        return V3Response(header.txnId, operation, status)
     name, fields = nested
     details = getattr(message, name)
-    response.has_details = True
-    if operation not in _WITHOUT_STATUS and response.status is Status.OK:
-        response.status = status_of_v3(details.status)
+    if operation not in _WITHOUT_STATUS and status is Status.OK:
+        status = status_of_v3(details.status)
+    response = V3Response(header.txnId, operation, status, has_details=True)
     try:
         for field, attribute in fields.items():
             if details.HasField(field):
