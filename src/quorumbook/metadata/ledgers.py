@@ -6,6 +6,7 @@ What the metadata says and how it may change is ``ledger.metadata``'s business, 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from dataclasses import replace
@@ -32,7 +33,7 @@ from quorumbook.metadata.paths import (
     branches,
     foreign_branches,
 )
-from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch, split
+from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Node, Set, Watch, split
 
 
 class LedgerManager:
@@ -62,14 +63,18 @@ class LedgerManager:
             token = self._store.env.random.randrange(1, 2**63)
             metadata = replace(metadata, creator_token=token)
         data = encode(metadata)
-        is_made_now = True
-        try:
-            await self._create_node(path, data)
-        except NodeExistsError as error:
-            if metadata.creator_token is None:
-                raise _exists(metadata.ledger_id) from error
-            is_made_now = False
-        node = await self._store.exists(path)
+        # What is asked behind the creation comes in one answer with it, where all went well.
+        made, node = await asyncio.gather(
+            self._create_node(path, data), self._store.exists(path), return_exceptions=True
+        )
+        if isinstance(made, NodeExistsError) and metadata.creator_token is None:
+            raise _exists(metadata.ledger_id) from made
+        is_made_now = not isinstance(made, NodeExistsError)
+        if isinstance(made, BaseException) and is_made_now:
+            raise made
+        if not isinstance(node, Node) or node.data != data or metadata.creator_token is None:
+            # It may have been looked at before it was there, or there was another one.
+            node = await self._store.exists(path)
         if node is None:
             raise _no_ledger(metadata.ledger_id)
         # One that was made now may have been changed since, or deleted and made by somebody else.

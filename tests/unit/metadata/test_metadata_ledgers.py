@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 
@@ -72,6 +73,31 @@ async def faulty(store):
 @pytest.fixture
 def manager(faulty):
     return LedgerManager(faulty)
+
+
+async def test_a_ledger_that_went_while_another_was_made_in_its_place_is_not_taken_for_it(
+    faulty, manager, open_memory
+):
+    rival = LedgerManager(await open_memory())
+    await rival.create(metadata_of(7, password=b"rival"))
+    path = await manager._path(7)
+
+    async def vanish():
+        faulty.before.clear()
+        await looked.wait()  # the look that goes along has seen the other one
+        await rival.delete(7)
+
+    looked = asyncio.Event()
+
+    async def look():
+        looked.set()
+
+    faulty.before["create", path] = vanish
+    faulty.after["exists", path] = look
+    made, version = await manager.create(metadata_of(7))
+    found, _ = await rival.read(7)
+    assert (made.incarnation, version) == (found.incarnation, 0)
+    assert found.password == b""
 
 
 async def listed(manager):

@@ -6,13 +6,10 @@ fails leaves nothing behind and does not disturb the others; a second transactio
 of it, if nothing they looked at has changed and the session goes on, else the batch begins again.
 Nobody hears of a result before that.
 
-A batch that only writes does without the first one where the store knows the nodes (``known``):
-it is carried out on a guess, and the transaction that writes reads them if the guess was wrong.
-A guess is no ground for an error: what a call refuses is decided on what was read.  Large batches
-share one read among many calls, and are not guessed.
-
-A commit whose answer is lost is sent again, and is not done twice: it also demands and changes the
-session's own key, which counts commits.  A repeated one that finds its own number there was done.
+A batch of writes, and of looks at what they create, does without the first one where the store
+knows the nodes (``known``): it is carried out on a guess, and the transaction that writes reads
+them if the guess was wrong.  A guess is no ground for an error: what a call refuses is decided on
+what was read.  Large batches share one read among many calls, and are not guessed.
 """
 
 from __future__ import annotations
@@ -160,9 +157,12 @@ class EtcdCalls:
     def _batch(self) -> list[EtcdCall]:
         """Return the next operations, as many as fit into one transaction."""
         batch: list[EtcdCall] = []
+        paths: set[str] = set()
         needs = size = 0
         while self._waiting and isinstance(call := self._waiting[0], EtcdCall):
-            needs += len(call.needs)
+            # A look at what is there for a write takes no room.
+            needs += sum(call.is_write or need.path not in paths for need in call.needs)
+            paths.update(need.path for need in call.needs)
             size += call.size_bytes
             if batch and (needs > MULTI_LIMIT or size > _BATCH_BYTES):
                 break
@@ -229,12 +229,16 @@ class EtcdCalls:
             A view, and True if it was written; one with what is there instead, and False;
             None if nothing was tried.
         """
-        view = EtcdView(needs, self._session.id)
-        may_guess = len(batch) <= _MAX_GUESSED and all(call.is_write for call in batch)
+        looks = {need.path for call in batch if not call.is_write for need in call.needs}
+        written = [need for call in batch if call.is_write for need in call.needs]
+        view = EtcdView(written, self._session.id)
+        may_guess = len(batch) <= _MAX_GUESSED and looks <= {need.path for need in written}
         if not may_guess or not view.guess(self._known, self._session.revision):
             return None, False
         self._apply_all(batch, view)
-        if any(call.error is not None for call in batch) or not (writes := view.writes()):
+        if any(call.error is not None for call in batch) or not looks <= view.made:
+            return None, False
+        if not (writes := view.writes()):
             return None, False
         after = EtcdView([*needs, *map(Need, sorted(view.assumed))], self._session.id)
         comparisons = view.comparisons()

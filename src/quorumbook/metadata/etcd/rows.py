@@ -145,6 +145,8 @@ class EtcdView:
         self._looked_at: set[str] = set()
         #: Nodes whose children were counted, or that have none as they are made here.
         self._counted: set[str] = set()
+        #: Nodes that are created here.
+        self.made: set[str] = set()
         self._creations = 0
         self._undo: list[tuple[str, Row | None]] = []
         #: Taken to be free without having been looked at; the transaction compares them, too.
@@ -273,6 +275,7 @@ class EtcdView:
         self._creations += 1
         row.creation_id = (self.revision << 16) + self._creations
         self._counted.add(path)
+        self.made.add(path)
         self._put(path, row)
 
     def save_data(self, path: str, row: Row) -> None:
