@@ -12,7 +12,7 @@ import pyarrow as pa
 import uvloop
 
 import spark_load as load
-from quorumbook.streams.frames.columns import binary_column
+from quorumbook.client.reading.columns import binary_column
 from report import Figure
 from spark_measure import KB, MB, Bench, at_least, compared, said, text, within
 from spark_synthetic import (

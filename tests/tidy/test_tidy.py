@@ -201,6 +201,21 @@ def test_no_class_name_is_used_twice():
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
 
 
+def test_every_module_that_is_imported_exists():
+    """Also where only somebody who measures would notice: in bench, tools and examples."""
+    there = {_module(path) for path in MODULES}
+    there |= {".".join(name.split(".")[:-1]) for name in there}
+    missing = {
+        f"{_name(path)}: {node.module}"
+        for path in [*PYTHON, *sorted((ROOT / "tools").rglob("*.py"))]
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[0] == "quorumbook"
+        and node.module not in there
+    }
+    assert missing == set()
+
+
 def test_every_module_is_used():
     used: set[str] = set()
     for path in MODULES:
