@@ -1,6 +1,10 @@
 """One attack on a bookie of its own: memory, the loop's longest stall, an honest writer's latency.
 
 Memory is the resident set as the system counts it, its peak included.
+
+Attacker, bookie and writer share the processors of one machine, so part of what the writer
+notices is the machine.  The control says how much: the same attack on another bookie of this
+machine, while the writer goes on with the first one.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from quorumbook.env.tasks import cancel_and_wait
-from security.limits.attacks import ATTACKS, Target, prepare
+from security.limits.attacks import ATTACKS, Attack, Target, prepare
 
 HERE = Path(__file__).parent
 _LONGEST = struct.Struct("dd")
@@ -28,7 +32,7 @@ MB = 1024 * 1024
 #: Two write caches and the read cache of a bookie as it is by default.
 CACHES_BYTES = (2 * 64 + 32) * MB
 MEMORY_BYTES_MAX = CACHES_BYTES + 400 * MB
-QUIET_S = 3.0
+QUIET_S = 5.0
 SECRET = "s" * 24
 
 
@@ -44,6 +48,8 @@ class Outcome:
     stall_s: float
     wall_stall_s: float
     quiet_ms: tuple[float, float]
+    #: While another bookie of the machine was attacked; None if that was not asked for.
+    control_ms: tuple[float, float] | None
     attacked_ms: tuple[float, float]
     appended: int
     has_ended: bool
@@ -95,13 +101,13 @@ class Watched:
                 line = json.loads(await asyncio.to_thread(self.process.stdout.readline))
                 self.port = int(line["bookie_id"].rpartition(":")[2])
                 self.http_port = int(str(line.get("http", ":0")).rpartition(":")[2].strip("/"))
-                async with self._writing():
-                    yield self
+                yield self
             finally:
                 self.process.kill()
 
     @contextlib.asynccontextmanager
-    async def _writing(self) -> AsyncIterator[None]:
+    async def writing(self) -> AsyncIterator[None]:
+        """Have the honest writer write."""
         words = [str(HERE / "honest.py"), self.uri, json.dumps(self.options)]
         with (self.directory / "writer.log").open("wb") as log:
             writer = await asyncio.create_subprocess_exec(
@@ -160,41 +166,69 @@ async def _look(watched: Watched, minutes_bytes: list[int]) -> None:
         await asyncio.sleep(1)
 
 
-async def measure(name: str, seconds: float, scale: float = 1.0) -> Outcome:
-    """Run one attack."""
+async def measure(
+    name: str, seconds: float, scale: float = 1.0, *, has_control: bool = False
+) -> Outcome:
+    """Run one attack, and before it the control if that is asked for."""
     attack = ATTACKS[name]
     with tempfile.TemporaryDirectory() as place:
         watched = Watched(Path(place), is_guarded=attack.by == "stranger")
-        async with watched.running():
-            target = Target(watched.port, watched.http_port, scale)
-            if not watched.is_guarded:
-                await prepare(target)
+        async with watched.running(), watched.writing():
+            target = await _prepared(watched, scale)
             before = watched.memory("VmRSS")
             quiet = time.monotonic()
             await asyncio.sleep(QUIET_S)
+            quiet_ms = watched.latency(quiet, time.monotonic())
+            control_ms = None
+            if has_control:
+                control_ms = await _control(watched, attack, seconds, scale)
             watched.forget()
-            began = time.monotonic()
             minutes_bytes: list[int] = []
-            async with contextlib.AsyncExitStack() as stack:
-                looking = asyncio.create_task(_look(watched, minutes_bytes))
-                stack.push_async_callback(cancel_and_wait, [looking])
-                target.stack = stack
-                running = asyncio.create_task(attack.run(target))
-                done, _ = await asyncio.wait([running], timeout=seconds)
-                if done:
-                    if running.exception():
-                        print(f"{name}: {running.exception()!r}", file=sys.stderr)
-                    await asyncio.sleep(max(0, seconds - (time.monotonic() - began)))
-                ended = time.monotonic()
-                running.cancel()
-                await asyncio.wait([running])
-                own, wall = watched.stalls()
-                peak = watched.memory("VmHWM")
-            appended = sum(began <= moment <= ended for moment, _ in watched.latencies)
+            looking = asyncio.create_task(_look(watched, minutes_bytes))
+            began, ended = await _attack(attack, target, seconds)
+            await cancel_and_wait([looking])
+            own, wall = watched.stalls()
             if os.environ.get("LIMITS_LOG"):
                 print((Path(place) / "bookie.log").read_text(), file=sys.stderr)
             return Outcome(
-                name, attack.by, target.sent_bytes, before, peak, own, wall,
-                watched.latency(quiet, began), watched.latency(began, ended), appended,
+                name, attack.by, target.sent_bytes, before, watched.memory("VmHWM"), own, wall,
+                quiet_ms, control_ms, watched.latency(began, ended),
+                sum(began <= moment <= ended for moment, _ in watched.latencies),
                 watched.process.poll() is not None, minutes_bytes,
             )  # fmt: skip
+
+
+async def _prepared(watched: Watched, scale: float) -> Target:
+    target = Target(watched.port, watched.http_port, scale)
+    if not watched.is_guarded:
+        await prepare(target)
+    return target
+
+
+async def _attack(attack: Attack, target: Target, seconds: float) -> tuple[float, float]:
+    """Attack for so long, and return when that began and ended."""
+    began = time.monotonic()
+    async with contextlib.AsyncExitStack() as stack:
+        target.stack = stack
+        running = asyncio.create_task(attack.run(target))
+        done, _ = await asyncio.wait([running], timeout=seconds)
+        if done:
+            if running.exception():
+                print(f"{attack.what}: {running.exception()!r}", file=sys.stderr)
+            await asyncio.sleep(max(0, seconds - (time.monotonic() - began)))
+        ended = time.monotonic()
+        running.cancel()
+        await asyncio.wait([running])
+    return began, ended
+
+
+async def _control(
+    watched: Watched, attack: Attack, seconds: float, scale: float
+) -> tuple[float, float]:
+    """Attack another bookie, and return what the writer of the watched one notices of it."""
+    with tempfile.TemporaryDirectory() as place:
+        decoy = Watched(Path(place), is_guarded=watched.is_guarded)
+        async with decoy.running():
+            began, ended = await _attack(attack, await _prepared(decoy, scale), seconds)
+    await asyncio.sleep(1)
+    return watched.latency(began, ended)

@@ -25,7 +25,7 @@ def misses(one: Outcome) -> list[str]:
         found.append("memory")
     if one.stall_s > _STALL_S:
         found.append("stall")
-    if one.attacked_ms[1] > _FACTOR * one.quiet_ms[1]:
+    if one.attacked_ms[1] > _FACTOR * max(one.quiet_ms[1], (one.control_ms or (0, 0))[1]):
         found.append("p99")
     return found
 
@@ -33,18 +33,20 @@ def misses(one: Outcome) -> list[str]:
 def row(one: Outcome) -> str:
     p50, p99 = one.quiet_ms
     attacked50, attacked99 = one.attacked_ms
+    control = f"{one.control_ms[0]:.1f} / {one.control_ms[1]:.1f}" if one.control_ms else "-"
     return (
         f"| {one.attack}: {ATTACKS[one.attack].what} | {one.by} | {one.sent_bytes / 1e6:.3g} MB "
         f"| {one.before_bytes // MB} | {one.peak_bytes // MB} "
         f"| {one.stall_s * 1000:.0f} ({one.wall_stall_s * 1000:.0f}) | {p50:.1f} / {p99:.1f} "
-        f"| {attacked50:.1f} / {attacked99:.1f} | {', '.join(misses(one)) or 'all kept'} |"
+        f"| {control} | {attacked50:.1f} / {attacked99:.1f} "
+        f"| {', '.join(misses(one)) or 'all kept'} |"
     )
 
 
 HEAD = """\
 | attack | by | sent | MB before | MB at the peak | longest stall, ms (by the wall) \
-| writer p50 / p99 quiet, ms | under attack, ms | goals missed |
-|---|---|---|---|---|---|---|---|---|"""
+| writer p50 / p99 quiet, ms | control, ms | under attack, ms | goals missed |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def page(outcomes: list[Outcome], seconds: float) -> str:
@@ -61,7 +63,11 @@ over {_STALL_S * 1000:.0f} ms, the writer's p99 at most {_FACTOR} times its quie
 A stall is processor time of the loop's thread between two looks at the clock; the time by the wall
 includes what attacker, writer and the rest of the machine took meanwhile.
 A stranger has no password where one is needed; a client may do everything; a reader reads nothing.
-Attacker, writer and bookie share this machine's {os.cpu_count()} processors.
+Attacker, writer and bookie share this machine's {os.cpu_count()} processors, so part of what the \
+writer notices is the machine.
+The control says how much: its latency while another bookie of the machine is attacked in the same
+way.
+The quiet value in the goal is the larger one of both.
 What they did before a bookie weighed what they cause is in [limits-before.md](limits-before.md),
 and an hour of `mixed` in [limits-hour.md](limits-hour.md).
 
@@ -75,11 +81,14 @@ def main() -> int:
     parser.add_argument("--only", default="", help="attacks, separated by commas")
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--no-control", action="store_true", help="half the time")
     arguments = parser.parse_args()
     print(HEAD, flush=True)
     outcomes = []
     for name in [one for one in arguments.only.split(",") if one] or ATTACKS:
-        outcomes.append(asyncio.run(measure(name, arguments.seconds)))
+        outcomes.append(
+            asyncio.run(measure(name, arguments.seconds, has_control=not arguments.no_control))
+        )
         print(row(outcomes[-1]), flush=True)
     if arguments.report:
         arguments.report.write_text(page(outcomes, arguments.seconds))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
+import pytest
 from bookie_harness import (
     DIGESTER,
     KEY,
@@ -182,6 +186,66 @@ async def test_polls_of_a_connection_are_bounded_and_go_with_it() -> None:
         reader.writer.transport.abort()
         await until(lambda: server.metrics.long_polls_waiting == 0)
         assert not server.storage.handles[1].has_waiters
+
+
+@pytest.mark.parametrize("event", ["fence", "time", "connection lost"])
+async def test_very_many_polls_end_some_in_each_turn(event: str) -> None:
+    count, of_others = 1000, 3
+    async with serve() as server:
+        client, reader, other = [await server.connect() for _ in range(3)]
+        client.send(v2_adds(1, [0, 1], lac=-1))
+        await client.add_codes(2)
+        reader.send(
+            b"".join(poll(n, 0, 300 if event == "time" else FOREVER_MS) for n in range(count))
+        )
+        other.send(b"".join(poll(n, 0) for n in range(of_others)))
+        await until(lambda: server.metrics.long_polls_waiting == count + of_others)
+        most, before = 0, count + of_others
+        left = 0 if event == "fence" else of_others
+        if event == "fence":
+            client.send(v2.encode_read(1, 0, master_key=KEY))
+        elif event == "connection lost":
+            reader.writer.transport.abort()
+        while before > left:
+            await asyncio.sleep(0)
+            now = server.metrics.long_polls_waiting
+            most, before = max(most, before - now), now
+        assert before == left
+        assert most <= 250
+        if event != "connection lost":
+            assert {(await reader.v3_answer()).txn_id for _ in range(count)} == set(range(count))
+
+
+async def test_each_poll_ends_when_its_own_time_is_over() -> None:
+    async with serve() as server:
+        client, reader = await server.connect(), await server.connect()
+        client.send(v2_adds(1, [0, 1], lac=-1))
+        await client.add_codes(2)
+        for txn, timeout_ms in enumerate([FOREVER_MS, 400, 100, FOREVER_MS, 200]):
+            reader.send(poll(txn, 0, timeout_ms))
+        assert [(await reader.v3_answer()).txn_id for _ in range(3)] == [2, 4, 1]
+        await settle()
+        assert server.metrics.long_polls_waiting == 2
+
+
+async def test_polls_that_are_over_are_not_kept_for_their_times() -> None:
+    async with serve() as server:
+        client = await server.connect()
+        client.send(v2_adds(1, [0, 1], lac=-1))
+        await client.add_codes(2)
+        before = _polls_in_memory()
+        for _ in range(5):
+            reader = await server.connect()
+            reader.send(b"".join(poll(n, 0) for n in range(1000)))
+            await until(lambda: server.metrics.long_polls_waiting == 1000)
+            reader.writer.transport.abort()
+            await until(lambda: server.metrics.long_polls_waiting == 0)
+        assert _polls_in_memory() - before <= 1100
+
+
+def _polls_in_memory() -> int:
+    gc.collect()
+    return sum(type(one).__name__ == "_Poll" for one in gc.get_objects())
 
 
 async def test_s40_the_stored_lac_never_goes_back() -> None:

@@ -63,14 +63,6 @@ _SMALL_CHUNK_BYTES = 8 * 1024
 _JOIN_BYTES_MAX = 128 * 1024
 
 
-class LongPoll(Protocol):
-    """A reader who waits for news."""
-
-    def cancel(self) -> None:
-        """Forget it without an answer."""
-        ...
-
-
 class RequestHandler(Protocol):
     """Who carries out requests."""
 
@@ -191,8 +183,8 @@ class BookieConnection(asyncio.Protocol):
         #: Bytes that the reads under way are believed to return, and what one is believed to.
         self.read_bytes = 0
         self.read_size_estimate = 256 * 1024
-        #: Long polls that wait, each with its cancel.
-        self.long_polls: dict[LongPoll, None] = {}
+        #: Its peer's reads that wait for news; ``LongPolls`` keeps them.
+        self.long_polls: dict[object, None] = {}
 
     # Called by the transport
 

@@ -4,17 +4,25 @@ A poll ends when the last add confirmed is above ``previous_lac``, when the ledg
 deleted, or when its time is over.  A poll that arrives on a fenced ledger waits all the same: the
 recovery's adds still raise the last add confirmed (S39).  With "piggyback" the answer brings the
 next entry along if this bookie has it; without, a normal read follows.
+
+One client may have very many polls, so nothing is done for all of them at once: those that end
+together, by a fence, by their time or with their connection, do so in one turn of the loop after
+the other, and one timer serves them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
 
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.reads import ReadRequests
-from quorumbook.env import patience
+from quorumbook.env import logger, patience
 from quorumbook.ids import INVALID_ENTRY_ID, LedgerId
 from quorumbook.protocol import answers
 from quorumbook.protocol.requests import Read
@@ -22,37 +30,37 @@ from quorumbook.protocol.status import Status
 from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
 
+_log = logger("bookie.polls")
+#: Polls that end in one turn of the loop.
+_POLLS_A_TURN = 200
+#: A loop's clock and its timers may differ by as much.
+_CLOCK_STEP_S = 0.001
+#: Polls that are over may stay so long among the times to come.
+_OVER_MAX = 1024
+
 
 class _Poll:
     """One reader who waits."""
 
-    __slots__ = ("_cancel_watch", "_polls", "_timer", "arrived_ns", "connection", "request")
+    __slots__ = ("_cancel_watch", "arrived_ns", "connection", "is_over", "request")
 
     def __init__(
         self,
-        polls: LongPolls,
         connection: BookieConnection,
         request: Read,
-        *,
         arrived_ns: int,
-        handle: LedgerHandle,
-        timeout_s: float,
+        watch: Callable[[_Poll], Callable[[], None]],
     ) -> None:
-        assert request.previous_lac is not None
-        self._polls = polls
         self.connection = connection
         self.request = request
         self.arrived_ns = arrived_ns
-        self._cancel_watch: Callable[[], None] = handle.watch_lac(
-            request.previous_lac, lambda: polls.end(self, woken=True)
-        )
-        self._timer = patience.Timer(timeout_s, lambda: polls.end(self, woken=False))
+        self.is_over = False
+        self._cancel_watch = watch(self)
 
-    def cancel(self) -> None:
-        """Forget it without an answer."""
+    def end(self) -> None:
+        """Wait no longer."""
+        self.is_over = True
         self._cancel_watch()
-        self._timer.cancel()
-        self._polls.removed(self)
 
 
 class LongPolls:
@@ -70,6 +78,12 @@ class LongPolls:
         self._metrics = metrics
         self._reads = reads
         self._waiting: dict[LedgerId, dict[_Poll, None]] = {}
+        #: When each one's time is over, the first in front; with those that ended before.
+        self._times: list[tuple[float, int, _Poll]] = []
+        self._numbers = count()
+        self._timer: patience.Timer | None = None
+        #: Polls that end soon, of each event that ends some.
+        self._ending: deque[Iterator[_Poll]] = deque()
 
     def start(self, connection: BookieConnection, request: Read, now_ns: int) -> None:
         """Wait, or answer at once what needs no waiting."""
@@ -84,34 +98,85 @@ class LongPolls:
         if timeout_ms <= 0 or handle.last_add_confirmed > previous_lac:
             self._finish(connection, request, now_ns, woken=False)
             return
-        timeout_s = min(timeout_ms / 1000, self._options.max_long_poll_timeout_s)
-        poll = _Poll(
-            self, connection, request, arrived_ns=now_ns, handle=handle, timeout_s=timeout_s
-        )
+
+        def watch(poll: _Poll) -> Callable[[], None]:
+            return handle.watch_lac(previous_lac, lambda: self._end(poll, woken=True))
+
+        poll = _Poll(connection, request, now_ns, watch)
         connection.long_polls[poll] = None
         self._waiting.setdefault(request.ledger_id, {})[poll] = None
         self._metrics.long_polls_waiting += 1
+        self._limit(poll, min(timeout_ms / 1000, self._options.max_long_poll_timeout_s))
 
     def fenced(self, ledger_id: LedgerId) -> None:
         """A ledger is fenced: whoever waited for its writer waits no longer."""
-        for poll in list(self._waiting.get(ledger_id, ())):
-            self.end(poll, woken=False)
+        self._end_soon(list(self._waiting.get(ledger_id, ())))
 
-    def end(self, poll: _Poll, *, woken: bool) -> None:
-        """End a poll with an answer."""
-        poll.cancel()
-        if poll.connection.is_open:
-            self._finish(poll.connection, poll.request, poll.arrived_ns, woken=woken)
+    def forget(self, connection: BookieConnection) -> None:
+        """A connection is gone: its polls end without an answer."""
+        self._end_soon([poll for poll in connection.long_polls if isinstance(poll, _Poll)])
 
-    def removed(self, poll: _Poll) -> None:
-        """A poll is over."""
-        poll.connection.long_polls.pop(poll, None)
-        polls = self._waiting.get(poll.request.ledger_id)
-        if polls is not None and poll in polls:
-            del polls[poll]
-            self._metrics.long_polls_waiting -= 1
-            if not polls:
-                del self._waiting[poll.request.ledger_id]
+    def _limit(self, poll: _Poll, timeout_s: float) -> None:
+        due = asyncio.get_running_loop().time() + timeout_s
+        heappush(self._times, (due, next(self._numbers), poll))
+        if self._times[0][2] is poll:
+            self._wait_for_the_next()
+
+    def _wait_for_the_next(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._times and self._times[0][2].is_over:
+            heappop(self._times)
+        if self._times:
+            delay_s = self._times[0][0] - asyncio.get_running_loop().time()
+            self._timer = patience.Timer(delay_s, self._time_is_over)
+
+    def _time_is_over(self) -> None:
+        now = asyncio.get_running_loop().time()
+        over = []
+        while self._times and self._times[0][0] <= now + _CLOCK_STEP_S:
+            poll = heappop(self._times)[2]
+            if not poll.is_over:
+                over.append(poll)
+        self._wait_for_the_next()
+        self._end_soon(over)
+
+    def _end_soon(self, polls: list[_Poll]) -> None:
+        if polls:
+            self._ending.append(iter(polls))
+            if len(self._ending) == 1:
+                self._end_some()
+
+    def _end_some(self) -> None:
+        some = list(islice(self._ending[0], _POLLS_A_TURN))
+        if len(some) < _POLLS_A_TURN:
+            self._ending.popleft()
+        if self._ending:
+            asyncio.get_running_loop().call_soon(self._end_some)
+        for poll in some:
+            try:
+                self._end(poll, woken=False)
+            except Exception:
+                _log.exception("a long poll of %s could not be ended", poll.connection.peer)
+
+    def _end(self, poll: _Poll, *, woken: bool) -> None:
+        """End a poll, with an answer if there is somebody to take it."""
+        if poll.is_over:
+            return
+        poll.end()
+        connection, ledger_id = poll.connection, poll.request.ledger_id
+        del connection.long_polls[poll]
+        polls = self._waiting[ledger_id]
+        del polls[poll]
+        if not polls:
+            del self._waiting[ledger_id]
+        self._metrics.long_polls_waiting -= 1
+        if len(self._times) > 2 * self._metrics.long_polls_waiting + _OVER_MAX:
+            self._times = [one for one in self._times if not one[2].is_over]
+            heapify(self._times)
+        if connection.is_open:
+            self._finish(connection, poll.request, poll.arrived_ns, woken=woken)
 
     def _refusal(
         self, connection: BookieConnection, request: Read, handle: LedgerHandle | None

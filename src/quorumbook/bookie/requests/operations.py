@@ -117,8 +117,7 @@ class Operations:
     def forget(self, connection: BookieConnection) -> None:
         """Drop what waits for a connection that is gone."""
         self.reads.forget(connection)
-        for poll in list(connection.long_polls):
-            poll.cancel()
+        self.polls.forget(connection)
 
     def _fenced(self, ledger_id: int) -> None:
         self.polls.fenced(ledger_id)
