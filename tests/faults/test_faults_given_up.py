@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.accounts import until
 from quorumbook.errors import LedgerRecoveryError
 from quorumbook.testing import LocalCluster
 
@@ -21,9 +22,14 @@ def _recover(uri: str, ledger_id: int, *options: str) -> subprocess.CompletedPro
     )
 
 
+def _journal(bookie: Path) -> Path:
+    (path,) = bookie.glob("journal/current/*.txn")
+    return path
+
+
 def _damage_last_group(bookie: Path, wanted: bytes) -> None:
     """Turn a bit of the last entry in the journal, which was synced and acknowledged."""
-    (path,) = bookie.glob("journal/current/*.txn")
+    path = _journal(bookie)
     data = bytearray(path.read_bytes())
     data[data.rindex(wanted)] ^= 1
     path.write_bytes(data)
@@ -34,15 +40,20 @@ def _damage_last_group(bookie: Path, wanted: bytes) -> None:
 async def test_r22_a_ledger_that_all_bookies_lost_the_end_of_is_given_up_on_an_operators_word(
     tmp_path: Path,
 ) -> None:
+    bookies = [tmp_path / f"bookie-{number}" for number in (1, 2, 3)]
+    last = b"entry number 9"
     async with LocalCluster(bookies=3, data_dir=str(tmp_path), processes=True) as cluster:
         async with cluster.connect() as writing:
             writer = await writing.create_ledger()
             for number in range(10):
                 await writer.append(b"entry number %d" % number)
+            for bookie in bookies:
+                # The acknowledgement of two is enough for the writer.
+                await until(lambda b=bookie: last in _journal(b).read_bytes(), "the third replica")
             await asyncio.gather(*map(cluster.kill, cluster.bookie_ids))
             await writer.abort()
-        for number in (1, 2, 3):
-            _damage_last_group(tmp_path / f"bookie-{number}", b"entry number 9")
+        for bookie in bookies:
+            _damage_last_group(bookie, last)
         for bookie_id in cluster.bookie_ids:
             await cluster.restart(bookie_id)
         async with cluster.connect() as reading:
