@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from quorumbook.env.budget import Budget
 from quorumbook.env.disk import RealDisk, UncachedFile
 from quorumbook.env.interfaces import (
+    Asker,
     Clock,
     Disk,
     DiskUsage,
@@ -27,6 +28,7 @@ from quorumbook.env.interfaces import (
     Programs,
     T,
     Threads,
+    Turns,
     Worker,
 )
 from quorumbook.env.log import Complaint, logger
@@ -40,6 +42,7 @@ from quorumbook.env.machine import (
 from quorumbook.env.tls import TlsContexts, TlsOptions, explain
 
 __all__ = [
+    "Asker",
     "Budget",
     "Clock",
     "Complaint",
@@ -57,6 +60,7 @@ __all__ = [
     "Threads",
     "TlsContexts",
     "TlsOptions",
+    "Turns",
     "UncachedFile",
     "Worker",
     "explain",

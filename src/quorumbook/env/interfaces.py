@@ -173,6 +173,24 @@ class Programs(Protocol):
         ...
 
 
+class Asker(Protocol):
+    """Somebody with work that waits for a turn of the loop."""
+
+    def go_on(self) -> None:
+        """Do more of it."""
+
+
+class Turns(Protocol):
+    """How long a turn of the loop works for connections, and who waits for the next."""
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether what can wait should."""
+
+    def wait(self, asker: Asker, size_bytes: int) -> None:
+        """Have it go on with so many bytes in a later turn, behind those who came before."""
+
+
 class Network(Protocol):
     """Streams in Protocol style: ``data_received(bytes)``, ``transport.write(bytes)``."""
 
@@ -201,6 +219,7 @@ class Network(Protocol):
         server_side: bool,
         server_hostname: str | None = None,
         done: Callable[[Exception | None], None],
+        turns: Turns | None = None,
     ) -> asyncio.Transport:
         """Go on with TLS from the next byte on; returns the transport to use from now on."""
         ...

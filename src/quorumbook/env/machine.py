@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from quorumbook.env.forks import sever_in_children
-from quorumbook.env.interfaces import T, Worker
+from quorumbook.env.interfaces import T, Turns, Worker
 from quorumbook.env.tls_transport import TlsTransport
 
 #: No process of ours needs more.
@@ -178,6 +178,7 @@ class RealNetwork:
         server_side: bool,
         server_hostname: str | None = None,
         done: Callable[[Exception | None], None],
+        turns: Turns | None = None,
     ) -> asyncio.Transport:
         """Go on with TLS from the next byte on; returns the transport to use from now on."""
         tls = TlsTransport(
@@ -187,6 +188,7 @@ class RealNetwork:
             server_side=server_side,
             server_hostname=server_hostname,
             done=done,
+            turns=turns,
         )
         tls.begin()
         return tls

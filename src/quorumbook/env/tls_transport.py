@@ -12,6 +12,11 @@ and its ``pause_writing`` and ``resume_writing`` go to the protocol above.  Open
 16 KB at most and the outgoing buffer is emptied every few of them, so a write of any size holds
 little beside itself.
 
+A peer can make a few bytes cost much: a handshake costs a signature, and each new key that a record
+asks for ten times what its bytes would.  So what comes is decrypted in slices, and at a bookie each
+of them waits for a turn of the loop that has time left; what is held meanwhile is one chunk.  A
+handshake has a largest size there, and a peer whose records hold nothing is given up.
+
 Certificates, and what a failed handshake means to people, are ``tls.py``'s.
 """
 
@@ -23,10 +28,19 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from quorumbook.env.interfaces import Turns
+from quorumbook.errors import RemoteProtocolError
+
 #: Longest plain piece that is encrypted before what came of it is handed down.
 _PIECE_BYTES = 256 * 1024
 #: More than a record; OpenSSL returns one at a time.
 _READ_BYTES = 64 * 1024
+#: So much is decrypted before somebody else may have the loop; about a record.
+_SLICE_BYTES = 16 * 1024
+#: What a client's side of a handshake takes at most; with a chain of certificates a few KB.
+_HANDSHAKE_BYTES_MAX = 32 * 1024
+#: Records without data in a row: a new key now and then, but not many.
+_EMPTY_BYTES_MAX = 32 * 1024
 
 #: Told once how the handshake ended: None, or the ``ssl.SSLError`` or ``OSError`` that ended it.
 OnDone = Callable[[Exception | None], None]
@@ -42,6 +56,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         server_side: Which side this is.
         server_hostname: On the client's side: the name or address the peer must prove to have.
         done: Called when the handshake has ended; nothing may be written before.
+        turns: On a bookie's side: who shares the loop.
     """
 
     def __init__(
@@ -53,6 +68,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         server_side: bool,
         server_hostname: str | None,
         done: OnDone,
+        turns: Turns | None = None,
     ) -> None:
         super().__init__()
         self._below = below
@@ -65,6 +81,14 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._done: OnDone | None = done
         self._error: Exception | None = None
         self._is_closing = False
+        self._turns = turns
+        #: What came and is not decrypted yet; nothing more is received meanwhile.
+        self._held = memoryview(b"")
+        self._is_waiting = False
+        #: The protocol above wants nothing more for now.
+        self._is_paused = False
+        #: Bytes of the handshake, then those since a record last held something.
+        self._empty_bytes = 0
 
     def begin(self) -> None:
         """Begin the handshake."""
@@ -74,13 +98,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # Called by the transport below
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt a chunk and hand it on in one piece."""
-        self._incoming.write(data)
-        if self._done is not None:
-            self._shake()
-            if self._done is not None or not self._incoming.pending:
-                return
-        self._read()
+        """Decrypt a chunk and hand it on, in one piece unless the turn ends meanwhile."""
+        self._held = memoryview(data)
+        self._take()
 
     def eof_received(self) -> bool:
         """The peer sends no more; frames tell themselves whether they are whole."""
@@ -99,6 +119,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._is_closing = True
+        self._held = memoryview(b"")
         done, self._done = self._done, None
         if done is not None:
             done(self._error or exc or ConnectionResetError("it was closed in the handshake"))
@@ -157,11 +178,16 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Receive nothing."""
+        self._is_paused = True
         self._below.pause_reading()
 
     def resume_reading(self) -> None:
-        """Receive again."""
-        self._below.resume_reading()
+        """Receive again, what is held first."""
+        self._is_paused = False
+        if self._held:
+            self._wait()
+        else:
+            self._below.resume_reading()
 
     def is_reading(self) -> bool:
         """Tell whether it receives."""
@@ -181,46 +207,89 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return self._tls
         return self._below.get_extra_info(name, default)
 
+    # Called when its turn has come
+
+    def go_on(self) -> None:
+        """Decrypt more of what is held."""
+        self._is_waiting = False
+        if not self._is_paused and not self._is_closing:
+            self._take()
+            if not (self._held or self._is_paused or self._is_closing):
+                self._below.resume_reading()
+
     # Inside
 
-    def _shake(self) -> None:
+    def _take(self) -> None:
+        """Decrypt what is held, as long as the turn lasts, and hand on what comes of it."""
+        pieces: list[bytes] = []
+        turns = self._turns
+        is_over = False
+        while self._held and not (is_over or self._is_closing):
+            if turns is not None and turns.is_over:
+                break
+            piece, self._held = self._held[:_SLICE_BYTES], self._held[_SLICE_BYTES:]
+            self._incoming.write(piece)
+            if self._done is not None:
+                self._shake(len(piece))
+            if self._done is None:
+                is_over = self._read(pieces, len(piece))
+        if pieces and not self._below.is_closing():
+            self._protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if self._is_closing:
+            return
+        if self._error is not None:
+            self._fail(self._error)
+        elif is_over:
+            self.close()
+        elif self._held:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Have the rest wait for a turn; whoever paused us meanwhile says when to go on."""
+        self._below.pause_reading()
+        if self._turns is not None and not (self._is_waiting or self._is_paused):
+            self._is_waiting = True
+            self._turns.wait(self, len(self._held))
+
+    def _shake(self, size_bytes: int = 0) -> None:
+        self._empty_bytes += size_bytes
         try:
+            if self._turns is not None and self._empty_bytes > _HANDSHAKE_BYTES_MAX:
+                raise RemoteProtocolError(
+                    f"its side of the TLS handshake takes more than {_HANDSHAKE_BYTES_MAX} bytes"
+                )
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send()
             return
-        except (ssl.SSLError, ValueError) as error:
+        except (ssl.SSLError, ValueError, RemoteProtocolError) as error:
             self._fail(error)
             return
         self._send()
+        self._empty_bytes = 0
         done, self._done = self._done, None
         if done is not None:
             done(None)
 
-    def _read(self) -> None:
-        pieces: list[bytes] = []
-        error: ssl.SSLError | None = None
+    def _read(self, pieces: list[bytes], size_bytes: int) -> bool:
+        """Add what a slice of that size holds; tell whether the connection is over."""
+        count = len(pieces)
         is_over = False
         try:
-            while True:
-                piece = self._tls.read(_READ_BYTES)
-                if not piece:
-                    is_over = True
-                    break
+            while piece := self._tls.read(_READ_BYTES):
                 pieces.append(piece)
+            is_over = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
             is_over = True
-        except ssl.SSLError as failure:
-            error = failure
+        except ssl.SSLError as error:
+            self._error = error
         self._send()  # new keys are acknowledged
-        if pieces:
-            self._protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if error is not None:
-            self._fail(error)
-        elif is_over:
-            self.close()
+        self._empty_bytes = 0 if len(pieces) > count else self._empty_bytes + size_bytes
+        if self._empty_bytes > _EMPTY_BYTES_MAX:
+            self._error = RemoteProtocolError("its TLS records hold nothing, again and again")
+        return is_over or self._error is not None
 
     def _send(self) -> None:
         if self._outgoing.pending:

@@ -57,8 +57,6 @@ WaitingRead: TypeAlias = tuple[
 ]
 
 ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
-#: Chunks up to this are carried out before larger ones.
-_SMALL_CHUNK_BYTES = 8 * 1024
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
 
@@ -218,8 +216,7 @@ class BookieConnection(asyncio.Protocol):
         try:
             requests = self._carry_out(decoder.feed(data, may_rise=self.gate is not None))
         except RemoteProtocolError as error:
-            self._owner.metrics.connections_broken_protocol += 1
-            _log.info("closing the connection of %s: %s", self.peer, error)
+            self._note_broken_protocol(error)
             self.close()
             return
         except Exception:
@@ -232,6 +229,10 @@ class BookieConnection(asyncio.Protocol):
         if decoder.is_behind and not self._closing:
             self._wait_for_turn(decoder.pending_bytes)
         self._take_in_pending(has_requests=bool(requests))
+
+    def _note_broken_protocol(self, error: RemoteProtocolError) -> None:
+        self._owner.metrics.connections_broken_protocol += 1
+        _log.info("closing the connection of %s: %s", self.peer, error)
 
     def _is_heavy(self, size_bytes: int) -> bool:
         """Tell whether a chunk of that size waits for the journals.
@@ -250,10 +251,9 @@ class BookieConnection(asyncio.Protocol):
 
     def _queue(self, size_bytes: int) -> None:
         if self._is_heavy(0):
-            weight = Weight.HEAVY
+            self._owner.behind.add(self, Weight.HEAVY)
         else:
-            weight = Weight.SMALL if size_bytes <= _SMALL_CHUNK_BYTES else Weight.MIDDLE
-        self._owner.behind.add(self, weight)
+            self._owner.behind.wait(self, size_bytes)
 
     def _take_in_pending(self, *, has_requests: bool) -> None:
         owner = self._owner
@@ -309,6 +309,8 @@ class BookieConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything that waits for this peer."""
+        if isinstance(exc, RemoteProtocolError):
+            self._note_broken_protocol(exc)
         was_open, self.is_open = self.is_open, False
         self._closing = True
         self._answers = []
@@ -336,7 +338,7 @@ class BookieConnection(asyncio.Protocol):
         """Send what is there in the clear, and go on with TLS from the next byte on."""
         self.flush()
         self._transport = self._owner.env.network.start_tls(
-            self._transport, self, context, server_side=True, done=done
+            self._transport, self, context, server_side=True, done=done, turns=self._owner.behind
         )
 
     def is_known_as(self, name: str) -> None:

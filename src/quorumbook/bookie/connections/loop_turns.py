@@ -13,17 +13,12 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
 
-from quorumbook.env import Clock, logger
+from quorumbook.env import Asker, Clock, logger
 
 _log = logger("bookie.turns")
 _TURN_NS = 1_000_000
-
-
-class Asker(Protocol):
-    """A connection with requests to carry out."""
-
-    def go_on(self) -> None:
-        """Carry out the next of them."""
+#: Chunks up to this are carried out before larger ones.
+_SMALL_CHUNK_BYTES = 8 * 1024
 
 
 class Answerer(Protocol):
@@ -101,6 +96,15 @@ class TurnQueue:
     def has_heavy(self) -> bool:
         """Tell whether somebody waits for the journals."""
         return bool(self._waiting[Weight.HEAVY])
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the present turn of the loop has worked long enough."""
+        return self._turn.is_over
+
+    def wait(self, asker: Asker, size_bytes: int) -> None:
+        """Have it go on with a chunk of that size, small ones first."""
+        self.add(asker, Weight.SMALL if size_bytes <= _SMALL_CHUNK_BYTES else Weight.MIDDLE)
 
     def add(self, connection: Asker, weight: Weight) -> None:
         """Have the connection go on behind those of its kind that wait already."""
