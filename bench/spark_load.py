@@ -21,6 +21,7 @@ from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits, run_plan
 from quorumbook.spark.jobs.frame import JobPlan, Values
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.options import AuditOptions, OffloadOptions
 from quorumbook.spark.jobs.upkeep import audit, tier
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
@@ -328,16 +329,14 @@ async def plan_offload(
 ) -> JobPlan:
     """Plan to move all of a stream into files; bookies keep theirs for some time."""
     async with Namespace.open(address(uri)) as namespace:
-        return await tier.plan_offload(
-            namespace, [stream], to=str(directory), older_than_s=0, min_bytes=0,
-            delete_lag_s=delete_lag_s,
-        )  # fmt: skip
+        options = OffloadOptions(streams=(stream,), to=str(directory), delete_lag_s=delete_lag_s)
+        return await tier.plan_offload(namespace, options)
 
 
 async def plan_audit(uri: str, ids: Sequence[int]) -> JobPlan:
     """Plan to audit ledgers."""
     async with quorumbook.connect(uri) as client:
-        return await audit.plan(client, ledgers=ids)
+        return await audit.plan(client, AuditOptions(ledgers=",".join(map(str, ids))))
 
 
 def run_job(spark: Any, uri: str, plan: JobPlan, directory: Path) -> list[Values]:

@@ -83,11 +83,23 @@ class Option:
     choices: tuple[str, ...] = ()
     #: An object of options may leave it open, as None.
     is_inherited: bool = False
+    #: It has no default: somebody has to say it.
+    is_required: bool = False
+    #: Its name on a command line, where that does not follow from ``name``.
+    word: str = ""
+    #: What stands for its value in the help of a command, where its kind does not say enough.
+    metavar: str = ""
 
     @property
     def key(self) -> str:
-        """The full name, ``section.name``."""
-        return f"{self.section}.{self.name}"
+        """The full name: ``section.name``, or its flag where it is a command's alone."""
+        return f"{self.section}.{self.name}" if self.section else self.flag
+
+    @property
+    def flag(self) -> str:
+        """Its name on a command line: the unit is left out where a value may have its own."""
+        name = self.name.removesuffix("_s") if self.kind is Kind.DURATION else self.name
+        return self.word or "--" + name.replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -191,17 +203,34 @@ def option(
     peer_key: str = "",
     peer_unit: float = 1,
     section: str = "",
+    word: str = "",
+    metavar: str = "",
     is_secret: bool = False,
 ) -> T:
     """Declare an option as a field of a class of ``Options``; see ``Option`` for what is said."""
     said = {
         "help": help, "minimum": minimum, "maximum": maximum, "choices": choices,
-        "peer_key": peer_key, "peer_unit": peer_unit,
+        "peer_key": peer_key, "peer_unit": peer_unit, "word": word, "metavar": metavar,
     }  # fmt: skip
     metadata = {_SAID: said, _SECTION: section, _KIND: kind}
     if isinstance(default, Mapping):
         return cast("T", dataclasses.field(default_factory=lambda: default, metadata=metadata))
     return dataclasses.field(default=default, repr=not is_secret, metadata=metadata)
+
+
+def required(
+    help: str,  # noqa: A002 - what it is called everywhere
+    *,
+    choices: tuple[str, ...] = (),
+    word: str = "",
+    metavar: str = "",
+) -> str:
+    """Declare a text that somebody has to say."""
+    said = {
+        "help": help, "choices": choices, "word": word, "metavar": metavar, "is_required": True,
+    }  # fmt: skip
+    metadata = {_SAID: said, _SECTION: "", _KIND: Kind.TEXT, _DEFAULT: ""}
+    return cast("str", dataclasses.field(metadata=metadata))
 
 
 def inherited(

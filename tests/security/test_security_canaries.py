@@ -14,7 +14,7 @@ from quorumbook.autorecovery import pages as recovery_pages
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import master_key
-from quorumbook.spark.jobs.data.ingest import IngestOptions
+from quorumbook.spark.jobs.options import IngestOptions
 
 SECRET, TOKEN, PASSWORD = "canary-of-a-secret", "canary-of-a-token", "canary-of-a-password"
 PAGES = (
@@ -95,5 +95,5 @@ def test_no_secret_is_in_the_file_of_an_ingest_job() -> None:
     )  # fmt: skip
     told = ingest.arguments()
     assert SECRET not in str(told)
-    assert told["source"] == "s3a://***@bucket/rows"
-    assert told["reader_options"]["header"] == "true"
+    assert told["src"] == "s3a://***@bucket/rows"
+    assert told["option"]["header"] == "true"

@@ -13,6 +13,7 @@ from spark_helpers import let_go
 
 from doubles.etcd_server import EtcdServer
 from quorumbook.cli.main import main
+from quorumbook.spark.jobs.options import CompactOptions, OrphanOptions
 from quorumbook.spark.jobs.upkeep import compact_segments as job
 from quorumbook.spark.jobs.upkeep import gc_orphans
 from quorumbook.streams import Namespace
@@ -22,6 +23,10 @@ from quorumbook.streams.transactions import Application, DraftOptions, Identity,
 from quorumbook.testing import LocalCluster
 
 RULES = {"target_bytes": 1 << 20, "older_than_s": 0.0, "keep_s": 0.0}
+
+
+def plan_all(namespace):
+    return job.plan(namespace, CompactOptions(**RULES))
 
 
 @pytest.fixture
@@ -90,7 +95,7 @@ def test_segments_are_merged_in_etcd_too(on_etcd):
     in_namespace(on_etcd, path, lambda ns: sink(ns, "s"))
     before, count = in_namespace(on_etcd, path, lambda ns: look(ns, "s"))
     assert count == 8
-    report = run_inline(on_etcd, lambda ns: job.plan(ns, [], **RULES), job.conclude, namespace=path)
+    report = run_inline(on_etcd, plan_all, job.conclude, namespace=path)
     assert (report.errors, report.summary["segments_merged"]) == ({}, 8)
     assert in_namespace(on_etcd, path, lambda ns: look(ns, "s")) == (before, 1)
     assert in_namespace(on_etcd, path, lambda ns: unreferenced(ns, "s")) == set()
@@ -134,8 +139,8 @@ def test_what_is_young_is_left_and_merged_ledgers_stay_for_those_who_read_them(c
         """Plan by these rules and by all that are wide, and have the task keep to these."""
 
         async def make(namespace):
-            plan = await job.plan(namespace, [], **RULES | rules)
-            wide = plan if plan.units else await job.plan(namespace, [], **RULES)
+            plan = await job.plan(namespace, CompactOptions(**RULES | rules))
+            wide = plan if plan.units else await plan_all(namespace)
             units = [replace(unit, arguments=unit.arguments | rules) for unit in wide.units]
             planned.append(len(plan.units))
             return replace(wide, units=units)
@@ -180,11 +185,11 @@ def test_a_job_that_is_killed_around_its_step_is_given_again(cluster, path, monk
         with pytest.raises(Killed):
             in_namespace(cluster, path, run)
     assert in_namespace(cluster, path, lambda ns: look(ns, "s"))[0] == before
-    report = run_inline(cluster, lambda ns: job.plan(ns, [], **RULES), job.conclude, namespace=path)
+    report = run_inline(cluster, plan_all, job.conclude, namespace=path)
     assert (report.exit_code, report.summary["segments_made"]) == (0, int(where == "before"))
     assert in_namespace(cluster, path, lambda ns: look(ns, "s")) == (before, 1)
     run_inline(
-        cluster, lambda ns: gc_orphans.plan(ns, root="", ttl_s=0.0), gc_orphans.conclude,
+        cluster, lambda ns: gc_orphans.plan(ns, OrphanOptions(ttl_s=0.0)), gc_orphans.conclude,
         namespace=path,
     )  # fmt: skip
     assert in_namespace(cluster, path, lambda ns: unreferenced(ns, "s")) == set()

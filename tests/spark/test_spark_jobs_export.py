@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 
+from datetime import UTC, datetime
+
 import pyarrow.parquet as pq
 from inline import do_units, run_inline
 
@@ -19,6 +21,7 @@ from quorumbook.cli.main import main
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.data import export
 from quorumbook.spark.jobs.frame import JobPlan, Unit
+from quorumbook.spark.jobs.options import ExportOptions
 from quorumbook.streams import Namespace
 
 _numbers = itertools.count()
@@ -44,7 +47,7 @@ def stream(cluster):
 
 
 def run(cluster, stream, tmp_path, **options):
-    wanted = export.ExportOptions(out=str(tmp_path / "out"), **options)
+    wanted = ExportOptions(source="stream:*", out=str(tmp_path / "out"), **options)
     return run_inline(
         cluster,
         lambda namespace: export.plan_streams(namespace, [stream], wanted),
@@ -88,12 +91,13 @@ def test_text_formats_hold_the_same(cluster, stream, tmp_path, form, encoding):
 
 
 def test_a_range_and_a_time_choose_records(cluster, stream, tmp_path):
-    report = run(cluster, stream, tmp_path, first=15, last=24)
+    report = run(cluster, stream, tmp_path, span="15-24")
     assert report.summary["rows_written"] == 10
     assert pq.read_table(paths(tmp_path)).column("value").to_pylist() == RECORDS[15:25]
     times = pq.read_table(paths(tmp_path)).column("timestamp").cast("int64").to_pylist()
-    first = run(cluster, stream, tmp_path, until_ms=times[0])
-    then = run(cluster, stream, tmp_path, since_ms=times[0])
+    when = datetime.fromtimestamp(times[0] / 1000, UTC).isoformat()
+    first = run(cluster, stream, tmp_path, until=when)
+    then = run(cluster, stream, tmp_path, since=when)
     assert first.summary["rows_written"] + then.summary["rows_written"] == 50
     assert then.summary["rows_written"] > 0
 
@@ -101,7 +105,7 @@ def test_a_range_and_a_time_choose_records(cluster, stream, tmp_path):
 def test_what_is_no_text_is_an_error_that_says_what_to_do_and_leaves_no_file(cluster, tmp_path):
     with cluster.connect() as client, client.create_ledger() as ledger:
         ledger.append(b"\xff\xfe")
-    wanted = export.ExportOptions(out=str(tmp_path / "out"), format="jsonl")
+    wanted = ExportOptions(source="stream:*", out=str(tmp_path / "out"), format="jsonl")
     report = run_inline(
         cluster,
         lambda client: export.plan_ledgers(client, [(ledger.id, ledger.id)], wanted),
@@ -125,7 +129,7 @@ def test_ledgers_are_exported_by_the_command(spark, cluster, tmp_path):
 
 
 def test_a_ledger_that_is_being_written_stays_its_writers(cluster, tmp_path, monkeypatch):
-    options = export.ExportOptions(out=str(tmp_path / "out")).arguments()
+    options = ExportOptions(source="stream:*", out=str(tmp_path / "out")).of_unit()
     connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path="/exported")
     with cluster.connect() as client, client.create_ledger() as ledger:
         for number in range(5):

@@ -11,6 +11,7 @@ pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 from inline import run_inline
 
 from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.spark.jobs.options import OrphanOptions
 from quorumbook.spark.jobs.upkeep import gc_orphans
 from quorumbook.streams import Namespace
 from quorumbook.streams.transactions import Application, DraftOptions, Identity, Place
@@ -56,7 +57,7 @@ async def is_there(namespace, ledger_id):
 def collect(cluster, ttl_s):
     return run_inline(
         cluster,
-        lambda namespace: gc_orphans.plan(namespace, root=ROOT, ttl_s=ttl_s),
+        lambda namespace: gc_orphans.plan(namespace, OrphanOptions(root=ROOT, ttl_s=ttl_s)),
         gc_orphans.conclude,
         namespace="/orphans",
     )

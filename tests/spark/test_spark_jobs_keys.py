@@ -17,6 +17,7 @@ from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.data import compact_keys as job
 from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.options import CompactKeysOptions
 from quorumbook.streams import Namespace
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.format.segment_text import Truncation
@@ -136,7 +137,7 @@ class Job:
 
     def __init__(self, world):
         self.world = world
-        self.options = job.KeyOptions(source="a", target="b", retain_s=0.0)
+        self.options = CompactKeysOptions(source="a", target="b", retain_s=0.0)
         self.connection = Connection(
             metadata_uri=world.cluster.metadata_uri, namespace_path=world.path
         )
@@ -280,10 +281,10 @@ def test_a_result_of_another_source_is_not_replaced(world):
     world.run(lambda ns: work.batch(ns, [b"1"], [b"2"]))
     for step in (tier, restore, merge):
         with pytest.raises(ConfigError, match="is not a result"):
-            world.run(lambda ns: job.look(ns, job.KeyOptions(source="c", target="b")))
+            world.run(lambda ns: job.look(ns, CompactKeysOptions(source="c", target="b")))
         world.run(lambda ns, step=step: step(ns, str(world.tmp_path / "files")))
     with pytest.raises(ConfigError, match="is not a result"):
-        world.run(lambda ns: job.look(ns, job.KeyOptions(source="c", target="b")))
+        world.run(lambda ns: job.look(ns, CompactKeysOptions(source="c", target="b")))
 
 
 def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, world):

@@ -19,6 +19,7 @@ from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.spark.jobs.options import FsckOptions, UsageOptions
 from quorumbook.spark.jobs.upkeep import fsck_meta, usage
 from quorumbook.streams import Namespace
 from quorumbook.streams.stream_context import namespace_store, stream_context
@@ -70,6 +71,11 @@ def test_copies_are_counted_as_the_write_sets_put_them(
     )
 
 
+def used_by(cluster, group_by):
+    options = UsageOptions(group_by=group_by)
+    return run_inline(cluster, lambda client: usage.plan(client, options), usage.conclude)
+
+
 def test_usage_is_counted_by_bookie_stream_and_state(own_cluster, tmp_path, capsys):
     cluster = own_cluster
     with cluster.connect() as client:
@@ -84,22 +90,17 @@ def test_usage_is_counted_by_bookie_stream_and_state(own_cluster, tmp_path, caps
                 await writer.append_batch([b"z" * 100] * 20)
 
         with_namespace(cluster, write)
-        report = run_inline(cluster, lambda c: usage.plan(c, "bookie"), usage.conclude)
+        report = used_by(cluster, "bookie")
         assert report.exit_code == 0
         assert {row["group"] for row in report.summary["rows"]} == set(cluster.bookie_ids)
         assert sum(row["copies"] for row in report.summary["rows"]) >= 6
         assert report.summary["skew"] < 1.5
         assert report.summary["bytes_on_lost_bookies"] == 0
-        by_state = {
-            row["group"]: row
-            for row in run_inline(
-                cluster, lambda c: usage.plan(c, "state"), usage.conclude
-            ).summary["rows"]
-        }
+        by_state = {row["group"]: row for row in used_by(cluster, "state").summary["rows"]}
         assert by_state["open"]["open_ledgers"] >= 1
         assert by_state["open"]["bytes"] == 0
         assert by_state["closed"]["bytes"] >= 1000
-        streams = run_inline(cluster, lambda c: usage.plan(c, "stream"), usage.conclude)
+        streams = used_by(cluster, "stream")
         owners = {row["group"]: row["ledgers"] for row in streams.summary["rows"]}
         assert owners["/checked/s"] >= 1
         open_ledger.abort()
@@ -119,7 +120,7 @@ def test_fsck_finds_each_contradiction_and_mends_what_is_safe(own_cluster):
     def check(*, fix=False):
         return run_inline(
             cluster,
-            lambda namespace: fsck_meta.plan(namespace, fix=fix, min_age_s=0),
+            lambda namespace: fsck_meta.plan(namespace, FsckOptions(fix=fix, min_age_s=0)),
             fsck_meta.conclude,
             namespace="/checked",
         )

@@ -14,6 +14,7 @@ from spark_helpers import in_namespace
 from doubles.replicas import assert_fully_replicated
 from quorumbook.cli.main import main
 from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.spark.jobs.options import OffloadOptions
 from quorumbook.spark.jobs.upkeep import tier as job
 from quorumbook.streams import Namespace
 
@@ -108,21 +109,15 @@ def test_a_flipped_bit_in_what_says_a_files_version_is_a_finding(cluster, tmp_pa
     path = f"/versions-{uuid4().hex[:8]}"
     asyncio.run(Namespace.bind(f"{cluster.metadata_uri}#{path}"))
 
-    def run(make_plan, *arguments, **options):
-        return run_inline(
-            cluster, lambda ns: make_plan(ns, [], *arguments, **options), job.conclude,
-            namespace=path,
-        )  # fmt: skip
+    def run(make_plan, options):
+        return run_inline(cluster, lambda ns: make_plan(ns, options), job.conclude, namespace=path)
 
     async def work():
         async with Namespace.open(f"{cluster.metadata_uri}#{path}") as namespace:
             await write(namespace)
 
     asyncio.run(work())
-    run(
-        job.plan_offload, to=str(tmp_path / "files"), older_than_s=0.0, min_bytes=0,
-        delete_lag_s=3600.0,
-    )  # fmt: skip
+    run(job.plan_offload, OffloadOptions(to=str(tmp_path / "files"), delete_lag_s=3600.0))
     file = min((tmp_path / "files").rglob("*.parquet"))
     whole = file.read_bytes()
     key = b"quorumbook.format_version"
@@ -133,12 +128,12 @@ def test_a_flipped_bit_in_what_says_a_files_version_is_a_finding(cluster, tmp_pa
         damaged = bytearray(whole)
         damaged[at] ^= 1 << bit
         file.write_bytes(damaged)
-        report = run(job.plan_verify)
+        report = run(job.plan_verify, ())
         assert (report.exit_code, report.errors, report.findings) == (6, {}, 1), (at, bit)
         (row,) = report.summary["rows"]
         assert (row["segment"], str(file) in row["problem"]) == ("s#1", True)
     file.write_bytes(whole)
-    assert run(job.plan_verify).exit_code == 0
+    assert run(job.plan_verify, ()).exit_code == 0
 
 
 def check_restored(cluster, ids, before):

@@ -20,7 +20,8 @@ from spark_helpers import in_namespace
 from doubles.replicas import assert_fully_replicated, copies
 from quorumbook.cli.main import main
 from quorumbook.errors import NoSuchLedgerInMetadataError
-from quorumbook.spark.jobs.data import export, ingest
+from quorumbook.spark.jobs.data import export
+from quorumbook.spark.jobs.options import ExportOptions, IngestOptions, OffloadOptions
 from quorumbook.spark.jobs.upkeep import tier
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
 from quorumbook.spark.lake.next_batch import NextBatchNode
@@ -157,7 +158,7 @@ def offload(space, bucket):
         report = run_inline(
             space.cluster,
             lambda namespace: tier.plan_offload(
-                namespace, [], to=bucket.uri("tier"), older_than_s=0, min_bytes=0, delete_lag_s=0
+                namespace, OffloadOptions(to=bucket.uri("tier"), delete_lag_s=0)
             ),
             tier.conclude,
             namespace=space.path,
@@ -222,10 +223,10 @@ def test_what_cannot_be_read_now_is_not_taken_for_damage(space, bucket, monkeypa
     assert [FilesUnavailableError.__name__ in each for each in report.errors.values()] == [True]
 
 
-@pytest.mark.parametrize("form", export.FORMATS)
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
 def test_exports_are_there_under_their_names_when_they_are_whole(space, bucket, form, monkeypatch):
     def do():
-        options = export.ExportOptions(out=bucket.uri("out"), format=form)
+        options = ExportOptions(source="stream:*", out=bucket.uri("out"), format=form)
         return run_inline(
             space.cluster, lambda ns: export.plan_streams(ns, [], options), export.conclude,
             namespace=space.path,
@@ -458,13 +459,13 @@ def test_what_spark_itself_would_write_says_what_it_needs(spark, space, bucket, 
 
 
 def test_jobs_keep_no_passwords_of_databases():
-    options = ingest.IngestOptions(
+    options = IngestOptions(
         source="", format="jdbc", target="stream:x",
         reader_options={
             "dbtable": "t", "Password": SECRET, "url": f"jdbc:pg://h/d?user=u&password={SECRET}"
         },
     )  # fmt: skip
-    assert options.arguments()["reader_options"] == {
+    assert options.arguments()["option"] == {
         "dbtable": "t", "Password": "***", "url": "***",
     }  # fmt: skip
     assert options.reader_options["Password"] == SECRET

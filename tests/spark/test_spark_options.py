@@ -157,3 +157,12 @@ def test_ranges_of_ledgers_are_merged(ranges):
     wanted = {n for first, more in ranges for n in range(first, first + more + 1)}
     assert [n for first, last in merged for n in range(first, last + 1)] == sorted(wanted)
     assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(merged))
+
+
+def test_amounts_of_the_source_have_units_and_a_refused_one_names_bounds_and_source():
+    told = read_options(Use.READ_STREAM, maxTriggerDelay="1.5h", maxBytesPerTrigger="64M")
+    assert (told.max_trigger_delay_s, told.max_bytes) == (5400.0, 64 << 20)
+    with pytest.raises(
+        ConfigError, match=r"maxBatchBytes: '2G' \(option\) is out of bounds \(1 to 1073741824\)"
+    ):
+        read_options(maxBatchBytes="2G")

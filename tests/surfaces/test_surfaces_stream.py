@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
 
+from quorumbook import streams
 from quorumbook.streams.stream_context import stream_context
 from quorumbook.sync.streams import Namespace, PartitionedStream
 
@@ -124,6 +126,20 @@ def test_cursors_and_retention_from_the_command_line(quorumbook):
     assert json.loads(quorumbook(*retention).text) == []
 
 
+def damaged(address, stream, path_of):
+    """Damage a node of a stream; return its path."""
+
+    async def damage():
+        async with streams.Namespace.open(address) as namespace:
+            context = stream_context(namespace.stream(stream))
+            path = path_of(context.nodes.paths)
+            node = await context.store.get(path)
+            await context.store.set(path, b"\xff", node.version)
+            return path
+
+    return asyncio.run(damage())
+
+
 def test_commands_show_what_is_whole_and_name_what_is_damaged(quorumbook):
     quorumbook("stream", "create", "marred", "--policy", "roll_entries=1")
     for line in b"aa\n", b"bb\n", b"cc\n":
@@ -131,29 +147,20 @@ def test_commands_show_what_is_whole_and_name_what_is_damaged(quorumbook):
     cursors = ("stream", "cursors", "marred", "-o", "json")
     for name in "a", "b":
         quorumbook(*cursors, "--reset", name, "earliest")
-    with Namespace.open(f"{quorumbook.environment['QUORUMBOOK_METADATA']}#/streams") as namespace:
-        context = stream_context(namespace.stream("marred")._aio)
-        paths, store = context.nodes.paths, context.store
-
-        async def damage(path):
-            node = await store.get(path)
-            await store.set(path, b"\xff", node.version)
-
-        namespace.run(lambda: damage(f"{paths.subscriber('a')}/cursor"))
-        shown = quorumbook(*cursors)
-        assert [row["cursor"] for row in json.loads(shown.text)] == ["a", "b"]
-        assert f"{paths.subscriber('a')}/cursor" in shown.err
-        namespace.run(lambda: damage(paths.segment(2, is_in_progress=False)))
+    address = f"{quorumbook.environment['QUORUMBOOK_METADATA']}#/streams"
+    node = damaged(address, "marred", lambda paths: f"{paths.subscriber('a')}/cursor")
+    shown = quorumbook(*cursors)
+    assert [row["cursor"] for row in json.loads(shown.text)] == ["a", "b"]
+    assert node in shown.err
+    segment = damaged(address, "marred", lambda paths: paths.segment(2, is_in_progress=False))
     shown = quorumbook("stream", "segments", "marred", "-o", "json")
     assert [row["segment"] for row in json.loads(shown.text)] == [1, 3]
-    assert paths.segment(2, is_in_progress=False) in shown.err
+    assert segment in shown.err
     assert [row["records"] for row in json.loads(quorumbook(*cursors).text)] == [None, None]
     assert [row["cursor"] for row in json.loads(quorumbook(*cursors, "--delete", "a").text)] == [
         "b"
     ]
-    assert (
-        paths.segment(2, is_in_progress=False) in quorumbook("stream", "read", "marred", code=1).err
-    )
+    assert segment in quorumbook("stream", "read", "marred", code=1).err
 
 
 def test_cursors_and_retention_of_a_partitioned_stream_by_its_bare_name(quorumbook):

@@ -14,6 +14,8 @@ import click
 from quorumbook.cli import load
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.ledger.options import QUORUM_OPTIONS
+from quorumbook.cli.values import Written
+from quorumbook.options import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +37,8 @@ def _options(*, count: int, in_flight: int) -> Callable[[Any], Any]:
     options = (
         *QUORUM_OPTIONS,
         click.option(
-            "--entry-size", type=click.IntRange(min=8), default=1024, show_default=True,
-            help="Bytes of an entry.",
+            "--entry-size", type=Written.amount(Kind.SIZE, minimum=8), default="1K",
+            metavar="SIZE", show_default=True, help="Bytes of an entry.",
         ),
         click.option(
             "--count", type=size, default=count, show_default=True, help="Number of entries."

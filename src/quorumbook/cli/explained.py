@@ -218,7 +218,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "writer-busy": (
         "Another process writes the stream; the message says which.",
-        "Wait for it with --wait SECONDS, or push it out with --takeover force.",
+        "Wait for it with --wait 30s, or push it out with --takeover force.",
     ),
     "writer-fenced": (
         "Another process writes the stream now. Stop, or open a new writer to take it back.",

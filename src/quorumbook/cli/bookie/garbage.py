@@ -7,8 +7,8 @@ from urllib.parse import quote
 import click
 
 from quorumbook.admin.facts.bookie_http import look
+from quorumbook.cli.bookie.http_client import address_of, change
 from quorumbook.cli.common import Call, ClusterCommand
-from quorumbook.cli.http_client import address_of, change
 from quorumbook.cli.known.names import bookie_ids
 from quorumbook.config import OPTIONS
 

@@ -11,8 +11,10 @@ import click
 
 from quorumbook.cli.bookie.recovery_process import run
 from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.values import Written
 from quorumbook.errors import MetadataFormatError, NoAuditorError
 from quorumbook.metadata.cluster import read_instance_id
+from quorumbook.options import Kind
 
 if TYPE_CHECKING:
     from quorumbook.cli.output import Row
@@ -81,10 +83,14 @@ def auditor(call: Call) -> None:
 
 
 @recovery.command(cls=ClusterCommand)
-@click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
+@click.argument(
+    "wanted_s", metavar="[DURATION]", required=False,
+    type=Written.amount(Kind.DURATION, minimum=0, maximum=2**31 - 1),
+)  # fmt: skip
 @click.pass_obj
-def delay(call: Call, seconds: int | None) -> None:
+def delay(call: Call, wanted_s: float | None) -> None:
     """Show, or set, how long a bookie may be away before its ledgers are copied."""
+    seconds = None if wanted_s is None else round(wanted_s)
     call.output.record({"lost_bookie_delay_s": call.run(_delay(call, seconds))})
 
 

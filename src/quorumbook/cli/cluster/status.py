@@ -15,6 +15,7 @@ import click
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import NOT_THERE
 from quorumbook.cli.output import FORMATS, RAW, TABLE
+from quorumbook.cli.values import duration
 
 if TYPE_CHECKING:
     from quorumbook.admin.facts.cluster import ClusterFacts
@@ -27,8 +28,8 @@ _UNKNOWN = NOT_THERE
 
 @click.command(cls=ClusterCommand, forms=(*FORMATS, PLUGIN))
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
-@click.option("--every", type=click.FloatRange(0.2, 86400), default=5.0, show_default=True,
-              help="With --watch: seconds from one look to the next.")  # fmt: skip
+@duration("--every", "every", "5s", "With --watch: time from one look to the next.",
+          minimum=0.2, maximum=86400)  # fmt: skip
 @click.pass_obj
 def status(call: Call, watch: bool, every: float) -> int:
     """Say whether the cluster is well, and if not, why and what to do.

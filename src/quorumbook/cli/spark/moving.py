@@ -10,40 +10,34 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from quorumbook.cli.common import Call
 from quorumbook.cli.errors import NOT_NOW
-from quorumbook.cli.spark.run import JobCommand, JobRun, job_options, run_job, show
+from quorumbook.cli.spark.run import JobRun, job_command, run_job, show
+from quorumbook.spark.jobs.options import (
+    DecommissionOptions,
+    LeaveOptions,
+    RebalanceOptions,
+    RereplicateOptions,
+)
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
     from quorumbook.ids import BookieId
     from quorumbook.spark.jobs.frame import JobPlan
 
-_skip_open = click.option(
-    "--skip-open", is_flag=True, help="Leave ledgers alone that are being written."
-)
 
-
-@click.command(cls=JobCommand)
-@click.option("--bookie", "bookies", multiple=True, required=True, help="A lost bookie.")
-@_skip_open
-@click.pass_obj
-@job_options
-def rereplicate(call: Call, run: JobRun, bookies: tuple[str, ...], skip_open: bool) -> int:
+@job_command(RereplicateOptions)
+def rereplicate(call: Call, run: JobRun, options: RereplicateOptions) -> int:
     """Copy what lost bookies held from the other replicas to others."""
-    return _leave(call, run, "rereplicate", bookies, skip_open)
+    return _leave(call, run, "rereplicate", options.bookies, options)
 
 
-@click.command(cls=JobCommand)
-@click.option("--bookie", required=True, help="The bookie that goes, running or not.")
-@_skip_open
-@click.pass_obj
-@job_options
-def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
+@job_command(DecommissionOptions)
+def decommission(call: Call, run: JobRun, options: DecommissionOptions) -> int:
     """Move everything off a bookie for good, and forget it once it is stopped."""
     from quorumbook.cli.bookie.moving import forget, make_read_only, registered
+
+    bookie = options.bookie
 
     async def prepare(undo: contextlib.ExitStack) -> bool:
         async with call.connect() as client:
@@ -64,7 +58,7 @@ def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
 
     with contextlib.ExitStack() as undo:
         is_alive = call.run(prepare(undo))
-        code = _leave(call, run, "decommission", [bookie], skip_open)
+        code = _leave(call, run, "decommission", [bookie], options)
         undo.pop_all()
     if code or run.is_dry_run:
         return code
@@ -75,14 +69,16 @@ def decommission(call: Call, run: JobRun, bookie: str, skip_open: bool) -> int:
     return 0 if call.run(leave_nothing()) else NOT_NOW
 
 
-def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_open: bool) -> int:
+def _leave(
+    call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], options: LeaveOptions
+) -> int:
     from quorumbook.cli.bookie.moving import registered
     from quorumbook.cli.bookie.state import check_is_known
     from quorumbook.errors import LocalProtocolError
     from quorumbook.spark.jobs.upkeep import moving
 
-    options = {
-        "skip_open": skip_open,
+    moves = {
+        "skip_open": options.skip_open,
         "open_ledger_grace_s": call.settings.number("recovery.open_ledger_grace_s"),
     }
 
@@ -93,29 +89,23 @@ def _leave(call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], skip_
                 f"{', '.join(alive)} is registered, not lost: `quorumbook spark decommission` "
                 "moves what a bookie holds while it serves"
             )
-        plan = await moving.plan_leave(client, job, bookies, options)
+        plan = await moving.plan_leave(client, job, bookies, moves)
         if not plan.units:
             for bookie in bookies:
                 await check_is_known(client, bookie)
         return plan
 
-    arguments = {"bookies": sorted(bookies), **options}
+    arguments = {"bookies": sorted(bookies), **moves}
     return show(call, run, run_job(call, run, arguments, planned, moving.conclude))
 
 
-@click.command(cls=JobCommand)
-@click.option(
-    "--within", type=click.FloatRange(0.001, 1), default=0.05, show_default=True,
-    help="Largest difference between the shares of disks in use.",
-)  # fmt: skip
-@click.pass_obj
-@job_options
-def rebalance(call: Call, run: JobRun, within: float) -> int:
+@job_command(RebalanceOptions)
+def rebalance(call: Call, run: JobRun, options: RebalanceOptions) -> int:
     """Move closed ledgers from the fullest disks to the emptiest."""
     from quorumbook.cli.bookie.moving import plan_balance
     from quorumbook.spark.jobs.upkeep import moving
 
     async def planned(client: BookKeeper) -> JobPlan:
-        return moving.plan_moves(await plan_balance(client, within))
+        return moving.plan_moves(await plan_balance(client, options.within))
 
-    return show(call, run, run_job(call, run, {"within": within}, planned, moving.conclude))
+    return show(call, run, run_job(call, run, options.arguments(), planned, moving.conclude))

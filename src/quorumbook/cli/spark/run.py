@@ -9,13 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.progress import progress
+from quorumbook.cli.values import derived
 from quorumbook.errors import ConfigError, QuorumbookError
+from quorumbook.options import Options, option
+from quorumbook.spark.jobs.options import FollowOptions, JobOptions, StreamJobOptions
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
@@ -26,91 +29,51 @@ if TYPE_CHECKING:
     from quorumbook.spark.jobs.journal import JobJournal
     from quorumbook.streams import Namespace
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Job = TypeVar("Job", bound=JobOptions)
 #: Where there is no terminal, somebody reads a line so often.
 _LINE_EVERY_S = 10.0
 #: So many units a dry run names.
 _SHOWN_UNITS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class JobRun:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun(Options):
     """What every job is told."""
 
-    master: str | None
-    is_dry_run: bool
-    json_report: str | None
-    max_bookie_mbps: float
-    max_bookie_inflight: int
-    resume: str | None
-    state_dir: str
+    SECTION: ClassVar = ""
+
+    master: str = option("", "Where Spark runs; local[*] if nothing says it.", metavar="URL")
+    is_dry_run: bool = option(False, "Only say what would be done.", word="--dry-run")
+    json_report: str = option(
+        "", "Write a report in JSON; - for standard output.", metavar="FILE"
+    )  # fmt: skip
+    max_bookie_mbps: float = option(
+        0.0, "Megabytes a second to ask of each bookie at most.", minimum=0
+    )
+    max_bookie_inflight: int = option(
+        0, "Tasks that ask a bookie at once, at most.", minimum=0
+    )  # fmt: skip
+    resume: str = option("", "Go on with a job that did not come to its end.", metavar="ID")
+    state_dir: str = option("quorumbook-jobs", "Where jobs keep what they did.", metavar="DIR")
 
 
-_JOB_OPTIONS = (
-    click.option("--master", metavar="URL", help="Where Spark runs; local[*] if nothing says it."),
-    click.option(
-        "--dry-run", "is_dry_run", is_flag=True, help="Only say what would be done."
-    ),
-    click.option(
-        "--json-report", metavar="FILE", help="Write a report in JSON; - for standard output."
-    ),
-    click.option(
-        "--max-bookie-mbps", type=click.FloatRange(0), default=0.0,
-        help="Megabytes a second to ask of each bookie at most.",
-    ),
-    click.option(
-        "--max-bookie-inflight", type=click.IntRange(0), default=0,
-        help="Tasks that ask a bookie at once, at most.",
-    ),
-    click.option("--resume", metavar="ID", help="Go on with a job that did not come to its end."),
-    click.option(
-        "--state-dir", metavar="DIR", default="quorumbook-jobs", show_default=True,
-        help="Where jobs keep what they did.",
-    ),
-)  # fmt: skip
+def job_command(
+    options: type[Job],
+) -> Callable[[Callable[[Call, JobRun, Job], int]], click.Command]:
+    """Make a job's command: its options are those of a class, and what every job is told."""
 
+    def made(function: Callable[[Call, JobRun, Job], int]) -> click.Command:
+        @functools.wraps(function)
+        def command(call: Call, /, **values: Any) -> int:
+            run = JobRun(**{each.name: values.pop(each.name) for each in JobRun.declared()})
+            own = options(**values)
+            check_spark(run.master or None)
+            return function(call, run, own)
 
-def job_options(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the options of every job, as one ``JobRun``, and see that Spark is there."""
+        params: list[click.Parameter] = [*derived(options), *derived(JobRun)]
+        return click.command(cls=JobCommand, params=params)(click.pass_obj(command))
 
-    @functools.wraps(function)
-    def command(call: Call, **values: Any) -> R:
-        own = {name: values.pop(name) for name in JobRun.__dataclass_fields__}
-        check_spark(own["master"])
-        return function(call, JobRun(**own), **values)
-
-    for option in reversed(_JOB_OPTIONS):
-        command = option(command)
-    return command
-
-
-_FOLLOW_OPTIONS = (
-    click.option(
-        "--batch-bytes", type=click.IntRange(1), default=1 << 30, show_default=True,
-        help="Bytes of records that become visible in one step, about.",
-    ),
-    click.option(
-        "--follow", "follows", is_flag=True, help="Go on with what comes, until interrupted."
-    ),
-    click.option(
-        "--every", "every_s", metavar="SECONDS", type=click.FloatRange(0), default=10.0,
-        show_default=True, help="With --follow: look so often for what came.",
-    ),
-)  # fmt: skip
-
-
-def follow_options(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the options of jobs that follow streams in batches."""
-    command = function
-    for option in reversed(_FOLLOW_OPTIONS):
-        command = option(command)
-    return command
-
-
-streams_option = click.option(
-    "--stream", "streams", metavar="NAME", multiple=True, help="Only this one; may be repeated."
-)
+    return made
 
 
 def of_namespace(
@@ -167,6 +130,19 @@ def connection_of(call: Call, namespace: str = "", *, metadata_uri: str = "") ->
     )
 
 
+def run_stream_job(
+    call: Call,
+    run: JobRun,
+    options: StreamJobOptions,
+    make_plan: Callable[[Namespace], Coroutine[Any, Any, JobPlan]],
+    conclude: Callable[[Report], None],
+) -> Report:
+    """Run a job that plans with a namespace; see ``run_job``."""
+    path = options.namespace
+    planned = of_namespace(call, path, make_plan)
+    return run_job(call, run, options.arguments(), planned, conclude, namespace=path)
+
+
 def run_job(
     call: Call,
     run: JobRun,
@@ -180,7 +156,7 @@ def run_job(
 
     Args:
         call: The command's.
-        run: What the job was told.
+        run: What every job is told.
         arguments: What the plan depends on; a resumed job must have the same.
         make_plan: Plans, with a client of the cluster.
         conclude: Sums the results up.
@@ -231,31 +207,30 @@ def run_following(
     call: Call,
     run: JobRun,
     job: str,
-    arguments: Mapping[str, Any],
+    options: FollowOptions,
     make: Callable[[str], Batches],
     connection: Connection,
-    every_s: float | None,
 ) -> Report:
     """Run a job that follows streams in batches.
 
     Args:
         call: The command's.
-        run: What the job was told.
+        run: What every job is told.
         job: Its name.
-        arguments: What it depends on; a resumed job must have the same.
+        options: What this one is told; a resumed job must have the same.
         make: Makes it, with its id.
         connection: Where the streams are.
-        every_s: How often to look for what came; None: end where nothing is due.
     """
     from quorumbook.spark.jobs.batches import run_batches
 
-    journal = open_journal(call, run, job, arguments)
+    journal = open_journal(call, run, job, options.arguments())
     work = make(journal.job_id)
     with open_session(call, run) as session, progress(job, None) as advance:
         told = Lines(call, None, advance)
         report = run_batches(
-            session, connection, work, journal, limits_of(run), every_s=every_s, on_progress=told
-        )
+            session, connection, work, journal, limits_of(run),
+            every_s=options.look_every_s, on_progress=told,
+        )  # fmt: skip
     work.conclude(report)
     return report
 
@@ -317,7 +292,7 @@ class Lines:
 
 def write_report(run: JobRun, report: Report) -> None:
     """Write the report where ``--json-report`` says."""
-    if run.json_report is None:
+    if not run.json_report:
         return
     text = json.dumps(report.as_json(), indent=2) + "\n"
     if run.json_report == "-":
@@ -346,9 +321,11 @@ def open_session(call: Call, run: JobRun, *, is_needed: bool = True) -> Iterator
         return
     found = active_session()
     # Progress is shown by units, and standard error is for people to read.
-    quiet = {} if is_remote(run.master) else {"spark.ui.showConsoleProgress": "false"}
-    session = found or spark_session("quorumbook spark", master=run.master, configuration=quiet)
-    if not call.is_verbose and found is None and not is_remote(run.master):
+    quiet = {} if is_remote(run.master or None) else {"spark.ui.showConsoleProgress": "false"}
+    session = found or spark_session(
+        "quorumbook spark", master=run.master or None, configuration=quiet
+    )
+    if not call.is_verbose and found is None and not is_remote(run.master or None):
         session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
@@ -364,15 +341,3 @@ def show(call: Call, run: JobRun, report: Report, *hidden: str) -> int:
         values = {k: v for k, v in report.as_json().items() if k not in hidden}
         call.output.record({**values, "errors": len(report.errors)})
     return report.exit_code
-
-
-def ledger_ids(text: str) -> list[int]:
-    """Read ids with commas between.
-
-    Raises:
-        ConfigError: they are none.
-    """
-    try:
-        return [int(word) for word in text.split(",") if word.strip()]
-    except ValueError as error:
-        raise ConfigError(f"--ledgers {text}: ids of ledgers with commas between") from error

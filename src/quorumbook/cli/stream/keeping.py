@@ -21,6 +21,7 @@ from quorumbook.cli.stream.options import (
     tell_forgotten,
     whole_or_part,
 )
+from quorumbook.cli.values import duration
 from quorumbook.streams.stream_context import stream_context
 
 if TYPE_CHECKING:
@@ -134,8 +135,7 @@ async def cursor_row(cursor: Cursor) -> dict[str, object]:
 @click.command(cls=ClusterCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and delete nothing.")
-@click.option("--every", "interval_s", type=click.FloatRange(min=0, min_open=True),
-              metavar="SECONDS", help="Do so again and again.")  # fmt: skip
+@duration("--every", "interval_s", None, "Do so again and again.", minimum=0.001)
 @forget_files_option
 @namespace_option
 @click.pass_obj

@@ -10,6 +10,7 @@ import click
 
 from quorumbook.cli.common import Call
 from quorumbook.cli.known.names import stream_names
+from quorumbook.cli.values import duration
 
 if TYPE_CHECKING:
     from quorumbook.streams import Namespace, PartitionedStream, Stream
@@ -29,10 +30,7 @@ takeover_option = click.option(
     "--takeover", type=click.Choice(["never", "if-expired", "force"]), default="if-expired",
     show_default=True, help="What to do about a segment that another writer left.",
 )  # fmt: skip
-wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(min=0), default=0, metavar="SECONDS",
-    help="Wait so long for another writer to end.",
-)  # fmt: skip
+wait_option = duration("--wait", "wait_s", "0", "Wait so long for another writer to end.")
 
 forget_files_option = click.option(
     "--forget-files", is_flag=True,

@@ -9,6 +9,7 @@ import click
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import RAW
 from quorumbook.cli.stream.options import name_argument, namespace_option, opened
+from quorumbook.cli.values import duration
 
 
 def policy_texts(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -105,8 +106,7 @@ def _origin(key: str, own: object, shared: object, name: str | None) -> str:
 @click.command(cls=ClusterCommand)
 @click.option("--delete", is_flag=True,
               help="Mark what is found; delete what an earlier run has marked.")  # fmt: skip
-@click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=3600, show_default=True,
-              metavar="SECONDS", help="How long what is marked stays.")  # fmt: skip
+@duration("--grace", "grace_s", "1h", "How long what is marked stays.")
 @namespace_option
 @click.pass_obj
 def orphans(call: Call, delete: bool, grace_s: float, path: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,31 +19,12 @@ from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import MEGABYTE, Limits, tasks_at_once
 from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.options import QueryOptions
 from quorumbook.spark.jobs.streams import is_stream, stream_name, stream_names
 
 _UNIT = "query"
 _LOOK_S = 1.0
 _SHUFFLE_PARTITIONS, _SHUFFLE_DEFAULT = "spark.sql.shuffle.partitions", "200"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryOptions:
-    """What a query reads, how it runs, where its rows go."""
-
-    #: ``stream:NAME,NAME``
-    source: str
-    #: ``stream:NAME``, or a directory of Parquet files.
-    target: str
-    checkpoint: str
-    creates_stream: bool = False
-    since_ms: int | None = None
-    follows: bool = False
-    every_s: float = 10.0
-
-    @property
-    def stream(self) -> str:
-        """The target stream; empty: a directory."""
-        return target_stream(self.target)
 
 
 def target_stream(target: str) -> str:
@@ -57,11 +37,13 @@ def target_stream(target: str) -> str:
 
 
 def records(spark: Any, connection: Connection, options: QueryOptions) -> Any:
-    """Return the source's records as they come, from the first, or from a time on.
+    """Return the source's records that the options mean, as they come.
 
     Raises:
         ConfigError: the source is no stream.
     """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
     names = stream_names("--from", options.source)
     reader = connected_to(spark.readStream.format("quorumbook"), connection)
     if options.since_ms is None:
@@ -69,7 +51,14 @@ def records(spark: Any, connection: Connection, options: QueryOptions) -> Any:
     else:
         reader = reader.option("startingTimestamp", str(options.since_ms))
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
-    return reader.load(f"stream:{','.join(names)}")
+    found = reader.load(f"stream:{','.join(names)}")
+    if options.until_ms is not None:
+        found = found.where(f.col("timestamp") < f.timestamp_millis(f.lit(options.until_ms)))
+    if options.first:
+        found = found.where(f.col("seq") >= options.first)
+    if options.last is not None:
+        found = found.where(f.col("seq") <= options.last)
+    return found
 
 
 def spread_state(spark: Any, limits: Limits) -> None:
@@ -111,6 +100,7 @@ def run_query(
     frame: Any,
     connection: Connection,
     options: QueryOptions,
+    checkpoint: str,
     journal: JobJournal,
     on_progress: Callable[[int], None] = lambda rows: None,
 ) -> Report:
@@ -120,7 +110,8 @@ def run_query(
         job: Its name.
         frame: Its rows.
         connection: Where the target stream is.
-        options: How it runs.
+        options: How it runs, and where its rows go.
+        checkpoint: Where it keeps how far it is.
         journal: Knows whether it has ended before.
         on_progress: Runs with the records that were read since the last call.
     """
@@ -128,7 +119,7 @@ def run_query(
     if _UNIT in journal.done and not options.follows:
         report.results, report.resumed = dict(journal.done), 1
         return report
-    query = _started(frame, connection, options)
+    query = _started(frame, connection, options, checkpoint)
     seen: dict[int, int] = {}
 
     def look() -> None:
@@ -154,17 +145,18 @@ def run_query(
     return report
 
 
-def _started(frame: Any, connection: Connection, options: QueryOptions) -> Any:
-    writer = frame.writeStream.outputMode("append").option("checkpointLocation", options.checkpoint)
+def _started(frame: Any, connection: Connection, options: QueryOptions, checkpoint: str) -> Any:
+    writer = frame.writeStream.outputMode("append").option("checkpointLocation", checkpoint)
     if options.follows:
         writer = writer.trigger(processingTime=f"{options.every_s:g} seconds")
     else:
         writer = writer.trigger(availableNow=True)
-    if not options.stream:
+    stream = target_stream(options.target)
+    if not stream:
         return writer.format("parquet").start(options.target)
     writer = connected_to(writer.format("quorumbook"), connection)
     creates = str(options.creates_stream).lower()
-    return writer.option("createStream", creates).start(f"stream:{options.stream}")
+    return writer.option("createStream", creates).start(f"stream:{stream}")
 
 
 def connected_to(builder: Any, connection: Connection) -> Any:

@@ -6,39 +6,25 @@ less what events may be late.  What comes later than that is left out, and count
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from quorumbook.errors import ConfigError
+from quorumbook.spark.jobs.options import AnalyticsOptions
+from quorumbook.spark.jobs.streams import is_stream
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowOptions:
-    """What is computed."""
-
-    #: The fields of the records' JSON, as in SQL: ``carrier string, at timestamp``.
-    schema: str
-    #: The field that tells when it happened.
-    time: str
-    window: str
-    slide: str = ""
-    watermark: str = "0 seconds"
-    group_by: tuple[str, ...] = ()
-    #: Such as ``count(*) AS flights``.
-    measures: tuple[str, ...] = ("count(*) AS count",)
-
-
-def frame_of(records: Any, options: WindowOptions, *, as_json: bool) -> Any:
+def frame_of(spark: Any, records: Any, options: AnalyticsOptions) -> Any:
     """Return a row for each window and group: start, end, the group's columns, the measures.
 
     Args:
+        spark: The session.
         records: With the column ``value``, JSON.
-        options: What is computed.
-        as_json: Whether the rows become the column ``value``, for a stream.
+        options: What is computed; for a stream, the rows become the column ``value``.
 
     Raises:
         ConfigError: there is no such field, or no such function.
     """
+    del spark
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -61,4 +47,6 @@ def frame_of(records: Any, options: WindowOptions, *, as_json: bool) -> Any:
         )
     except (AnalysisException, ParseException) as error:
         raise ConfigError(f"analytics: {str(error).partition(chr(10))[0]}") from error
-    return rows.select(f.to_json(f.struct("*")).alias("value")) if as_json else rows
+    if not is_stream(options.target):
+        return rows
+    return rows.select(f.to_json(f.struct("*")).alias("value"))

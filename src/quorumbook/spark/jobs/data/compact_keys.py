@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from quorumbook.spark.jobs.batches import birth_of
 from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.options import CompactKeysOptions
 from quorumbook.spark.jobs.queries import connected_to, paced
 from quorumbook.spark.pool import connected
 from quorumbook.streams import Namespace, PartitionedStream, Position
@@ -43,17 +44,6 @@ _COLUMNS = "seq long, key binary, value binary, headers array<struct<key:string,
 _TASK_BYTES = 256 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOptions:
-    """What is compacted."""
-
-    source: str
-    target: str
-    creates_stream: bool = False
-    #: Records without a payload delete their key; so long they stay in the result.
-    retain_s: float = 86400.0
-
-
 @dataclass(frozen=True, slots=True)
 class DueKeys:
     """What is to be done."""
@@ -65,7 +55,7 @@ class DueKeys:
     is_done: bool
 
 
-async def look(namespace: Namespace, options: KeyOptions) -> DueKeys:
+async def look(namespace: Namespace, options: CompactKeysOptions) -> DueKeys:
     """Return what is to be done; the target is made if that is wanted.
 
     Raises:
@@ -114,7 +104,7 @@ async def _check_target(namespace: Namespace, name: str, application: str) -> No
             )
 
 
-async def parts_of(namespace: Namespace, options: KeyOptions) -> list[KeyOptions]:
+async def parts_of(namespace: Namespace, options: CompactKeysOptions) -> list[CompactKeysOptions]:
     """Return what is compacted into what: each partition of a partitioned stream by itself.
 
     All records of a key are in one partition, so its latest one is the latest of the stream.
@@ -154,7 +144,7 @@ def _counted(partitions: int | None) -> str:
 def run(
     spark: Any,
     connection: Connection,
-    options: KeyOptions,
+    options: CompactKeysOptions,
     journal: JobJournal,
     limits: Limits,
 ) -> Report:
@@ -177,7 +167,7 @@ def run(
 
 
 def _write(
-    spark: Any, connection: Connection, options: KeyOptions, due: DueKeys, limits: Limits
+    spark: Any, connection: Connection, options: CompactKeysOptions, due: DueKeys, limits: Limits
 ) -> int:
     """Write the result of one stream; return how many records it has."""
     from pyspark.sql import Observation  # noqa: PLC0415
@@ -216,7 +206,7 @@ async def _batch_in(
     return origin.attempt.batch if origin and origin.application == application else None
 
 
-def latest(spark: Any, connection: Connection, options: KeyOptions, due: DueKeys) -> Any:
+def latest(spark: Any, connection: Connection, options: CompactKeysOptions, due: DueKeys) -> Any:
     """Return the rows of the result, in the order of the stream."""
     reader = connected_to(spark.read.format("quorumbook"), connection)
     reader = reader.option("endingOffsets", json.dumps({options.source: due.end}))
@@ -244,11 +234,6 @@ def what_stays(records: Any, retain_s: float) -> Any:
     is_old = f.coalesce(f.col("timestamp") < since, f.lit(False))
     is_deleted = f.col("key").isNotNull() & (f.length("value") == 0)
     return newest.where(~(is_deleted & is_old))
-
-
-def arguments(options: KeyOptions) -> dict[str, Any]:
-    """Return what the job depends on."""
-    return asdict(options)
 
 
 def conclude(report: Report) -> None:

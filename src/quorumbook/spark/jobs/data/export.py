@@ -10,7 +10,6 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import ConfigError
 from quorumbook.ids import LedgerId
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
+from quorumbook.spark.jobs.options import ExportOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen
 from quorumbook.spark.pool import ClusterClient
@@ -37,7 +37,6 @@ from quorumbook.streams.tier.places import (
 )
 from quorumbook.streams.tier.worker import FileWorker, in_worker
 
-FORMATS = ("parquet", "jsonl", "csv")
 _UNIT_BYTES = 128 * 1024 * 1024
 _ROWS, _ROW_BYTES = 10_000, 8 * 1024 * 1024
 Rows = list[Mapping[str, Any]]
@@ -57,26 +56,6 @@ LEDGER_SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """How files are written, and which rows."""
-
-    out: str
-    format: str = "parquet"
-    #: How bytes stand in JSON and CSV: as UTF-8 text, or in base64.
-    encoding: str = "text"
-    #: Sequence ids of records, or ids of entries; both included.
-    first: int = 0
-    last: int | None = None
-    #: When records were appended: from the first up to before the second.
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """Return them for a unit."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
 async def plan_streams(
     namespace: Namespace, streams: Sequence[str], options: ExportOptions
 ) -> JobPlan:
@@ -93,7 +72,7 @@ async def plan_streams(
             key = f"{name}#{split.segment}:{split.first_entry}-{split.last_entry}"
             arguments = {
                 "stream": name, "title": title, "partition": partition,
-                "split": split.to_json(), **options.arguments(),
+                "split": split.to_json(), **options.of_unit(),
             }  # fmt: skip
             units.append(Unit(key, split.size_bytes, arguments))
     return JobPlan("export", units, work)
@@ -122,7 +101,7 @@ async def plan_ledgers(
         for start in range(first, last + 1, step):
             stop = min(last, start + step - 1)
             arguments = {
-                "ledger_id": metadata.ledger_id, "from": start, "to": stop, **options.arguments()
+                "ledger_id": metadata.ledger_id, "from": start, "to": stop, **options.of_unit()
             }  # fmt: skip
             size = (stop - start + 1) * entry_bytes
             units.append(Unit(f"{metadata.ledger_id}:{start}-{stop}", size, arguments))

@@ -6,69 +6,35 @@ a job that is resumed, or given again with the same name, finds it written and d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from quorumbook.env.shown import HIDDEN, names_secret, shown
 from quorumbook.errors import ConfigError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.engine import Limits
 from quorumbook.spark.jobs.frame import Report
 from quorumbook.spark.jobs.journal import JobJournal
+from quorumbook.spark.jobs.options import IngestOptions
 from quorumbook.spark.jobs.queries import connected_to, paced
 from quorumbook.spark.jobs.streams import stream_name
 from quorumbook.spark.pool import connected
 from quorumbook.streams.partitions.partition_node import check_stream_exists
 from quorumbook.streams.transactions import Application, Identity, Place
 
-FORMATS = ("csv", "json", "parquet", "orc", "text", "jdbc")
 _UNIT = "batch"
 _VERSION = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestOptions:
-    """What goes where."""
+def stream_of(options: IngestOptions) -> str:
+    """Return the stream that rows go to; empty: ledgers of rows.
 
-    source: str
-    format: str
-    #: Of Spark's reader, such as ``header`` or ``dbtable``.
-    reader_options: Mapping[str, str]
-    #: Columns and types in SQL; empty: as Spark finds them.
-    schema: str = ""
-    #: ``stream:NAME`` or ``ledger``.
-    target: str
-    #: The column that becomes the payload; empty: the whole row as JSON, of ``text`` the line.
-    value: str = ""
-    #: The column that becomes the key; empty: records have none.
-    key: str = ""
-    order_by: str = ""
-    creates_stream: bool = False
-    #: Under which name it is counted; empty: the job's.
-    txn: str = ""
-
-    @property
-    def stream(self) -> str:
-        """The stream's name; empty: ledgers of rows."""
-        if self.target != "ledger":
-            return stream_name("--to", self.target, "stream:NAME, or ledger")
-        if self.key:
-            raise ConfigError("--key is for records of a stream; rows in ledgers have none")
-        return ""
-
-    def arguments(self) -> dict[str, Any]:
-        """Return what the job depends on, without secrets: it is kept in a file."""
-        told = {
-            name: HIDDEN if names_secret(f"{name}={value}") else _shown(value)
-            for name, value in sorted(self.reader_options.items())
-        }
-        source = _shown(self.source)
-        return {**asdict(self), "source": source, "reader_options": told}
-
-
-def _shown(text: str) -> str:
-    return shown(text) if "://" in text else text
+    Raises:
+        ConfigError: it is something else, or has what is for streams alone.
+    """
+    if options.target != "ledger":
+        return stream_name("--to", options.target, "stream:NAME, or ledger")
+    if options.key:
+        raise ConfigError("--key is for records of a stream; rows in ledgers have none")
+    return ""
 
 
 def frame_of(spark: Any, options: IngestOptions) -> Any:
@@ -128,12 +94,13 @@ def run(
 
 def _is_committed(connection: Connection, options: IngestOptions, application: str) -> bool:
     cluster = connected(connection)
-    namespace = cluster.namespace() if options.stream else None
+    stream = stream_of(options)
+    namespace = cluster.namespace() if stream else None
     app = Application(Place(cluster.client, namespace), application, Identity("batch", "ingest"))
 
     async def look() -> bool:
         if namespace is not None and not options.creates_stream:
-            await check_stream_exists(namespace, options.stream)
+            await check_stream_exists(namespace, stream)
         await app.prepare()
         return await app.is_committed(_VERSION)
 
@@ -146,8 +113,8 @@ def _write(frame: Any, connection: Connection, options: IngestOptions, applicati
         txnVersion=str(_VERSION),
         createStream=str(options.creates_stream).lower(),
     )
-    if options.stream:
-        writer.save(f"stream:{options.stream}")
+    if stream := stream_of(options):
+        writer.save(f"stream:{stream}")
     else:
         writer.option("target", "ledger").save()
 

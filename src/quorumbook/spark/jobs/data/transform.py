@@ -9,50 +9,26 @@ import runpy
 from typing import Any
 
 from quorumbook.errors import ConfigError
+from quorumbook.spark.jobs.options import TransformOptions
 
 _VIEW = "records"
 
 
-def frame_of(
-    spark: Any,
-    records: Any,
-    *,
-    sql: str,
-    function_file: str,
-    until_ms: int | None,
-    first: int,
-    last: int | None,
-) -> Any:
+def frame_of(spark: Any, records: Any, options: TransformOptions) -> Any:
     """Return the rows to write.
-
-    Args:
-        spark: The session.
-        records: The source's columns.
-        sql: Over the view ``records``; it gives ``value``, and ``stream`` or ``txid`` if wanted.
-        function_file: A Python file whose function ``transform`` takes a frame and returns one.
-        until_ms: Only records that were appended before.
-        first: Only records with this sequence id or a later one …
-        last: … up to this one.
 
     Raises:
         ConfigError: the SQL or the file is wrong.
     """
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
-    if until_ms is not None:
-        records = records.where(f.col("timestamp") < f.timestamp_millis(f.lit(until_ms)))
-    if first:
-        records = records.where(f.col("seq") >= first)
-    if last is not None:
-        records = records.where(f.col("seq") <= last)
-    if function_file:
-        records = _function(function_file)(records)
-    if not sql:
-        return records if function_file else records.select("value")
+    if options.function_file:
+        records = _function(options.function_file)(records)
+    if not options.sql:
+        return records if options.function_file else records.select("value")
     records.createOrReplaceTempView(_VIEW)
     try:
-        return spark.sql(sql)
+        return spark.sql(options.sql)
     except (AnalysisException, ParseException) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"--sql: {reason}; the records are in the view {_VIEW}") from error

@@ -20,6 +20,7 @@ from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.audit import CopyFinding, Severity
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
+from quorumbook.spark.jobs.options import AuditOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import ClusterClient
 
@@ -29,27 +30,13 @@ _UNIT_ENTRIES = 65_536
 _GUESSED_ENTRY_BYTES = 1024
 
 
-async def plan(
-    client: BookKeeper,
-    *,
-    ledgers: Collection[LedgerId] = (),
-    bookie: BookieId = "",
-    sample_percent: float = 100.0,
-    fail_fast: bool = False,
-) -> JobPlan:
-    """Return the ranges to audit.
-
-    Args:
-        client: The cluster's.
-        ledgers: Only these; empty: all.
-        bookie: Only ledgers that name it; empty: all.
-        sample_percent: So many of a hundred ranges, the same ones each time.
-        fail_fast: Begin nothing more once damage was found.
-    """
+async def plan(client: BookKeeper, options: AuditOptions) -> JobPlan:
+    """Return the ranges to audit."""
     units = []
-    async for metadata in _chosen(client, ledgers):
-        units += [unit for unit in units_of(metadata, bookie) if _is_drawn(unit, sample_percent)]
-    return JobPlan("audit", units, work, has_findings, fail_fast)
+    async for metadata in _chosen(client, options.ledger_ids):
+        found = units_of(metadata, options.bookie)
+        units += [unit for unit in found if _is_drawn(unit, options.sample_percent)]
+    return JobPlan("audit", units, work, has_findings, options.fail_fast)
 
 
 def _is_drawn(unit: Unit, percent: float) -> bool:

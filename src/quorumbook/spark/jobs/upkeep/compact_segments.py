@@ -7,9 +7,8 @@ had copied is found by ``gc-orphans``, and the stream is as one of the steps lef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
+from quorumbook.spark.jobs.options import CompactOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import ClusterClient
@@ -19,28 +18,18 @@ from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.transactions import Place
 
 
-async def plan(
-    namespace: Namespace,
-    streams: Sequence[str],
-    *,
-    target_bytes: int,
-    older_than_s: float,
-    keep_s: float,
-) -> JobPlan:
-    """Return the streams that have something to be merged.
-
-    Args:
-        namespace: Of the streams.
-        streams: Which; empty: all.
-        target_bytes: A merged segment is not larger.
-        older_than_s: Only segments that were completed so long ago.
-        keep_s: So long ledgers stay whose entries were copied.
-    """
+async def plan(namespace: Namespace, options: CompactOptions) -> JobPlan:
+    """Return the streams that have something to be merged."""
     units = []
-    arguments = {"target_bytes": target_bytes, "older_than_s": older_than_s, "keep_s": keep_s}
-    for name in await chosen_streams(namespace, streams):
-        work = _compaction(namespace, name, keep_s)
-        rules = await work.rules(target_bytes=target_bytes, older_than_s=older_than_s)
+    arguments = {
+        "target_bytes": options.target_bytes, "older_than_s": options.older_than_s,
+        "keep_s": options.keep_s,
+    }  # fmt: skip
+    for name in await chosen_streams(namespace, options.streams):
+        work = _compaction(namespace, name, options.keep_s)
+        rules = await work.rules(
+            target_bytes=options.target_bytes, older_than_s=options.older_than_s
+        )
         merge = await work.plan(rules)
         if merge is not None:
             units.append(Unit(name, merge.size_bytes, {"stream": name, **arguments}))

@@ -33,6 +33,7 @@ from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.ledger_chunks import ledger_chunks, ledgers_of
+from quorumbook.spark.jobs.options import FsckOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams import Namespace
@@ -47,22 +48,21 @@ from quorumbook.streams.transactions import Place
 _STREAM_BYTES = 5000
 
 
-async def plan(namespace: Namespace, *, fix: bool, min_age_s: float) -> JobPlan:
+async def plan(namespace: Namespace, options: FsckOptions) -> JobPlan:
     """Return what is to be looked at.
 
     Args:
         namespace: Whose streams; ledgers of other namespaces are not looked for in it.
-        min_age_s: Younger ledgers may be ones that their writers are about to name.
-        fix: Whether what can be mended without harm is.
+        options: How they are looked at.
     """
-    units = [Unit("cluster", 0, {"what": "cluster", "fix": fix})]
+    units = [Unit("cluster", 0, {"what": "cluster", "fix": options.fix})]
     units += [
         Unit(f"stream {name}", _STREAM_BYTES, {"what": "stream", "stream": name})
         async for name in namespace.streams()
     ]
     for unit in await ledger_chunks(namespace.client):
         arguments = {
-            "what": "ledgers", "namespace": namespace.path, "min_age_s": min_age_s,
+            "what": "ledgers", "namespace": namespace.path, "min_age_s": options.min_age_s,
             **unit.arguments,
         }  # fmt: skip
         units.append(Unit(f"ledgers {unit.key}", unit.size_bytes, arguments))

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Sequence
 
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
+from quorumbook.spark.jobs.options import OrphanOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import ClusterClient
 from quorumbook.streams import Namespace
@@ -20,14 +21,9 @@ from quorumbook.streams.transactions.nodes import list_applications
 from quorumbook.streams.transactions.orphans import OrphanedDraft
 
 
-async def plan(namespace: Namespace, *, root: str, ttl_s: float) -> JobPlan:
-    """Return the applications that have orphans.
-
-    Args:
-        namespace: Of the streams that are written.
-        root: Where applications are in the metadata tree; empty: in the namespace.
-        ttl_s: An attempt at which nothing was done for so long is nobody's any more.
-    """
+async def plan(namespace: Namespace, options: OrphanOptions) -> JobPlan:
+    """Return the applications that have orphans."""
+    root, ttl_s = options.root, options.ttl_s
     place = Place(namespace.client, namespace, root, ttl_s)
     units = []
     for name in await list_applications(place.store, place.path):

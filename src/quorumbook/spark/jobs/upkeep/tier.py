@@ -14,6 +14,7 @@ from quorumbook.client.context import client_store
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
+from quorumbook.spark.jobs.options import OffloadOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import ClusterClient
@@ -32,52 +33,37 @@ from quorumbook.streams.tier.places import check_place
 from quorumbook.streams.tier.worker import in_worker
 
 
-async def plan_offload(
-    namespace: Namespace,
-    streams: Sequence[str],
-    *,
-    to: str,
-    older_than_s: float,
-    min_bytes: int,
-    delete_lag_s: float,
-) -> JobPlan:
+async def plan_offload(namespace: Namespace, options: OffloadOptions) -> JobPlan:
     """Return the segments to offload, and those whose bookies' copy may go by now.
-
-    Args:
-        namespace: Of the streams.
-        streams: Which; empty: all.
-        to: Path or URI of a directory that executors and readers reach.
-        older_than_s: Only segments that were completed so long ago.
-        min_bytes: Only segments with so many bytes.
-        delete_lag_s: So long both copies stay.
 
     Raises:
         ConfigError: files cannot be put there.
     """
     env = client_store(namespace.client).env
-    await in_worker(env, lambda: check_place(to))
+    await in_worker(env, lambda: check_place(options.to))
     now_ms = env.clock.wall_ms()
+    older_ms, lag_ms = (round(s * 1000) for s in (options.older_than_s, options.delete_lag_s))
+    arguments = {"to": options.to, "delete_lag_s": options.delete_lag_s}
     units = []
-    for name in await chosen_streams(namespace, streams):
+    for name in await chosen_streams(namespace, options.streams):
         context = stream_context(namespace.stream(name))
         nodes = TierNodes(context.nodes)
         for segment in await context.nodes.segments():
-            if not _is_settled(segment) or now_ms - segment.completed_at_ms < older_than_s * 1000:
+            if not _is_settled(segment) or now_ms - segment.completed_at_ms < older_ms:
                 continue
             stored = await nodes.read(segment.number)
             state = None if stored is None else stored.manifest.state
             if state in (TierState.DELETED, TierState.RESTORING, TierState.REMOVING):
                 continue
             size = await _size_of(namespace.client, segment)
-            if state is None and size < min_bytes:
+            if state is None and size < options.min_bytes:
                 continue
             if (
                 stored is not None
                 and state is TierState.LIVE
-                and not stored.manifest.may_delete(now_ms, int(delete_lag_s * 1000))
+                and not stored.manifest.may_delete(now_ms, lag_ms)
             ):
                 continue
-            arguments = {"to": to, "delete_lag_s": delete_lag_s}
             units.append(_unit(name, segment.number, size, arguments))
     return JobPlan("offload", units, offload, is_all_left=True)
 

@@ -15,18 +15,18 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import stripe_mask
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.ledger_chunks import ledger_chunks, ledgers_of
+from quorumbook.spark.jobs.options import UsageOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.pool import ClusterClient
 
-GROUPS = ("bookie", "stream", "application", "day", "state")
 _COUNTS = ("ledgers", "open_ledgers", "entries", "bytes", "copies", "stored_bytes")
 _DAY_MS = 86_400_000
 
 
-async def plan(client: BookKeeper, group_by: str) -> JobPlan:
+async def plan(client: BookKeeper, options: UsageOptions) -> JobPlan:
     """Return the ledgers to count."""
     units = [
-        Unit(unit.key, unit.size_bytes, {"group_by": group_by, **unit.arguments})
+        Unit(unit.key, unit.size_bytes, {"group_by": options.group_by, **unit.arguments})
         for unit in await ledger_chunks(client)
     ]
     return JobPlan("usage", units, work)
