@@ -125,11 +125,14 @@ class BookieOptions(Options):
         0.0,
         "A connection that has asked nothing for this long, and waits for nothing, is closed; 0: "
         "none is. Clients that write rarely keep theirs, peers that are gone are found by TCP "
-        "keep-alive, and where places are short those that never asked go first.",
+        "keep-alive, and where places are short those that never asked go first, then those "
+        "that rest.",
         minimum=0,
     )
     max_connections: int = option(
-        0, "Connections in all; 0: as many as the limit of open files allows beside the storage.",
+        0,
+        "Connections in all; 0: as many as the limit of open files allows beside the storage, "
+        "up to 20,000.",
         minimum=0,
     )
     max_connections_by_address: int = option(
@@ -139,7 +142,7 @@ class BookieOptions(Options):
     max_unproven_connections: int = option(
         0,
         "Connections that have not authenticated, or not asked anything yet; above it the "
-        "oldest of them goes. 0: half of all.",
+        "oldest goes, of the address with most of them. 0: half of all, up to 4,000.",
         minimum=0,
     )
     max_connection_long_polls: int = option(
@@ -166,7 +169,8 @@ class BookieOptions(Options):
     )
     max_partial_frame_bytes: int = option(
         128 * _MB,
-        "Bytes of begun frames of all connections; above it the oldest frame is given up.",
+        "Bytes of begun frames of all connections; above it the oldest frame of the address with "
+        "most of them is given up, of connections that have not asked anything yet first.",
         minimum=1,
     )
     max_add_delay_s: float = option(

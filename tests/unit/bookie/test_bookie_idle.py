@@ -107,7 +107,7 @@ async def test_who_waits_for_something_is_not_idle(ask: Callable[[RawClient], No
         storage.entries.clear()
         storage.held_reads = []
         ask(client)
-        await until(lambda: connection._is_at_work)
+        await until(lambda: connection._is_at_work or bool(connection.long_polls))
         _minutes_pass(server, connection, 30)
         assert not connection.is_closing
 
@@ -123,3 +123,76 @@ async def test_who_has_answers_to_take_is_not_idle() -> None:
         await settle()
         _minutes_pass(server, connection, 30)
         assert not connection.is_closing
+
+
+async def test_who_takes_none_of_a_few_answers_is_idle() -> None:
+    async with serve(
+        idle_timeout_s=LIMIT_S, high_connection_answer_bytes=64 * MIB, answer_timeout_s=60.0
+    ) as server:
+        client, connection = await _connected(server)
+        client.send(v2_adds(1, [0], bytes(4 * MIB)))
+        await client.add_codes(1)
+        client.writer.transport.pause_reading()
+        client.send(v2.encode_read(1, 0) * 5)
+        await until(lambda: connection.unsent_bytes > 0)
+        await settle()
+        _minutes_pass(server, connection, 9)
+        assert connection.is_open
+        assert not connection.is_closing
+        _minutes_pass(server, connection, 13)
+        await until(lambda: not connection.is_open)
+        assert server.metrics.connections_idle == 1
+
+
+def _rest(server: Server, connection: BookieConnection) -> None:
+    """Have the connection looked at often enough to rest, if it asks nothing meanwhile."""
+    for _ in range(6):
+        connection.check(server.env.clock.now_ns())
+
+
+async def _asks(client: RawClient) -> bool:
+    """Ask for something; tell whether there was an answer."""
+    try:
+        await client.ask(v3.encode_bookie_info(1))
+    except (ConnectionError, EOFError):
+        return False
+    return True
+
+
+async def test_who_rests_makes_room_at_a_full_bookie_and_who_is_at_work_stays() -> None:
+    async with serve(
+        max_connections=3, max_connections_by_address=3, max_unproven_connections=3
+    ) as server:
+        found = [await _connected(server) for _ in range(3)]
+        assert [await _asks(client) for client, _ in found] == [True] * 3
+        assert not await _asks(await server.connect()), "nobody rests yet"
+        for _, connection in found:
+            _rest(server, connection)
+        assert await _asks(found[0][0])
+        half = v2_adds(1, [0], bytes(1000))
+        found[1][0].send(half[:500])
+        await until(lambda: bool(found[1][1].pending_frame_bytes))
+        newcomer = await server.connect()
+        assert await _asks(newcomer)
+        assert [connection.is_open for _, connection in found] == [True, True, False]
+        found[1][0].send(half[500:])
+        assert await found[1][0].add_codes(1) == [(0, 0)]
+        assert not await _asks(await server.connect()), "all are at work"
+        assert server.metrics.connections_refused == 3
+        newcomer.close()
+
+
+async def test_a_poll_that_waits_for_news_keeps_no_place() -> None:
+    async with serve(max_connections=1, max_connections_by_address=1) as server:
+        writer = await server.connect()
+        writer.send(v2_adds(9, [0]))
+        await writer.add_codes(1)
+        writer.close()
+        await until(lambda: not server.connections)
+        client, connection = await _connected(server)
+        client.send(v3.encode_read(1, 9, previous_lac=5, timeout_ms=3_600_000, is_piggyback=True))
+        await until(lambda: bool(connection.long_polls))
+        _rest(server, connection)
+        assert connection.is_open
+        assert await _asks(await server.connect())
+        assert not connection.is_open

@@ -53,9 +53,53 @@ def test_too_many_that_have_asked_nothing_push_out_the_oldest_of_them():
     assert places.take("f", "x") == "d"
 
 
+def test_an_address_of_many_strangers_loses_its_own_before_others_lose_one():
+    places = Places(ConnectionLimits(in_all=9, by_address=9, unproven=4))
+    assert places.take("a1", "a") is None
+    assert [places.take(f"b{n}", "b") for n in range(1, 6)] == [None, None, None, "b1", "b2"]
+    assert places.take("c1", "c") == "b3"
+    assert places.take("c2", "c") == "b4"
+    # Nobody has more than another by now, but for one.
+    assert places.take("d1", "d") == "c1"
+
+
+def test_where_all_have_asked_one_that_rests_goes_of_the_address_where_most_rest():
+    places = Places(ConnectionLimits(in_all=4, by_address=4, unproven=4))
+    for who in ("a1", "b1", "b2", "b3"):
+        assert places.take(who, who[0]) is None
+        places.prove(who)
+    assert places.take("c1", "c") == "c1"
+    for who in ("a1", "b3", "b2"):
+        places.rest(who)
+    places.prove("b3")
+    places.rest("b3")
+    assert places.take("c1", "c") == "b2"
+    assert places.take("c2", "c") == "c1", "who has asked nothing goes first"
+    places.prove("c2")
+    assert places.take("c3", "c") in ("a1", "b3")
+    assert places.is_proven("c2")
+    assert not places.is_proven("c3")
+
+
+def test_a_full_address_gives_a_place_of_its_own_that_rests():
+    places = Places(ConnectionLimits(in_all=9, by_address=2, unproven=9))
+    for who in ("a1", "b1", "b2"):
+        assert places.take(who, who[0]) is None
+        places.prove(who)
+        places.rest(who)
+    assert places.take("b3", "b") == "b1"
+
+
+def test_however_many_descriptors_there_are_strangers_have_few_places():
+    limits = limits_within(1 << 20, 0, 0, 0)
+    assert limits == ConnectionLimits(in_all=20_000, by_address=10_000, unproven=4_000)
+    assert limits_within(1 << 20, 100_000, 0, 9_000) == ConnectionLimits(100_000, 50_000, 9_000)
+    assert limits_within(1024, 0, 0, 0) == ConnectionLimits(512, 256, 256)
+
+
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["take", "take", "prove", "leave"]), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["take", "take", "prove", "leave", "rest"]), st.integers(0, 30)),
         min_size=30,
     ),
     st.builds(ConnectionLimits, st.integers(1, 8), st.integers(1, 8), st.integers(1, 8)),
@@ -64,15 +108,22 @@ def test_whatever_comes_and_goes_no_limit_is_passed_and_nobody_at_work_goes(step
     places = Places(limits)
     there: dict[int, str] = {}
     proven: set[int] = set()
+    resting: set[int] = set()
     for step, who in steps:
         place = "abc"[who % 3]
         if step == "take" and who not in there:
             goes = places.take(who, place)
-            assert goes not in proven
+            assert goes not in proven - resting
+            if goes in resting:
+                is_there = len(there) < limits.in_all
+                assert not [e for e in set(there) - proven if not is_there or there[e] == place]
             if goes != who:
                 there[who] = place
                 there.pop(goes, None)
+                proven.discard(goes)
+                resting.discard(goes)
             else:
+                assert not resting & {each for each in there if there[each] == place}
                 # Refused only where nobody could go for it.
                 mine = [each for each in there if there[each] == place]
                 is_full = len(mine) >= limits.by_address and proven.issuperset(mine)
@@ -80,10 +131,15 @@ def test_whatever_comes_and_goes_no_limit_is_passed_and_nobody_at_work_goes(step
         elif step == "prove" and who in there:
             places.prove(who)
             proven.add(who)
+            resting.discard(who)
+        elif step == "rest":
+            places.rest(who)
+            resting |= {who} & proven
         elif step == "leave":
             places.leave(who)
             there.pop(who, None)
             proven.discard(who)
+            resting.discard(who)
         assert len(places) == len(there) <= limits.in_all
         assert places.unproven_count == len(set(there) - proven) <= limits.unproven
         assert all(list(there.values()).count(each) <= limits.by_address for each in "abc")

@@ -9,7 +9,7 @@ import pytest
 from bookie_harness import MIB, ScriptedStorage, serve, settle, until, v2_adds
 
 from quorumbook.bookie.connections.connection import BookieConnection
-from quorumbook.bookie.connections.frame_budget import FrameBudget
+from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
 from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue, Weight
 
 MS = 1_000_000
@@ -147,9 +147,10 @@ async def test_requests_that_come_in_a_turn_that_is_over_wait_and_are_answered(
 class _Peer:
     """A connection in the midst of a large frame."""
 
-    def __init__(self) -> None:
+    def __init__(self, pending_frame_bytes: int = 0, frame_since_ns: int = 0) -> None:
         self.add_bytes = 0
-        self.pending_frame_bytes = 0
+        self.pending_frame_bytes = pending_frame_bytes
+        self.frame_since_ns = frame_since_ns
         self.is_open = self.is_read = True
 
 
@@ -237,3 +238,43 @@ async def test_half_frames_that_stand_still_make_room_for_whole_ones() -> None:
         honest.send(v2_adds(9, [0], bytes(3 * MIB)))
         assert await honest.add_codes(1) == [(0, OK)]
         assert server.metrics.connections_slow >= 1
+
+
+def _given_up(frames: dict[_Peer, tuple[bool, str]], excess_bytes: int) -> list[_Peer]:
+    return list(to_give_up(cast(Any, frames), excess_bytes, cast(Any, frames.__getitem__)))
+
+
+def test_many_frames_of_one_address_do_not_cost_anothers_which_is_older() -> None:
+    honest = _Peer(500, frame_since_ns=1)
+    many = [_Peer(200, frame_since_ns=2 + number) for number in range(4)]
+    frames = {honest: (True, "a")} | dict.fromkeys(many, (True, "b"))
+    assert _given_up(frames, 0) == []
+    # Their 800 are more than 500, and 600 are still; 400 are not.
+    assert _given_up(frames, 1) == many[:1]
+    assert _given_up(frames, 400) == many[:2]
+    assert _given_up(frames, 401) == [*many[:2], honest]
+    assert _given_up(frames, 10_000) == [*many[:2], honest, *many[2:]]
+
+
+def test_frames_of_who_has_asked_nothing_yet_go_first() -> None:
+    honest = [_Peer(500, frame_since_ns=1), _Peer(500, frame_since_ns=2)]
+    stranger = [_Peer(10, frame_since_ns=9), _Peer(10, frame_since_ns=8)]
+    frames = dict.fromkeys(honest, (True, "a")) | dict.fromkeys(stranger, (False, "b"))
+    assert _given_up(frames, 15) == [stranger[1], stranger[0]]
+    assert _given_up(frames, 21) == [stranger[1], stranger[0], honest[0]]
+
+
+async def test_a_client_at_work_finishes_its_frame_beside_strangers_who_begin_many() -> None:
+    async with serve(max_partial_frame_bytes=1 << 20) as server:
+        honest = await server.connect()
+        honest.send(v2_adds(1, [0]))
+        await honest.add_codes(1)
+        large = v2_adds(1, [1], bytes(700_000))
+        honest.send(large[:600_000])
+        await until(lambda: server.connections.partial_bytes == 600_000)
+        strangers = [await server.connect() for _ in range(6)]
+        for stranger in strangers:
+            stranger.send(v2_adds(2, [0], bytes(200_000))[:190_000])
+        await until(lambda: server.metrics.connections_slow == 4)
+        honest.send(large[600_000:])
+        assert await honest.add_codes(1) == [(1, OK)]

@@ -57,6 +57,8 @@ WaitingRead: TypeAlias = tuple[
 ]
 
 ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
+#: Who asks for nothing for so long, looked at every second, rests: another may get its place.
+_LOOKS_OF_REST = 5
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
 
@@ -126,12 +128,13 @@ class BookieConnection(asyncio.Protocol):
         "_has_asked",
         "_has_large_frame",
         "_idle_since_ns",
-        "_is_unproven",
         "_is_unread",
+        "_may_go",
         "_owner",
         "_paused_for",
         "_pending_bytes",
         "_progress_ns",
+        "_quiet_looks",
         "_sent_bytes",
         "_taken_bytes",
         "_transport",
@@ -159,8 +162,11 @@ class BookieConnection(asyncio.Protocol):
         self._has_asked = False
         self._has_large_frame = False
         self._idle_since_ns = owner.env.clock.now_ns()
-        self._is_unproven = True
         self._is_unread = False
+        #: It is unproven, or rests: another one may get its place.
+        self._may_go = True
+        #: How often it was looked at since it asked for something.
+        self._quiet_looks = 0
         self._close_by_ns = 0
         self._frame_since_ns = 0
         self._sent_bytes = 0
@@ -271,6 +277,8 @@ class BookieConnection(asyncio.Protocol):
             return
         if has_requests or not self._frame_since_ns:
             self._frame_since_ns = owner.env.clock.now_ns()
+            if self._may_go and owner.places.is_proven(self):
+                self._stays()
         frame_bytes = decoder.frame_bytes
         if frame_bytes > LARGE_BYTES and not self._has_large_frame and not self._closing:
             self._has_large_frame = True
@@ -291,11 +299,14 @@ class BookieConnection(asyncio.Protocol):
             requests = self.gate.admit(requests, self._decoder.pending_bytes)
         if requests:
             self._has_asked = True
-            if self._is_unproven:
-                self._is_unproven = False
-                self._owner.places.prove(self)
+            if self._may_go:
+                self._stays()
             self._owner.handler.handle(self, requests)
         return requests
+
+    def _stays(self) -> None:
+        self._may_go = False
+        self._owner.places.prove(self)
 
     def pause_writing(self) -> None:
         """Answers pile up: begin nothing more for this peer."""
@@ -521,14 +532,14 @@ class BookieConnection(asyncio.Protocol):
             if now_ns > self._close_by_ns:
                 self.give_up("it does not let itself be closed")
             return
-        if self._paused_for & ANSWERS:
-            taken = self._sent_bytes - self._transport.get_write_buffer_size()
-            if taken > self._taken_bytes:
-                self._taken_bytes = taken
-                self._progress_ns = now_ns
-            elif now_ns - self._progress_ns > limit_ns:
-                self._give_up_slow("it does not read its answers")
-                return
+        taken_bytes = self._sent_bytes - self._transport.get_write_buffer_size()
+        takes = taken_bytes > self._taken_bytes
+        if takes:
+            self._taken_bytes = taken_bytes
+            self._progress_ns = now_ns
+        elif self._paused_for & ANSWERS and now_ns - self._progress_ns > limit_ns:
+            self._give_up_slow("it does not read its answers")
+            return
         if self.gate is not None and self.gate.is_overdue(now_ns):
             self._give_up_slow("it has not authenticated, or not switched to TLS, in time")
             return
@@ -537,11 +548,16 @@ class BookieConnection(asyncio.Protocol):
         if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
             self._give_up_slow("it began a frame and never finished it")
             return
-        if self._has_asked or self._is_at_work:
-            self._has_asked = False
+        is_at_work = self._has_asked or takes or self._is_at_work
+        self._has_asked = False
+        if is_at_work or self.long_polls:
             self._idle_since_ns = now_ns
         elif options.idle_timeout_s:
             self._check_idle(now_ns)
+        self._quiet_looks = 0 if is_at_work else self._quiet_looks + 1
+        if self._quiet_looks >= _LOOKS_OF_REST and not self._may_go:
+            self._may_go = True
+            self._owner.places.rest(self)
 
     def _check_idle(self, now_ns: int) -> None:
         owner = self._owner
@@ -552,16 +568,18 @@ class BookieConnection(asyncio.Protocol):
 
     @property
     def _is_at_work(self) -> bool:
-        """Tell whether its peer waits for something, or is in the midst of asking."""
+        """Tell whether something is under way for its peer, or its peer is in the midst of asking.
+
+        Answers that it does not take, and polls that wait for news, are no work.
+        """
         return bool(
             self.add_bytes
             or self.unsettled
             or self.reads
             or self.read_bytes
-            or self.long_polls
             or self._pending_bytes
             or self._paused_for
-            or self.unsent_bytes
+            or self._answers_bytes
         )
 
     @property

@@ -5,11 +5,15 @@ adds that are not answered; who begins one while there is no room is not read un
 the order of their coming.  However much others hold, one at a time is let in, until it is answered.
 Who holds room and sends next to nothing while others wait for it is cut.  Small frames are not
 counted here: a chunk holds many of them.
+
+What has come of frames of any size has a limit of its own, and ``to_give_up`` says whose go.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 #: Frames up to this come in one chunk, or nearly.
@@ -30,11 +34,48 @@ class SendingConnection(Protocol):
         """What has come of the frame that is incomplete."""
 
     @property
+    def frame_since_ns(self) -> int:
+        """When the frame that is incomplete was begun."""
+
+    @property
     def is_read(self) -> bool:
         """Tell whether it could send more."""
 
 
 _SenderT = TypeVar("_SenderT", bound=SendingConnection)
+
+
+def to_give_up(
+    begun: Iterable[_SenderT], excess_bytes: int, source_of: Callable[[_SenderT], tuple[bool, str]]
+) -> Iterator[_SenderT]:
+    """Yield those whose frames go, where so many bytes of begun frames are too many.
+
+    Connections that have proven themselves come last.  Of the others, and then of these, the
+    address that has most bytes gives its oldest frame up, until few enough are left: many frames
+    of one address do not cost another one's.
+
+    Args:
+        begun: All connections with a frame that is incomplete.
+        excess_bytes: How much has to go.
+        source_of: Tells whether a connection has proven itself, and its address.
+    """
+    frames: dict[tuple[bool, str], list[_SenderT]] = {}
+    for connection in sorted(begun, key=lambda one: -one.frame_since_ns):
+        frames.setdefault(source_of(connection), []).append(connection)
+    sources = [
+        (is_proven, -sum(one.pending_frame_bytes for one in there), place)
+        for (is_proven, place), there in frames.items()
+    ]
+    heapq.heapify(sources)
+    while sources and excess_bytes > 0:
+        is_proven, minus_bytes, place = heapq.heappop(sources)
+        there = frames[is_proven, place]
+        connection = there.pop()
+        size_bytes = connection.pending_frame_bytes
+        excess_bytes -= size_bytes
+        if there:
+            heapq.heappush(sources, (is_proven, minus_bytes + size_bytes, place))
+        yield connection
 
 
 class FrameBudget(Generic[_SenderT]):

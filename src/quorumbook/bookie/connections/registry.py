@@ -17,7 +17,7 @@ from quorumbook.bookie.connections.connection import (
     BookieConnection,
     RequestHandler,
 )
-from quorumbook.bookie.connections.frame_budget import FrameBudget
+from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
 from quorumbook.bookie.connections.limits import Places, limits_within
 from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
@@ -43,9 +43,9 @@ class Refusals:
             self._next_ns = now_ns + _REFUSALS_EVERY_NS
             _log.warning(
                 "%d connections refused or cut, the last of %s: there are %d (%d of them have "
-                "asked nothing yet), and at most %d, %d of one address, may be there",
+                "asked nothing yet), and at most %d (%d), %d of one address, may be there",
                 self._unsaid, peer, len(places), places.unproven_count,
-                places.limits.in_all, places.limits.by_address,
+                places.limits.in_all, places.limits.unproven, places.limits.by_address,
             )  # fmt: skip
             self._unsaid = 0
 
@@ -194,15 +194,14 @@ class Connections:
         self.partial_bytes += grown_bytes
 
     def bound_partial_frames(self) -> None:
-        """Give the oldest frames up that are begun, where there are too many bytes of them."""
-        total = self.partial_bytes
-        if total <= self.options.max_partial_frame_bytes:
+        """Give begun frames up where there are too many bytes of them."""
+        excess_bytes = self.partial_bytes - self.options.max_partial_frame_bytes
+        if excess_bytes <= 0:
             return
         begun = [connection for connection in self._open if connection.pending_frame_bytes]
-        begun.sort(key=lambda connection: connection.frame_since_ns)
-        for connection in begun:
-            if total <= self.options.max_partial_frame_bytes:
-                return
-            total -= connection.pending_frame_bytes
+        for connection in to_give_up(begun, excess_bytes, self._source_of):
             self.metrics.connections_slow += 1
-            connection.give_up("too many bytes of begun frames, and its frame is the oldest")
+            connection.give_up("too many bytes of begun frames, and its address has most of them")
+
+    def _source_of(self, connection: BookieConnection) -> tuple[bool, str]:
+        return self.places.is_proven(connection), self.places.place(connection)
