@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.sim.runs import be_quiet
 from sim.mutants.planting import Mutant, all_mutants, planted
 from sim.mutants.run import search
 
@@ -26,6 +25,5 @@ def test_a_bug_is_there_only_as_long_as_it_is_planted():
 
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.seeds], ids=lambda m: m.what)
 def test_a_planted_bug_is_found(mutant: Mutant):
-    be_quiet()
     seeds = [*mutant.seeds, *(seed for seed in range(_FURTHER) if seed not in mutant.seeds)]
     assert search(mutant, seeds, mutant.phase or None).seed is not None

@@ -8,7 +8,6 @@ import pytest
 
 from quorumbook.sim.kernel import Calm, Tape
 from quorumbook.sim.life import Variation, run_seed
-from quorumbook.sim.runs import be_quiet
 from quorumbook.sim.search.phases import PLANS
 from quorumbook.sim.search.shrinking import Case, Shrinker, kind_of
 from quorumbook.sim.search.sometimes import SOMETIMES
@@ -25,7 +24,6 @@ def test_a_calm_stretch_changes_nothing_before_and_behind_it():
 
 
 def test_a_story_gets_shorter_and_breaks_the_same_promise():
-    be_quiet()
     mutant = next(each for each in all_mutants() if "takes the writer's adds" in each.what)
     with planted(mutant):
         seed = next(
@@ -48,12 +46,10 @@ def test_rare_states_are_told_by_messages_of_the_sources():
 
 @pytest.mark.parametrize("phase", PLANS)
 def test_a_directed_phase_breaks_no_promise(phase: str):
-    be_quiet()
     for seed in range(3):
         assert run_seed(seed, variation=Variation(phase=phase)).violations == ()
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_a_failure_of_the_past_does_not_come_back(path: Path):
-    be_quiet()
     assert Case.decode(path.read_text(encoding="utf-8")).run()[0].violations == ()

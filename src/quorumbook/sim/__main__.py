@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from quorumbook.sim.life import Outcome
-from quorumbook.sim.runs import be_quiet, outcomes_of
+from quorumbook.sim.runs import outcomes_of
 from quorumbook.sim.search.report import Tally
 from quorumbook.sim.search.shrinking import Case, Shrinker
 
@@ -26,7 +26,6 @@ from quorumbook.sim.search.shrinking import Case, Shrinker
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(words)
-    be_quiet()
     if arguments.command == "run":
         return _run(arguments)
     if arguments.command == "shrink":

@@ -19,7 +19,7 @@ from quorumbook.errors import CookieError, MetadataError, StorageError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.sim.disks.disk import SimDisk
-from quorumbook.sim.history import History
+from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
 from quorumbook.sim.metadata.zookeeper import Server, ZooKeeper
@@ -250,3 +250,4 @@ class SimulatedCluster:
         servers = [each.machine for each in self.servers]
         for machine in [*self.bookies, *self.clients, *servers]:
             machine.bury()
+        self.kernel.forget()

@@ -166,3 +166,7 @@ class Kernel:
                 self.events += 1
                 callback(*arguments)
         return True
+
+    def forget(self) -> None:
+        """Let go of what was still to come."""
+        self._queue.clear()

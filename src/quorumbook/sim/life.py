@@ -9,12 +9,6 @@ audit     each entry up to a ledger's end is read from each bookie that should h
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
-import shutil
-import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,21 +20,21 @@ from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import digester
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.actors import streams
+from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
-from quorumbook.sim.history import History
+from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
 from quorumbook.sim.plan import LifePlan, draw
 from quorumbook.sim.process import Machine, Process
 from quorumbook.sim.search.phases import PLANS
 from quorumbook.sim.search.phases import begin as begin_phase
-from quorumbook.sim.stream_history import StreamHistory
+from quorumbook.sim.search.sometimes import Sightings
 
 _DIRECTED_SHARE = 0.5
 _FINISH_NS = 180 * SECOND
 _ATTEMPT_PAUSE_S = 1.0
-_PASSES = 5
-_MEMORY = "/dev/shm"  # noqa: S108 - a directory of our own is made there
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,28 +272,12 @@ def _holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[str]:
 
 def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None = None) -> Outcome:
     """Run one seed."""
-    where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    directory = tempfile.mkdtemp(prefix="quorumbook-sim-", dir=where)
-    hook = sys.unraisablehook
-    # A collection in the middle would end what the dead had open, at a moment of its own choice.
-    gc.freeze()
-    gc.disable()
-    life = Life(seed, directory, keep_trace=keep_trace, variation=variation)
-    try:
-        return life.run()
-    finally:
-        # What the dead had open closes itself now, in a world that is no more.
-        sys.unraisablehook = lambda _: None
-        with warnings.catch_warnings():
-            # Coroutines that were about to begin never will.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            life.cluster.bury()
-            del life
-            # What ends in the first pass may leave something for the next.
-            for _ in range(_PASSES):
-                if not gc.collect():
-                    break
-        sys.unraisablehook = hook
-        gc.enable()
-        gc.unfreeze()
-        shutil.rmtree(directory, ignore_errors=True)
+    sightings = Sightings()
+    with apart(sightings) as (directory, at_end):
+        outcome = _lived(at_end, Life(seed, directory, keep_trace=keep_trace, variation=variation))
+    return replace(outcome, sightings=dict(sightings.counts))
+
+
+def _lived(at_end: Callable[[Callable[[], None]], None], life: Life) -> Outcome:
+    at_end(life.cluster.bury)
+    return life.run()

@@ -13,10 +13,11 @@ Threads, sockets and executors of the machine are refused: nothing here may wait
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from asyncio import events
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, cast
 
 from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
@@ -267,3 +268,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._is_awake = False
         if ready:
             self._wake()
+
+
+@contextlib.contextmanager
+def on_a_dead_loop() -> Iterator[None]:
+    """Have what begins in this block begin on a loop that never runs."""
+    loop = ProcessLoop(Kernel(0), lambda _: None)  # type: ignore[abstract]
+    loop.die()
+    events._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        events._set_running_loop(None)

@@ -13,23 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
-import os
 import random
-import shutil
-import sys
-import tempfile
-import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TextIO, TypeVar
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_store
 from quorumbook.errors import QuorumbookError
+from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
-from quorumbook.sim.history import History
+from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import MILLISECOND, SECOND, Kernel
 from quorumbook.sim.nemesis import Nemesis
 from quorumbook.sim.plan import draw
@@ -40,7 +35,6 @@ from quorumbook.streams.namespace import Namespace
 
 T = TypeVar("T")
 
-_MEMORY = "/dev/shm"  # noqa: S108 - a directory of our own is made there
 _RESTART_NS = 300 * MILLISECOND
 
 
@@ -145,9 +139,9 @@ class Simulation(SimulatedMachine):
 class _World:
     """One simulation under way."""
 
-    def __init__(self, seed: int, directory: str, *, bookies: int | None, keep_trace: bool) -> None:
-        self.kernel = Kernel(seed, keep_trace=keep_trace)
-        plan = draw(self.kernel.tape)
+    def __init__(self, kernel: Kernel, directory: str, *, bookies: int | None) -> None:
+        self.kernel = kernel
+        plan = draw(kernel.tape)
         if bookies is not None:
             plan = replace(plan, bookies=bookies)
         self.history = History(self.kernel)
@@ -244,22 +238,6 @@ class _ToTrace(logging.Handler):
             lines.append(f"{self._kernel.now_ns / SECOND:12.6f} log          {record.getMessage()}")
 
 
-@contextlib.contextmanager
-def _logged(kernel: Kernel) -> Iterator[None]:
-    """Have logs in the trace only: they live in terrible times."""
-    root = logging.getLogger("quorumbook")
-    handler, before = _ToTrace(kernel), (root.level, root.propagate)
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    root.propagate = False
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(before[0])
-        root.propagate = before[1]
-
-
 def simulate(
     seed: int,
     program: Callable[[Simulation], Coroutine[Any, Any, T]],
@@ -289,36 +267,35 @@ def simulate(
         SimulationError: the program took too long, or the cluster broke a promise.
         BaseException: what the program or one of its processes raised, with the seed as a note.
     """
-    where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    directory = tempfile.mkdtemp(prefix="quorumbook-sim-", dir=where)
-    hook = sys.unraisablehook
-    # A collection in the middle would end what the dead had open, at a moment of its own choice.
-    gc.freeze()
-    gc.disable()
-    world = _World(seed, directory, bookies=bookies, keep_trace=trace is not None)
-    world.has_faults = faults
-    kernel = world.kernel
+    kernel = Kernel(seed, keep_trace=trace is not None)
     try:
-        with _logged(kernel):
-            world.run(program, limit_s)
-        return SimulationResult(
-            seed, world.value, kernel.trace.digest(), kernel.now_ns / SECOND,
-            dict(world.nemesis.counts),
-        )  # fmt: skip
+        with apart(_ToTrace(kernel)) as (directory, at_end):
+            return _simulated(kernel, directory, at_end, program, bookies, faults, limit_s)
     except BaseException as error:
         error.add_note(f"seed {seed} at {kernel.now_ns / SECOND:.3f} virtual seconds")
         raise
     finally:
         if trace is not None:
             trace.write("\n".join([*(kernel.trace.lines or ()), ""]))
-        sys.unraisablehook = lambda _: None
-        with warnings.catch_warnings():
-            # What the dead had begun and not awaited is nobody's mistake.
-            warnings.simplefilter("ignore")
-            world.cluster.bury()
-            del world
-            gc.collect()
-        sys.unraisablehook = hook
-        gc.enable()
-        gc.unfreeze()
-        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _simulated(
+    kernel: Kernel,
+    directory: str,
+    at_end: Callable[[Callable[[], None]], None],
+    program: Callable[[Simulation], Coroutine[Any, Any, T]],
+    bookies: int | None,
+    faults: bool,
+    limit_s: float,
+) -> SimulationResult[T]:
+    world = _World(kernel, directory, bookies=bookies)
+    at_end(world.cluster.bury)
+    world.has_faults = faults
+    world.run(program, limit_s)
+    return SimulationResult(
+        kernel.seed,
+        world.value,
+        kernel.trace.digest(),
+        kernel.now_ns / SECOND,
+        dict(world.nemesis.counts),
+    )

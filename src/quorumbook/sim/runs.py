@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from quorumbook.sim.life import Outcome, run_seed
-from quorumbook.sim.search.sometimes import watched
 
 _TWICE_EVERY = 100
 #: A fresh process now and then, so that nothing piles up.
@@ -21,18 +19,11 @@ class NotTheSameError(RuntimeError):
     """A seed was two different runs."""
 
 
-def be_quiet() -> None:
-    """Keep what bookies and clients log to themselves: they live in terrible times."""
-    logging.getLogger("quorumbook").setLevel(logging.CRITICAL + 1)
-
-
 def run_checked(seed: int) -> Outcome:
     """Run a seed, every hundredth twice."""
     began = time.process_time()
-    with watched() as sightings:
-        outcome = run_seed(seed)
-    took_s = time.process_time() - began
-    outcome = replace(outcome, sightings=dict(sightings), processor_s=took_s)
+    outcome = run_seed(seed)
+    outcome = replace(outcome, processor_s=time.process_time() - began)
     if seed % _TWICE_EVERY == 0 and run_seed(seed).trace_hash != outcome.trace_hash:
         raise NotTheSameError(f"seed {seed} is not the same run twice: replay it with --trace")
     return outcome
@@ -45,5 +36,5 @@ def outcomes_of(seeds: range, jobs: int) -> Iterator[Iterable[Outcome]]:
         yield map(run_checked, seeds)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, be_quiet, maxtasksperchild=_CHUNKS_A_PROCESS) as pool:
+    with context.Pool(jobs, maxtasksperchild=_CHUNKS_A_PROCESS) as pool:
         yield pool.imap(run_checked, seeds, chunksize=_CHUNK)

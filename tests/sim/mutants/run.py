@@ -20,7 +20,6 @@ from pathlib import Path
 from types import FrameType
 
 from quorumbook.sim.life import Variation, run_seed
-from quorumbook.sim.runs import be_quiet
 from sim.mutants.planting import Mutant, all_mutants, planted
 
 #: A planted bug may make a seed go on for ever.
@@ -82,7 +81,7 @@ def findings_of(
     """Search for all of them, in so many processes."""
     found: list[Finding] = []
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, be_quiet, maxtasksperchild=1) as pool:
+    with context.Pool(jobs, maxtasksperchild=1) as pool:
         for finding in pool.imap_unordered(_search, [(each, seeds) for each in mutants]):
             found.append(finding)
             where = "not found" if finding.seed is None else f"seed {finding.seed}"

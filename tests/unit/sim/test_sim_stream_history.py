@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.sim.history import History
+from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.kernel import Kernel
-from quorumbook.sim.stream_history import StreamHistory
 
 
 class Judge(StreamHistory):

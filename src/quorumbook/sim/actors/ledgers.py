@@ -24,11 +24,11 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.sim.cluster import SimClient, SimulatedCluster
-from quorumbook.sim.history import PASSWORD, History, LedgerHistory
+from quorumbook.sim.histories.ledgers import PASSWORD, History, LedgerHistory
+from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.kernel import Kernel, Tape
 from quorumbook.sim.plan import LifePlan
 from quorumbook.sim.process import Process
-from quorumbook.sim.stream_history import StreamHistory
 
 _WINDOW = 32
 

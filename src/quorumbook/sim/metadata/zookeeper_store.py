@@ -27,7 +27,7 @@ from quorumbook.metadata.store import (
     Set,
 )
 from quorumbook.metadata.zookeeper.store import ZooKeeperOptions, ZooKeeperStore
-from quorumbook.sim.history import History
+from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.metadata.zookeeper import PORT, ZooKeeper
 from quorumbook.sim.metadata.zookeeper_state import Ensemble
 from quorumbook.sim.process import Process

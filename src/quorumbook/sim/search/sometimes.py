@@ -7,10 +7,8 @@ reached by some hundred seeds.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
 
 #: What happened, and the message that says so, as it stands in the sources.
 SOMETIMES = {
@@ -47,20 +45,3 @@ class Sightings(logging.Handler):
         name = _BY_MESSAGE.get(str(record.msg))
         if name is not None:
             self.counts[name] += 1
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[Counter[str]]:
-    """Count while a simulation runs; nothing of it is printed."""
-    root = logging.getLogger("quorumbook")
-    before = root.level, root.propagate
-    sightings = Sightings()
-    root.addHandler(sightings)
-    root.setLevel(logging.DEBUG)
-    root.propagate = False
-    try:
-        yield sightings.counts
-    finally:
-        root.removeHandler(sightings)
-        root.setLevel(before[0])
-        root.propagate = before[1]

@@ -12,7 +12,7 @@
     I9   nobody is denied an entry below the end
     I10  no ledger goes that nobody deleted
     I11  everything ends when all is well again (``life``)
-    I14  the stream: ``stream_history``
+    I14  the stream: ``streams``
 
 A violation is a sentence; ``story`` tells what is known of the ledger it is about.
 """

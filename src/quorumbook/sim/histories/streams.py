@@ -10,7 +10,7 @@ epochs fence    two writers are never told the same sequence id
 
 from __future__ import annotations
 
-from quorumbook.sim.history import History
+from quorumbook.sim.histories.ledgers import History
 
 
 class StreamHistory:

@@ -1,0 +1,79 @@
+"""A run apart from the rest of its interpreter: its logs, its rubbish and its files end with it.
+
+What the dead had under way is never finished, so it is neither closed nor awaited: Python finds it
+with the next collection of garbage, runs its ``finally``, and complains.  That happens here, at the
+end of the run, unheard, and what a ``finally`` begins goes to a loop that is dead: asyncio would
+keep it for one of its own.  Nobody else may hold what belongs to the run, as a log record does that
+has an error in it: so records go to the run's own handler only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+
+from quorumbook.sim.loop import on_a_dead_loop
+
+_PASSES = 5
+_MEMORY = "/dev/shm"  # noqa: S108 - a directory of our own is made there
+
+
+@contextlib.contextmanager
+def apart(logs: logging.Handler) -> Iterator[tuple[str, Callable[[Callable[[], None]], None]]]:
+    """Run a world in this block, and let no trace of it go on.
+
+    Args:
+        logs: Gets what bookies and clients log from its level on; nothing else does.
+
+    Yields:
+        An empty directory for the world's indexes, in memory if possible; and a function that
+        takes what lets go of the world.
+    """
+    farewells: list[Callable[[], None]] = []
+    where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    directory = tempfile.mkdtemp(prefix="quorumbook-sim-", dir=where)
+    hook = sys.unraisablehook
+    # A collection in the middle would end what the dead had open, at a moment of its own choice.
+    gc.freeze()
+    gc.disable()
+    try:
+        with _logs_to(logs):
+            yield directory, farewells.append
+    finally:
+        sys.unraisablehook = lambda _: None
+        with _logs_to(logging.NullHandler()), warnings.catch_warnings():
+            # Coroutines that were about to begin never will.
+            warnings.simplefilter("ignore")
+            with on_a_dead_loop():
+                while farewells:
+                    farewells.pop()()
+            # What ends in one pass may leave something for the next, on the loop of its time.
+            for _ in range(_PASSES):
+                with on_a_dead_loop():
+                    if not gc.collect():
+                        break
+        sys.unraisablehook = hook
+        gc.enable()
+        gc.unfreeze()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _logs_to(handler: logging.Handler) -> Iterator[None]:
+    root = logging.getLogger("quorumbook")
+    before = root.handlers[:], root.level, root.propagate
+    root.handlers[:] = [handler]
+    root.setLevel(handler.level)
+    root.propagate = False
+    try:
+        yield
+    finally:
+        root.handlers[:], level, root.propagate = before
+        root.setLevel(level)

@@ -1,0 +1,1 @@
+"""What everybody was told, and whether it can all be true."""
