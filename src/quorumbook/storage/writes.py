@@ -115,7 +115,7 @@ class Writes:
     def _put_key(self, handle: LedgerHandle, buffers: list[bytes]) -> None:
         """Put the key record in front of the first record of a ledger (R13)."""
         buffers.append(key_record(handle.ledger_id, handle.master_key))
-        handle.key_needed = False
+        handle.put_key()
         if handle.is_stored:
             # A ledger without a key has got one; a new ledger is stored with its first record.
             self._visible.table.mark_dirty(handle)
@@ -132,7 +132,7 @@ class Writes:
         awaited = [handle for handle, _ in items if handle.end_record()]
         if error is not None:
             for handle, _ in items:
-                handle.key_needed = handle.key_needed or not handle.is_stored
+                handle.lose_record()
             done(error)
             self._tell_arrived(awaited)
             return
@@ -186,20 +186,17 @@ class Writes:
         if handle.is_fence_durable:
             done(None)
             return
-        if handle.fence_waiters is not None:
-            handle.fence_waiters.append(done)
+        if not handle.begin_fence(done):
             return
-        handle.is_fenced = True
-        handle.fence_waiters = [done]
         buffers: list[bytes] = []
         if handle.key_needed:
             self._put_key(handle, buffers)
         buffers.append(fence_record(handle.ledger_id))
 
         def fenced(error: BaseException | None) -> None:
-            waiters, handle.fence_waiters = handle.fence_waiters or [], None
+            waiters = handle.take_fence_waiters()
             if error is not None:
-                handle.key_needed = handle.key_needed or not handle.is_stored
+                handle.lose_record()
             elif not handle.is_deleted:
                 self._visible.set_fenced(handle)
                 self._on_shown()
@@ -222,7 +219,7 @@ class Writes:
         def stored(error: BaseException | None) -> None:
             is_awaited = handle.end_record()
             if error is not None:
-                handle.key_needed = handle.key_needed or not handle.is_stored
+                handle.lose_record()
             elif not handle.is_deleted and self._visible.set_explicit_lac(handle, packet, lac):
                 self.wake(handle)
             done(error)

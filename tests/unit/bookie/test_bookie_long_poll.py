@@ -158,7 +158,7 @@ async def test_a_poll_of_a_deleted_ledger_ends() -> None:
         reader.send(poll(7, 0))
         await until(lambda: server.metrics.long_polls_waiting == 1)
         handle = storage.handles.pop(1)
-        handle.is_deleted = True
+        handle.delete()
         for callback in handle.take_woken(1000):
             callback()
         assert (await reader.v3_answer()).status is Status.NO_LEDGER

@@ -52,7 +52,7 @@ def test_readers_are_woken_in_the_order_in_which_they_came() -> None:
     for callback in handle.take_woken(1000):
         callback()
     assert order == [0, 1, 2]
-    handle.is_deleted = True
+    handle.delete()
     for callback in handle.take_woken(1000):
         callback()
     assert order == [0, 1, 2, 3, 4]

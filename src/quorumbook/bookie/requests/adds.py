@@ -187,7 +187,7 @@ class Adds:
         ledger_id = handle.ledger_id
         passed = self.deleted.verdict(ledger_id)
         if passed is Status.OK:
-            handle.was_deleted = False
+            handle.forget_deletion()
             return handle
         # Whose key it is that the next one offers is not known either.
         handle.forget_offered_key()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from struct import Struct
 
-from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.cache.write import WriteCache
@@ -69,23 +69,21 @@ class VisibleLedgers:
         state = self._index.ledger_state(ledger_id)
         if state is None:
             return None
-        handle = LedgerHandle(ledger_id, state.master_key)
+        was_deleted = self._was_deleted(ledger_id)
+        handle = LedgerHandle(ledger_id, state.master_key, was_deleted=was_deleted)
         handle.load(state)
-        handle.was_deleted = self._was_deleted(ledger_id)
         stored = self._index.last_entry(ledger_id)
         if stored is not None:
-            handle.last_entry_id = stored[0]
-            if stored[1] is not None:
-                handle.raise_lac(stored[1])
-        last, lac = self._caches.last_unflushed(ledger_id)
-        handle.last_entry_id = max(handle.last_entry_id, last)
-        handle.raise_lac(lac)
+            handle.find(stored[0], INVALID_ENTRY_ID if stored[1] is None else stored[1])
+        handle.find(*self._caches.last_unflushed(ledger_id))
         return handle
 
-    def create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerHandle:
+    def create(
+        self, ledger_id: LedgerId, master_key: bytes, *, key_needed: bool = True
+    ) -> LedgerHandle:
         """Make the handle of a new ledger."""
-        handle = LedgerHandle(ledger_id, master_key)
-        handle.was_deleted = self._was_deleted(ledger_id)
+        was_deleted = self._was_deleted(ledger_id)
+        handle = LedgerHandle(ledger_id, master_key, key_needed=key_needed, was_deleted=was_deleted)
         self._highest_id = max(self._highest_id, ledger_id)
         self.table.add(handle)
         return handle
@@ -102,8 +100,7 @@ class VisibleLedgers:
         """Return a handle; a ledger never heard of gets one without a key."""
         handle = self.table.get(ledger_id)
         if handle is None:
-            handle = self.create(ledger_id, b"")
-            handle.key_needed = False
+            handle = self.create(ledger_id, b"", key_needed=False)
         return handle
 
     def now_ms(self) -> int:
@@ -113,79 +110,46 @@ class VisibleLedgers:
     def add(self, handle: LedgerHandle, run: EntryRun, now_ms: int) -> bool:
         """Make a run visible; tell whether the last add confirmed rose."""
         self._caches.active.add(run)
-        if not handle.is_stored:
-            handle.is_stored = True
-            self.table.mark_dirty(handle)
         lac = run.last_add_confirmed()
-        known = handle.last_add_confirmed
-        if run.last_entry_id >= handle.last_entry_id:
-            handle.last_entry_id = run.last_entry_id
-            if lac < known:
-                self._keep_floor(handle, known)
-        elif lac > known:
-            self._keep_floor(handle, lac)
-        if lac <= known:
-            return False
-        handle.last_add_confirmed = lac
-        handle.lac_update_ms = now_ms
-        return True
+        has_risen = lac > handle.last_add_confirmed
+        if handle.show(run.last_entry_id, lac, now_ms):
+            self.table.mark_dirty(handle)
+        return has_risen
 
     def add_replayed(self, handle: LedgerHandle, run: EntryRun) -> None:
         """Make a run from the journal visible; it may join what came in several batches."""
         self.add(handle, run, self._wall_ms())
         highest = highest_lac(run)
-        if highest > handle.last_add_confirmed:
-            handle.last_add_confirmed = highest
-            self._keep_floor(handle, highest)
-
-    def _keep_floor(self, handle: LedgerHandle, lac: EntryId) -> None:
-        if lac > handle.lac_floor:
-            handle.lac_floor = lac
+        if handle.raise_lac(highest) and handle.raise_floor(highest):
             self.table.mark_dirty(handle)
 
     def set_key(self, handle: LedgerHandle, master_key: bytes) -> None:
         """Take over a journaled key."""
-        if not any(handle.master_key):
-            handle.master_key = master_key
-        handle.key_needed = False
-        handle.is_stored = True
+        handle.take_key(master_key)
         self.table.mark_dirty(handle)
 
     def set_fenced(self, handle: LedgerHandle) -> None:
         """A fence is durable."""
-        handle.is_fenced = handle.is_fence_durable = True
-        handle.is_stored = True
+        handle.keep_fence()
         self.table.mark_dirty(handle)
 
     def set_explicit_lac(self, handle: LedgerHandle, packet: bytes, lac: EntryId) -> bool:
         """An explicit LAC is durable; tell whether the last add confirmed rose."""
-        handle.is_stored = True
         self.table.mark_dirty(handle)
-        if handle.explicit_lac is None or lac > handle.explicit_lac_id:
-            handle.explicit_lac = packet
-            handle.explicit_lac_id = lac
-        handle.lac_floor = max(handle.lac_floor, lac)
-        if not handle.raise_lac(lac):
-            return False
-        handle.lac_update_ms = self._wall_ms()
-        return True
+        return handle.take_explicit_lac(packet, lac, self._wall_ms())
 
     def set_limbo(self, ledger_ids: Iterable[LedgerId], *, fence: bool) -> None:
         """Doubt these ledgers, heard of or not."""
         for ledger_id in ledger_ids:
             handle = self.get_or_create(ledger_id)
-            handle.is_in_limbo = True
-            if fence:
-                handle.is_fenced = handle.is_fence_durable = True
-            handle.is_stored = True
+            handle.doubt(fence=fence)
             self.table.mark_dirty(handle)
 
     def clear_limbo(self, ledger_ids: Iterable[LedgerId]) -> None:
         """Trust these ledgers again."""
         for ledger_id in ledger_ids:
             handle = self.table.get(ledger_id)
-            if handle is not None and handle.is_in_limbo:
-                handle.is_in_limbo = False
+            if handle is not None and handle.trust():
                 self.table.mark_dirty(handle)
 
     def delete(self, ledger_ids: Iterable[LedgerId]) -> list[LedgerHandle]:
@@ -197,7 +161,7 @@ class VisibleLedgers:
         for ledger_id in ledger_ids:
             handle = self.table.remove(ledger_id)
             if handle is not None:
-                handle.is_deleted = True
+                handle.delete()
                 gone.append(handle)
             self._caches.active.remove_ledger(ledger_id)
             self._caches.read.drop_ledger(ledger_id)

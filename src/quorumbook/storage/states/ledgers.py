@@ -51,12 +51,12 @@ class LedgerHandle:
         "_arrivals",
         "_awaited",
         "_ended",
+        "_fence_waiters",
         "_waiters",
         "_watches",
         "deferred_in_flight",
         "explicit_lac",
         "explicit_lac_id",
-        "fence_waiters",
         "in_flight",
         "is_deleted",
         "is_dirty",
@@ -75,7 +75,14 @@ class LedgerHandle:
         "was_deleted",
     )
 
-    def __init__(self, ledger_id: LedgerId, master_key: bytes) -> None:
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        master_key: bytes,
+        *,
+        key_needed: bool = True,
+        was_deleted: bool = False,
+    ) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.is_fenced = False
@@ -87,13 +94,13 @@ class LedgerHandle:
         self.last_entry_id: EntryId = INVALID_ENTRY_ID
         self.lac_update_ms = 0
         #: The key record must still be written in front of the next record (R13).
-        self.key_needed = True
+        self.key_needed = key_needed
         #: At least one record of the ledger is durable, so the bookie may speak of it.
         self.is_stored = False
         self.is_deleted = False
         #: A ledger of this id was deleted here not long ago, and a fence may have gone with it:
         #: a plain add waits for a look at the metadata.
-        self.was_deleted = False
+        self.was_deleted = was_deleted
         #: Index and side files do not have this state yet.
         self.is_dirty = False
         #: Records handed to the journal and not answered yet.
@@ -101,7 +108,7 @@ class LedgerHandle:
         #: Of these, adds that are answered when they are written.
         self.deferred_in_flight = 0
         #: Fences that wait for the first one to be durable; None while none is on its way.
-        self.fence_waiters: list[Callable[[BaseException | None], None]] | None = None
+        self._fence_waiters: list[Callable[[BaseException | None], None]] | None = None
         self.lac_floor: EntryId = INVALID_ENTRY_ID
         #: A read of this entry continues the previous one: worth reading ahead.
         self.next_read_entry_id: EntryId = INVALID_ENTRY_ID
@@ -136,6 +143,58 @@ class LedgerHandle:
         """Forget a key with which nothing was begun."""
         if self.key_needed and not self.is_stored and not self.in_flight:
             self.master_key = b""
+
+    def take_key(self, master_key: bytes) -> None:
+        """A record with the key is durable; the first one that is known stays."""
+        if not any(self.master_key):
+            self.master_key = master_key
+        self.key_needed = False
+        self.is_stored = True
+
+    def put_key(self) -> None:
+        """The key record is on its way, in front of the next record."""
+        self.key_needed = False
+
+    def lose_record(self) -> None:
+        """A record was not written, nor perhaps the key in front of it."""
+        self.key_needed = self.key_needed or not self.is_stored
+
+    def begin_fence(self, done: Callable[[BaseException | None], None]) -> bool:
+        """Fence, with somebody to tell when that is durable; tell whether it is to be written."""
+        if self._fence_waiters is not None:
+            self._fence_waiters.append(done)
+            return False
+        self.is_fenced = True
+        self._fence_waiters = [done]
+        return True
+
+    def take_fence_waiters(self) -> list[Callable[[BaseException | None], None]]:
+        """Take those who wait for the fence that was written, or failed, just now."""
+        waiters, self._fence_waiters = self._fence_waiters or [], None
+        return waiters
+
+    def keep_fence(self) -> None:
+        """The fence is durable."""
+        self.is_fenced = self.is_fence_durable = self.is_stored = True
+
+    def doubt(self, *, fence: bool) -> None:
+        """Be in limbo: entries may be missing, and a fence as well."""
+        self.is_in_limbo = self.is_stored = True
+        if fence:
+            self.keep_fence()
+
+    def trust(self) -> bool:
+        """Be in limbo no more; tell whether it was."""
+        was, self.is_in_limbo = self.is_in_limbo, False
+        return was
+
+    def delete(self) -> None:
+        """Be deleted, for those who still hold the handle."""
+        self.is_deleted = True
+
+    def forget_deletion(self) -> None:
+        """The metadata has the ledger: a plain add need not wait for a look any more."""
+        self.was_deleted = False
 
     def watch_lac(self, above: EntryId, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back once, on the loop, when the last add confirmed is above ``above``.
@@ -226,6 +285,50 @@ class LedgerHandle:
             self.raise_lac(self.lac_floor)
         self.key_needed = False
         self.is_stored = True
+
+    def find(self, last_entry_id: EntryId, lac: EntryId) -> None:
+        """Take over what is stored of its entries."""
+        self.last_entry_id = max(self.last_entry_id, last_entry_id)
+        self.raise_lac(lac)
+
+    def show(self, last_entry_id: EntryId, lac: EntryId, now_ms: int) -> bool:
+        """Make entries visible, and raise the last add confirmed to the one they carry.
+
+        Returns:
+            Whether there is something new to be stored.
+        """
+        known = self.last_add_confirmed
+        is_changed = not self.is_stored
+        self.is_stored = True
+        if last_entry_id >= self.last_entry_id:
+            self.last_entry_id = last_entry_id
+            if lac < known:
+                is_changed |= self.raise_floor(known)
+        elif lac > known:
+            is_changed |= self.raise_floor(lac)
+        if lac > known:
+            self.last_add_confirmed = lac
+            self.lac_update_ms = now_ms
+        return is_changed
+
+    def take_explicit_lac(self, packet: bytes, lac: EntryId, now_ms: int) -> bool:
+        """An explicit LAC is durable; tell whether the last add confirmed rose."""
+        self.is_stored = True
+        if self.explicit_lac is None or lac > self.explicit_lac_id:
+            self.explicit_lac = packet
+            self.explicit_lac_id = lac
+        self.raise_floor(lac)
+        if not self.raise_lac(lac):
+            return False
+        self.lac_update_ms = now_ms
+        return True
+
+    def raise_floor(self, lac: EntryId) -> bool:
+        """Have a restart know this last add confirmed; tell whether that is more than before."""
+        if lac <= self.lac_floor:
+            return False
+        self.lac_floor = lac
+        return True
 
     def raise_lac(self, lac: EntryId) -> bool:
         """Raise the last add confirmed; it never falls."""
