@@ -102,6 +102,25 @@ class Moved:
     #: Those of them that are only being written: moving again moves them.
     for_later: set[LedgerId] = field(default_factory=set)
 
+    def count(self, outcome: HealingOutcome) -> bool:
+        """Take in what became of a ledger; tell whether it needs no other try."""
+        self.copied_entries += outcome.copied_entries
+        self.copied_bytes += outcome.copied_bytes
+        if outcome.problems:
+            self.blocked[outcome.ledger_id] = "; ".join(outcome.problems)
+        elif outcome.open_on:
+            return False
+        else:
+            self.ledgers += 1
+        return True
+
+    def add(self, other: Moved) -> None:
+        """Take in what another order came to."""
+        self.ledgers += other.ledgers
+        self.copied_entries += other.copied_entries
+        self.copied_bytes += other.copied_bytes
+        self.blocked |= other.blocked
+
 
 class Mover:
     """Carries one order out.
@@ -181,16 +200,7 @@ class Mover:
             return await self._one(share, may_close=may_close)
         except QuorumbookError as error:
             outcome = HealingOutcome(share.ledger_id, problems=[str(error)])
-        moved = self.moved
-        moved.copied_entries += outcome.copied_entries
-        moved.copied_bytes += outcome.copied_bytes
-        if outcome.problems:
-            moved.blocked[share.ledger_id] = "; ".join(outcome.problems)
-        elif outcome.open_on:
-            return False
-        else:
-            moved.ledgers += 1
-        return True
+        return self.moved.count(outcome)
 
     async def _locked(self, share: Share, *, may_close: bool) -> HealingOutcome:
         while (work := await self._queue.take_this(share.ledger_id)) is None:  # noqa: ASYNC110

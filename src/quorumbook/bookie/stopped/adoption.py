@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from quorumbook.bookie.membership.identity import look
 from quorumbook.bookie.options import BookieOptions
@@ -55,7 +56,14 @@ from quorumbook.storage.states.state_file import StoredLedger
 _LOOK_UPS_AT_A_TIME = 64
 
 
-@dataclass(slots=True)
+class Owner(NamedTuple):
+    """Whose directories they are."""
+
+    bookie_id: BookieId
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
 class AdoptionReport:
     """What was found, and what became of it."""
 
@@ -127,12 +135,13 @@ async def adopt(
     worker = env.threads.start_worker("adoption")
     try:
         await run_job(worker, lambda: _lock(env, directories, is_dry=scratch is not None))
-        report = await _identify(env, worker, options, store, directories.all)
+        owner = await _identify(env, worker, options, store, directories.all)
+        report = AdoptionReport(*owner)
         note = await run_job(worker, lambda: read_note(env, places))
         if note is None:
             await run_job(worker, lambda: demand_not_ours(env, directories))
-            note = await _prepare(
-                env, worker, places, store, report,
+            report, note = await _prepare(
+                env, worker, places, store, owner,
                 index_path=f"{scratch}/index.sqlite" if scratch is not None
                 else f"{directories.index_path}{BUILDING_SUFFIX}",
                 kind=await run_job(worker, lambda: _kind(env, places, storage, without_index)),
@@ -145,7 +154,7 @@ async def adopt(
             )
         if scratch is None:
             await run_job(worker, lambda: apply(env, directories, places, note))
-            report.is_done = True
+            report = replace(report, is_done=True)
         return report
     finally:
         await run_job(worker, directories.release)
@@ -168,7 +177,7 @@ async def _identify(
     options: BookieOptions,
     store: MetadataStore,
     directories: Sequence[str],
-) -> AdoptionReport:
+) -> Owner:
     """See whose directories these are, and that nobody serves them."""
     instance_id = await read_instance_id(store)
     found = await run_job(worker, lambda: look(env, list(directories)))
@@ -194,7 +203,7 @@ async def _identify(
             f"bookie {bookie_id} is registered: stop it first; the registration of one that was "
             "killed ends by itself within its session's timeout"
         )
-    return AdoptionReport(bookie_id, instance_id)
+    return Owner(bookie_id, instance_id)
 
 
 def _kind(env: Env, places: PeerPlaces, storage: str | None, without_index: bool) -> str | None:
@@ -220,13 +229,13 @@ async def _prepare(
     worker: Worker,
     places: PeerPlaces,
     store: MetadataStore,
-    report: AdoptionReport,
+    owner: Owner,
     *,
     index_path: str,
     kind: str | None,
     entry_size_max: int,
     accept_damage: bool,
-) -> AdoptionNote:
+) -> tuple[AdoptionReport, AdoptionNote]:
     draft = await run_job(
         worker,
         lambda: survey(env, places, index_path, kind=kind, entry_size_max=entry_size_max),
@@ -234,15 +243,26 @@ async def _prepare(
     try:
         ledgers = LedgerManager(store)
         known = await _known(ledgers, [*draft.unexplained, *draft.journaled])
-        kept = _kept(draft, known, report.bookie_id)
-        _fill(report, draft, kept)
+        kept = _kept(draft, known, owner.bookie_id)
         if not accept_damage:
             demand_whole(draft)
         deleted = set(draft.unexplained) - {state.ledger_id for state in kept}
         gone = set(draft.journaled) - known.keys()
-        report.deleted_ledgers = len(deleted | gone)
-        report.entries = draft.entries.total() - sum(draft.entries[one] for one in deleted)
-        return await run_job(worker, lambda: settle(env, draft, kept, deleted, gone))
+        report = AdoptionReport(
+            *owner,
+            index=draft.kind or "none",
+            ledgers=draft.known + len(kept),
+            fenced=draft.fenced + sum(state.is_fenced for state in kept),
+            explicit_lacs=draft.explicit_lacs,
+            entries=draft.entries.total() - sum(draft.entries[one] for one in deleted),
+            entry_logs=draft.entry_logs,
+            journals=draft.journal_files,
+            journal_entries=draft.journal_entries,
+            deleted_ledgers=len(deleted | gone),
+            ledgers_without_index=len(kept),
+            damage=draft.damage,
+        )
+        return report, await run_job(worker, lambda: settle(env, draft, kept, deleted, gone))
     finally:
         draft.index.close()
 
@@ -288,19 +308,7 @@ def _kept(
     return kept
 
 
-def _fill(report: AdoptionReport, draft: SurveyDraft, kept: Sequence[StoredLedger]) -> None:
-    report.index = draft.kind or "none"
-    report.ledgers = draft.known + len(kept)
-    report.fenced = draft.fenced + sum(state.is_fenced for state in kept)
-    report.explicit_lacs = draft.explicit_lacs
-    report.entry_logs = draft.entry_logs
-    report.journals = draft.journal_files
-    report.journal_entries = draft.journal_entries
-    report.ledgers_without_index = len(kept)
-    report.damage = draft.damage
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReturnReport:
     """What is given back."""
 
@@ -365,7 +373,7 @@ async def give_back(
             assert note is not None
             final = note
             await run_job(worker, lambda: give_back_files.finish(env, directories, places, final))
-            report.is_done = True
+            report = replace(report, is_done=True)
         return report
     finally:
         await run_job(worker, directories.release)
@@ -378,7 +386,7 @@ async def _return(
     directories: Directories,
     places: PeerPlaces,
     store: MetadataStore,
-    found: AdoptionReport,
+    found: Owner,
     storage: str | None,
     *,
     is_applied: bool,
@@ -397,12 +405,15 @@ async def _return(
         kind = storage or index.meta(ADOPTED_KIND_KEY) or SORTED
         give_back_files.demand_certain(index, kind)
         states = list(index.ledger_states())
-        report = ReturnReport(found.bookie_id, found.cluster, kind)
-        report.ledgers = len(states)
-        report.fenced = sum(state.is_fenced for state in states)
-        report.explicit_lacs = sum(state.explicit_lac is not None for state in states)
-        report.in_limbo = sum(state.is_in_limbo for state in states)
-        report.entry_logs = len(index.entry_logs())
+        report = ReturnReport(
+            *found,
+            index=kind,
+            ledgers=len(states),
+            fenced=sum(state.is_fenced for state in states),
+            explicit_lacs=sum(state.explicit_lac is not None for state in states),
+            in_limbo=sum(state.is_in_limbo for state in states),
+            entry_logs=len(index.entry_logs()),
+        )
         if marks is None:
             return report, None
         keyless = [state.ledger_id for state in states if not any(state.master_key)]
@@ -411,8 +422,10 @@ async def _return(
         moves, returned = await run_job(
             worker, lambda: give_back_files.stage(env, places, index, kind, keys)
         )
-        report.ledgers, report.fenced = returned.ledgers, returned.fenced
-        report.entries, report.copied_bytes = returned.entries, returned.copied_bytes
+        report = replace(
+            report, ledgers=returned.ledgers, fenced=returned.fenced,
+            entries=returned.entries, copied_bytes=returned.copied_bytes,
+        )  # fmt: skip
         return report, give_back_files.ReturnNote(list(marks), moves)
     finally:
         index.close()

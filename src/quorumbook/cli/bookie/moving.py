@@ -299,10 +299,7 @@ async def _balance(call: Call, dry_run: bool, within: float) -> int:
                 moved = await mover.run(
                     [Share(m.ledger_id, "closed", m.size_bytes, (source,)) for m in own]
                 )
-                total.ledgers += moved.ledgers
-                total.copied_entries += moved.copied_entries
-                total.copied_bytes += moved.copied_bytes
-                total.blocked |= moved.blocked
+                total.add(moved)
     return _conclude(call, total, [])
 
 

@@ -67,6 +67,41 @@ class Story:
     #: After the healing.
     fragments: list[dict[str, object]] = field(default_factory=list)
 
+    def begin(self, ledger_id: int) -> None:
+        """The ledger is there."""
+        self.ledger_id = ledger_id
+
+    def append(self, pieces: list[bytes]) -> None:
+        """Events went to the writer."""
+        self.events += len(pieces)
+        self.size_bytes += sum(map(len, pieces))
+
+    def end_write(self, seconds: float, sha256: str) -> None:
+        """All of it is safe."""
+        self.write_s, self.sha256_written = seconds, sha256
+
+    def acknowledge(self, count: int, pause_s: float) -> None:
+        """So many became safe, so long after those before."""
+        self.acknowledged += count
+        if self.killed_bookie:
+            self.longest_pause_s = max(self.longest_pause_s, pause_s)
+
+    def kill(self, bookie_id: str) -> None:
+        """A bookie of the ensemble died."""
+        self.killed_bookie, self.killed_after = bookie_id, self.acknowledged
+
+    def read(self, count: int) -> None:
+        """Events came back."""
+        self.events_read += count
+
+    def end_read(self, seconds: float, sha256: str) -> None:
+        """All of it came back."""
+        self.read_s, self.sha256_read = seconds, sha256
+
+    def end_verify(self, copies: int, fragments: list[dict[str, object]], seconds: float) -> None:
+        """Every copy was read."""
+        self.copies_verified, self.fragments, self.verify_s = copies, fragments, seconds
+
     @property
     def is_same(self) -> bool:
         """Whether everything that was acknowledged came back, and nothing else."""
@@ -163,10 +198,8 @@ async def _watch(bk: BookKeeper, story: Story, killed: asyncio.Event) -> None:
 
 async def _verify(bk: BookKeeper, story: Story) -> None:
     began = time.perf_counter()
-    story.copies_verified, story.fragments = await verify_copies(
-        bk, story.ledger_id, story.sha256_written
-    )
-    story.verify_s = time.perf_counter() - began
+    copies, fragments = await verify_copies(bk, story.ledger_id, story.sha256_written)
+    story.end_verify(copies, fragments, time.perf_counter() - began)
 
 
 async def _write(
@@ -180,7 +213,7 @@ async def _write(
     digest = hashlib.sha256()
     async with call.connect() as bk:
         writer = await bk.create_ledger(**_SHAPE)
-        story.ledger_id = writer.id
+        story.begin(writer.id)
         appender = EntryAppender(writer, _Acks(story))
         began = time.perf_counter()
         piece: list[bytes] = []
@@ -188,12 +221,11 @@ async def _write(
             for event in flights.events(source):
                 digest.update(event)
                 digest.update(b"\n")
-                story.size_bytes += len(event)
                 piece.append(event)
                 if len(piece) < _PIECE:
                     continue
                 await appender.append(piece)
-                story.events += len(piece)
+                story.append(piece)
                 advance(len(piece))
                 piece = []
                 # Making events is hard work; the connections need a turn in between.
@@ -203,10 +235,9 @@ async def _write(
                     killed.set()
             if piece:
                 await appender.append(piece)
-                story.events += len(piece)
+                story.append(piece)
             await appender.finish()
-        story.write_s = time.perf_counter() - began
-        story.sha256_written = digest.hexdigest()
+        story.end_write(time.perf_counter() - began, digest.hexdigest())
         # The ledger stays open, as it does when a writer crashes; recovery has to close it.
         await writer.abort()
 
@@ -219,11 +250,8 @@ class _Acks:
         self._last = 0.0
 
     def __call__(self, safe: range) -> None:
-        story = self._story
-        story.acknowledged += len(safe)
         now = time.perf_counter()
-        if story.killed_bookie:
-            story.longest_pause_s = max(story.longest_pause_s, now - self._last)
+        self._story.acknowledge(len(safe), now - self._last)
         self._last = now
 
 
@@ -231,8 +259,7 @@ async def _kill_one(bookies: Sequence[BookieProcess], writer: LedgerWriter, stor
     member = writer.metadata.ensemble[0]
     victim = next(bookie for bookie in bookies if bookie.bookie_id == member)
     await victim.kill()
-    story.killed_bookie = member
-    story.killed_after = story.acknowledged
+    story.kill(member)
 
 
 async def _read_elsewhere(call: Call, story: Story) -> None:
@@ -252,7 +279,7 @@ async def _read_elsewhere(call: Call, story: Story) -> None:
             while chunk := await reader.stdout.read(_READ_BYTES):
                 digest.update(chunk)
                 lines = chunk.count(b"\n")
-                story.events_read += lines
+                story.read(lines)
                 advance(lines)
         code = await reader.wait()
     finally:
@@ -260,8 +287,7 @@ async def _read_elsewhere(call: Call, story: Story) -> None:
             reader.kill()
     if code != 0:
         raise DemoFailedError(f"the reading process ended with exit code {code}")
-    story.read_s = time.perf_counter() - began
-    story.sha256_read = digest.hexdigest()
+    story.end_read(time.perf_counter() - began, digest.hexdigest())
 
 
 def _tell_write(say: Callable[[str], None], story: Story) -> None:

@@ -47,6 +47,19 @@ class HealingDemo:
     lacking: int = 0
     copied: int = 0
 
+    def notice(self, after_s: float) -> None:
+        """The ledger stands among those that lack copies, or has stood there."""
+        if self.noticed_s is None:
+            self.noticed_s = after_s
+
+    def heal(self, after_s: float) -> None:
+        """Nothing lacks any more."""
+        self.healed_s, self.copied = after_s, self.lacking
+
+    def count(self, lacking: int, copied: int) -> None:
+        """So many entries are to be copied, and so many were."""
+        self.lacking, self.copied = lacking, copied
+
 
 async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: HealingDemo) -> None:
     """Note what happens to a ledger until no fragment of it names a bookie that was just killed.
@@ -63,9 +76,9 @@ async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Heali
             after_s = time.perf_counter() - began
             is_healed = all(lost not in fragment.ensemble for fragment in metadata.fragments)
             if seen.noticed_s is None and (is_healed or await queue.read(ledger_id) is not None):
-                seen.noticed_s = after_s
+                seen.notice(after_s)
             if is_healed and await queue.read(ledger_id) is None:
-                seen.healed_s, seen.copied = after_s, seen.lacking
+                seen.heal(after_s)
                 return
             await _count(client_context(bk), metadata, lost, seen)
             if after_s > _HEALED_WITHIN_S:
@@ -100,7 +113,7 @@ async def _count(
             for first, last in runs or ():
                 copied += max(0, min(last + 1, end) - max(first, fragment.first_entry_id))
     if lacking:
-        seen.lacking, seen.copied = lacking, copied
+        seen.count(lacking, copied)
 
 
 async def tell(watching: asyncio.Task[None], seen: HealingDemo, say: Callable[[str], None]) -> None:

@@ -51,10 +51,8 @@ def compact_keys(call: Call, run: JobRun, options: CompactKeysOptions) -> int:
         report = Report("compact-keys", "", is_dry_run=True)
         for part in cluster.run(lambda: job.parts_of(namespace, options)):
             due = cluster.run(partial(job.look, namespace, part))
-            report.size_bytes += due.size_bytes
             if not due.is_done:
-                report.planned.append(f"records of stream:{part.source} up to {due.end}")
-        report.units = len(report.planned)
+                report.plan(f"records of stream:{part.source} up to {due.end}", due.size_bytes)
     else:
         journal = open_journal(call, run, "compact-keys", options.arguments())
         with open_session(call, run) as session:

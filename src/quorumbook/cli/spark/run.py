@@ -239,10 +239,14 @@ def dry_report(job: str, units: Sequence[Unit]) -> Report:
     """Return what a dry run says of units."""
     from quorumbook.spark.jobs.frame import Report
 
-    report = Report(job, "", is_dry_run=True, units=len(units))
-    report.size_bytes = sum(unit.size_bytes for unit in units)
-    report.planned = [unit.key for unit in units[:_SHOWN_UNITS]]
-    return report
+    return Report(
+        job,
+        "",
+        is_dry_run=True,
+        planned=[unit.key for unit in units[:_SHOWN_UNITS]],
+        units=len(units),
+        size_bytes=sum(unit.size_bytes for unit in units),
+    )
 
 
 def tell(call: Call, run: JobRun, report: Report) -> None:

@@ -48,9 +48,14 @@ def xcluster(call: Call, run: JobRun, options: CrossClusterOptions) -> int:
             call.note(f"{row['stream']}: record {row['seq']}: {row['what']}")
     elif run.is_dry_run:
         due = work("").look()
-        report = Report("xcluster", "", is_dry_run=True, units=sum(len(d.splits) for d in due))
-        report.size_bytes = sum(split.size_bytes for d in due for split in d.splits)
-        report.planned = [f"{d.stream} from record {max(d.sequence_id, 0)} on" for d in due]
+        report = Report(
+            "xcluster",
+            "",
+            is_dry_run=True,
+            planned=[f"{d.stream} from record {max(d.sequence_id, 0)} on" for d in due],
+            units=sum(len(d.splits) for d in due),
+            size_bytes=sum(split.size_bytes for d in due for split in d.splits),
+        )
     else:
         report = run_following(call, run, "xcluster", options, work, connection)
     tell(call, run, report)

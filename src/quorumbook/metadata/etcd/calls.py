@@ -69,6 +69,20 @@ class EtcdCall:
     result: Any = None
     error: BaseException | None = None
 
+    def carry_out(self, tree: EtcdTree, view: EtcdView) -> None:
+        """Do it in memory; what fails leaves nothing behind."""
+        self.result = self.error = None
+        view.begin()
+        try:
+            self.result = self.work(tree, view)
+        except Exception as error:
+            view.roll_back()
+            self.error = error
+
+    def fail(self, error: BaseException) -> None:
+        """Have an error instead of a result."""
+        self.result, self.error = None, error
+
 
 @dataclass(slots=True)
 class EtcdStep:
@@ -179,7 +193,7 @@ class EtcdCalls:
         except Exception as error:
             # Whatever it is, those who wait must hear of it and the queue must go on.
             for call in batch:
-                call.error = error
+                call.fail(error)
         for call in batch:
             if call.future.done():
                 continue
@@ -278,16 +292,10 @@ class EtcdCalls:
                 return
 
     def _apply(self, call: EtcdCall, tree: EtcdTree, view: EtcdView) -> None:
-        call.result = call.error = None
-        view.begin()
         if call.is_write and not self._session.is_living:
-            call.error = SessionExpiredError(f"metadata session {self._session.id} is over")
-            return
-        try:
-            call.result = call.work(tree, view)
-        except Exception as error:
-            view.roll_back()
-            call.error = error
+            call.fail(SessionExpiredError(f"metadata session {self._session.id} is over"))
+        else:
+            call.carry_out(tree, view)
 
     async def _commit(
         self, view: EtcdView, comparisons: list[Any], writes: list[Any], after: EtcdView

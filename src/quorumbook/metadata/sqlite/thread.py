@@ -63,6 +63,20 @@ class SqliteCall:
     result: Any = None
     error: BaseException | None = None
 
+    def carry_out(self) -> None:
+        """Do it; an error of SQLite's own is raised, as it is everybody's."""
+        self.error = None
+        try:
+            self.result = self.work()
+        except sqlite3.Error:
+            raise
+        except Exception as error:
+            self.error = error
+
+    def fail(self, error: BaseException) -> None:
+        """Have an error instead of a result."""
+        self.error = error
+
 
 class SqliteThread:
     """Carries out operations on the file; ``tree`` and ``session_id`` are for its calls only."""
@@ -225,7 +239,7 @@ class SqliteThread:
             self._is_living = was_living
             self.session_id = session_before
             for call in calls:
-                call.error = self._own_error(error)
+                call.fail(self._own_error(error))
         self._new_watches.clear()
         is_expired = was_living and not (self._is_living and self.session_id == session_before)
         self._deliver(calls, self._changed(self.tree.touched), is_expired=is_expired)
@@ -260,23 +274,14 @@ class SqliteThread:
 
     def _carry_out(self, call: SqliteCall) -> None:
         if call.is_write and call.needs_session and not self._is_living:
-            call.error = SessionExpiredError(f"metadata session {self.session_id} is over")
+            call.fail(SessionExpiredError(f"metadata session {self.session_id} is over"))
             return
         if not call.is_write:
-            try:
-                call.result = call.work()
-            except sqlite3.Error:
-                raise
-            except Exception as error:
-                call.error = error
+            call.carry_out()
             return
         self._connection.execute("SAVEPOINT call")
-        try:
-            call.result = call.work()
-        except sqlite3.Error:
-            raise
-        except Exception as error:
-            call.error = error
+        call.carry_out()
+        if call.error is not None:
             self._connection.execute("ROLLBACK TO call")
         self._connection.execute("RELEASE call")
         if not call.needs_session:

@@ -92,13 +92,9 @@ def run_batches(
             is_over = plan is None
             if plan is not None:
                 report = run_plan(spark, connection, plan, journal, limits, on_progress)
-                total.units += report.units
-                total.resumed += report.resumed
-                total.size_bytes += report.size_bytes
-                total.errors = report.errors
+                total.add_batch(report)
                 # There may be nothing but what writers note for themselves.
                 is_over = not report.errors and not _take_in(work, report.results, journal)
-                total.results |= {key: {} for key in report.results}
                 if not report.errors:
                     journal.forget()
             if is_over:

@@ -59,30 +59,28 @@ def run_plan(
         limits: What it may ask of bookies.
         on_progress: Runs with the units that were done since the last call, and their bytes.
     """
-    report = Report(plan.job, journal.job_id)
     keys = {unit.key for unit in plan.units}
-    report.size_bytes = sum(unit.size_bytes for unit in plan.units)
     if plan.is_all_left:
         left = list(plan.units)
-        report.results = dict(journal.done)
+        done = dict(journal.done)
     else:
         left = [unit for unit in plan.units if unit.key not in journal.done]
-        report.results = {key: result for key, result in journal.done.items() if key in keys}
-    report.units = len(keys | report.results.keys())
-    report.resumed = len(report.results)
+        done = {key: result for key, result in journal.done.items() if key in keys}
+    size_bytes = sum(unit.size_bytes for unit in plan.units)
+    units = len(keys | done.keys())
+    report = Report(plan.job, journal.job_id, units=units, size_bytes=size_bytes)
+    report.find_done(done)
     at_once = tasks_at_once(spark, limits) if left else 1
     rate_bytes = round(limits.max_bookie_mbps * MEGABYTE / at_once)
     instance_id = connected(connection).instance_id
     for wave in waves(left, at_once):
         results, errors = _run_wave(spark, connection, instance_id, plan.work, wave, rate_bytes)
         journal.add(results)
-        report.results.update(results)
-        report.errors.update(errors)
-        units = [unit for task in wave for unit in task]
-        on_progress(len(units), sum(unit.size_bytes for unit in units))
+        report.add(results, errors)
+        on_progress(sum(map(len, wave)), sum(unit.size_bytes for task in wave for unit in task))
         if plan.stops_at_findings and any(map(plan.has_findings, results.values())):
             break
-    report.findings = sum(map(plan.has_findings, report.results.values()))
+    report.judge(plan.has_findings)
     return report
 
 

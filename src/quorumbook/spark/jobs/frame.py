@@ -69,6 +69,39 @@ class Report:
     summary: dict[str, Any] = field(default_factory=dict)
     findings: int = 0
 
+    def find_done(self, done: Mapping[str, Values]) -> None:
+        """Take over what an earlier run did."""
+        self.results = dict(done)
+        self.resumed = len(done)
+
+    def add(self, results: Mapping[str, Values], errors: Mapping[str, str] | None = None) -> None:
+        """Take in what came of some units."""
+        self.results.update(results)
+        self.errors.update(errors or {})
+
+    def do(self, unit: str, result: Values, size_bytes: int) -> None:
+        """Take in one more unit with what came of it."""
+        self.units += 1
+        self.size_bytes += size_bytes
+        self.results[unit] = result
+
+    def add_batch(self, batch: Report) -> None:
+        """Take in the report of a batch, but for its results."""
+        self.units += batch.units
+        self.resumed += batch.resumed
+        self.size_bytes += batch.size_bytes
+        self.add({key: {} for key in batch.results}, batch.errors)
+
+    def judge(self, has_findings: Callable[[Values], bool]) -> None:
+        """Count the results that have findings."""
+        self.findings = sum(map(has_findings, self.results.values()))
+
+    def plan(self, unit: str, size_bytes: int = 0) -> None:
+        """Name one more unit that a dry run would do."""
+        self.planned.append(unit)
+        self.units += 1
+        self.size_bytes += size_bytes
+
     @property
     def exit_code(self) -> int:
         """0: clean; 1: something could not be done; 6: all was done, and something was found."""

@@ -117,7 +117,7 @@ def run_query(
     """
     report = Report(job, journal.job_id, units=1)
     if _UNIT in journal.done and not options.follows:
-        report.results, report.resumed = dict(journal.done), 1
+        report.find_done(journal.done)
         return report
     query = _started(frame, connection, options, checkpoint)
     seen: dict[int, int] = {}
@@ -141,7 +141,7 @@ def run_query(
     result = {"input_rows": sum(seen.values()), "batches": len([n for n in seen.values() if n])}
     if not options.follows:
         journal.add({_UNIT: result})
-    report.results = {_UNIT: result}
+    report.add({_UNIT: result})
     return report
 
 

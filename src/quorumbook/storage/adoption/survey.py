@@ -15,7 +15,7 @@ ledgers are unexplained, and damage is what a scan stumbles over.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from google_crc32c import value as crc32c
@@ -98,6 +98,34 @@ class SurveyDraft:
     damage: list[str] = field(default_factory=list)
     damaged_ledgers: set[LedgerId] | None = field(default_factory=set)
     doubt: str = ""
+
+    def doubt_index(self, index: PeerIndex) -> None:
+        """Note what an index says against itself."""
+        assert self.damaged_ledgers is not None
+        self.doubt = self.doubt or index.doubt
+        self.damage += index.damaged.values()
+        self.damaged_ledgers |= index.damaged.keys()
+
+    def count_states(self, states: Collection[StoredLedger]) -> None:
+        """Count the ledgers that the index knows."""
+        self.known = len(states)
+        self.fenced = sum(state.is_fenced for state in states)
+        self.explicit_lacs = sum(state.explicit_lac is not None for state in states)
+
+    def lose(self, what: str) -> None:
+        """Note entries that are lost, of whichever ledger."""
+        self.damage.append(what)
+        self.damaged_ledgers = None
+
+    def count_journals(self, files: int, *, has_damaged_tail: bool) -> None:
+        """Count the files of a journal directory."""
+        self.journal_files += files
+        self.has_damaged_journal_tail |= has_damaged_tail
+
+    def end_journals(self, entries: int, ledger_ids: Iterable[LedgerId]) -> None:
+        """Note what all journals have, and of which ledgers only they tell."""
+        self.journal_entries = entries
+        self.journaled = sorted(ledger_ids)
 
 
 @dataclass(slots=True)
@@ -207,17 +235,12 @@ class _Survey:
 
     def _take_states(self, draft: SurveyDraft) -> None:
         states: dict[LedgerId, StoredLedger] = {}
-        assert draft.damaged_ledgers is not None
         for source in self._sources:
             if source.index is not None:
                 states |= source.index.states
-                draft.doubt = draft.doubt or source.index.doubt
-                draft.damage += source.index.damaged.values()
-                draft.damaged_ledgers |= source.index.damaged.keys()
+                draft.doubt_index(source.index)
         self._index.commit(states=list(states.values()))
-        draft.known = len(states)
-        draft.fenced = sum(state.is_fenced for state in states.values())
-        draft.explicit_lacs = sum(state.explicit_lac is not None for state in states.values())
+        draft.count_states(states.values())
 
     def _numbers(self, draft: SurveyDraft) -> dict[tuple[str, int], int]:
         """Give every entry log an id of its own, its present one where nobody else has it."""
@@ -254,8 +277,7 @@ class _Survey:
                 for run, position in self._named(source, found, entry_log_id):
                     self._take(draft, run, position, number)
             elif source.index is None and not (found.is_tail and is_newest):
-                draft.damage.append(f"{found.path} at byte {found.position}: {found.reason}")
-                draft.damaged_ledgers = None
+                draft.lose(f"{found.path} at byte {found.position}: {found.reason}")
 
     def _named(
         self, source: SurveySource, found: ScannedRun, entry_log_id: int
@@ -323,9 +345,7 @@ class _Survey:
         visitor = _Journaled(strangers)
         for directory, mark in zip(self._places.journal_files, draft.marks, strict=True):
             found = replay(self._env, directory, mark, visitor)
-            draft.journal_files += len(found.files)
-            draft.has_damaged_journal_tail |= found.damaged_tail
-        draft.journal_entries = visitor.entries
+            draft.count_journals(len(found.files), has_damaged_tail=found.damaged_tail)
         journaled = []
         for ledger_id in sorted(strangers):
             entry_ids = visitor.entry_ids.get(ledger_id, set())
@@ -340,7 +360,7 @@ class _Survey:
                 draft.unexplained.append(ledger_id)
         self._index.commit(deleted_ledgers=journaled)
         known = set(self._index.ledger_ids())
-        draft.journaled = sorted(visitor.ledger_ids - known - set(draft.unexplained))
+        draft.end_journals(visitor.entries, visitor.ledger_ids - known - set(draft.unexplained))
 
 
 class _Journaled:

@@ -229,6 +229,19 @@ class _Copy:
     chain: int = 0
     least_bytes: int = 0
 
+    def begin(self) -> int:
+        """The file is about to change, and of no use if that fails; return where it ended."""
+        end, self.end = self.end, -1
+        return end
+
+    def append(self, end: int, chain: int) -> None:
+        """The file has another end."""
+        self.end, self.chain = end, chain
+
+    def replace(self, end: int, chain: int) -> None:
+        """The file is another one, with no more in it than is needed."""
+        self.end, self.chain, self.least_bytes = end, chain, end
+
 
 class StateCopies:
     """The copies in all ledger directories."""
@@ -248,8 +261,7 @@ class StateCopies:
                 continue
             found.append(content)
             if content is not None:
-                copy.end, copy.chain = content.end, content.chain
-                copy.least_bytes = content.end
+                copy.replace(content.end, content.chain)
         return found
 
     def write(
@@ -289,14 +301,13 @@ class StateCopies:
                 end += len(block)
                 yield block
 
-        copy.end = -1
+        copy.begin()
         self._disk.write_file(f"{copy.directory}/{NAME}", noted())
-        copy.end = copy.least_bytes = end
-        copy.chain = chain
+        copy.replace(end, chain)
 
     def _append(self, copy: _Copy, records: list[bytes]) -> None:
         blocks = list(encode_blocks(records, copy.chain))
-        end, copy.end = copy.end, -1
+        end = copy.begin()
         file = self._disk.open(f"{copy.directory}/{NAME}")
         try:
             if file.size_bytes() != end:
@@ -305,4 +316,4 @@ class StateCopies:
             file.sync()
         finally:
             file.close()
-        copy.end, copy.chain = end + sum(len(block) for block, _ in blocks), blocks[-1][1]
+        copy.append(end + sum(len(block) for block, _ in blocks), blocks[-1][1])

@@ -149,20 +149,18 @@ def run(
     limits: Limits,
 ) -> Report:
     """Write the result, unless it is there already."""
-    report = Report("compact-keys", journal.job_id)
     cluster = connected(connection)
     namespace = cluster.namespace()
     parts = cluster.run(lambda: parts_of(namespace, options))
-    report.units = len(parts)
+    report = Report("compact-keys", journal.job_id)
     for part in parts:
         due = cluster.run(partial(look, namespace, part))
-        report.size_bytes += due.size_bytes
         rows = 0 if due.is_done else _write(spark, connection, part, due, limits)
         cluster.run(partial(drop_older, namespace, part.target, due))
         result = {"rows": rows, "end": due.end, "was_there": due.is_done}
         unit = _UNIT if part is options else part.source
         journal.add({unit: result})
-        report.results[unit] = result
+        report.do(unit, result, due.size_bytes)
     return report
 
 

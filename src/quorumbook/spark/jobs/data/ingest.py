@@ -77,7 +77,7 @@ def run(
 
     report = Report("ingest", journal.job_id, units=1)
     if _UNIT in journal.done:
-        report.results, report.resumed = dict(journal.done), 1
+        report.find_done(journal.done)
         return report
     application = options.txn or journal.job_id
     was_there = _is_committed(connection, options, application)
@@ -88,7 +88,7 @@ def run(
         _write(paced(spark, frame, limits), connection, options, application)
         rows = seen.get["rows"]
     journal.add({_UNIT: {"rows": rows, "was_there": was_there}})
-    report.results = dict(journal.done)
+    report.add(journal.done)
     return report
 
 
