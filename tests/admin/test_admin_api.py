@@ -10,6 +10,8 @@ import pytest
 from admin.conftest import problem
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.streams import PartitionedStream
+from quorumbook.streams.stream_context import namespace_store, stream_context
 
 S = "/api/v2/streams"
 
@@ -284,3 +286,35 @@ async def test_the_document_names_every_endpoint_of_ours(api):
     operations = [o["operationId"] for verbs in document["paths"].values() for o in verbs.values()]
     assert len(operations) == len(set(operations))
     assert json.dumps(document)
+
+
+async def test_damaged_nodes_of_a_stream_are_named_and_cost_themselves_alone(api):
+    await api.http.post(S, json={"name": "jobs", "partitions": 2})
+    for group in "a", "b", "c":
+        await api.http.put(f"{S}/jobs/cursors/{group}", params={"partition": 0},
+                           json={"position": "earliest"})  # fmt: skip
+    namespace = await api.service.streams.namespace("/streams")
+    stream = await PartitionedStream.open(namespace, "jobs")
+    for group in "a", "b", "c":
+        async with stream.consumer(group):
+            pass
+    await (await stream.partitions[0].cursor("c")).hold_retention(holds=True)
+    store = namespace_store(namespace)
+    group = f"{stream.node}/groups/b"
+    cursor = f"{stream_context(stream.partitions[0]).nodes.paths.subscriber('c')}/cursor"
+    for node in group, cursor:
+        await store.set(node, b"\xff")
+    found = (await api.http.get(f"{S}/jobs/groups")).json()["groups"]
+    assert [row["group"] for row in found] == ["a", "b", "c"]
+    assert [row["damage"] is None for row in found] == [True, False, True]
+    assert group in found[1]["damage"]
+    assert cursor in found[2]["partitions"][0]["damage"]
+    found = (await api.http.get(f"{S}/jobs/cursors")).json()["cursors"]
+    assert [(row["cursor"], row["damage"] is None) for row in found if row["partition"] == 0] == [
+        ("a", True), ("b", True), ("c", False),
+    ]  # fmt: skip
+    for name in "b", "c":
+        assert (await api.http.delete(f"{S}/jobs/groups/{name}")).status_code == 200
+    assert [row["group"] for row in (await api.http.get(f"{S}/jobs/groups")).json()["groups"]] == [
+        "a"
+    ]

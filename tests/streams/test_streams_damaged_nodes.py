@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.streams import Namespace, StreamPolicy
+from quorumbook.errors import QuorumbookError
+from quorumbook.streams import Namespace, PartitionedStream, StreamPolicy
 from quorumbook.streams.cursors.state import REST_NAME
 from quorumbook.streams.errors import CorruptRecordsError, StreamError, UnsupportedFormatError
 from quorumbook.streams.stream_context import namespace_store, stream_context
@@ -87,3 +88,38 @@ async def test_a_damaged_segment_costs_that_segment_and_readers_say_so(
             assert [record.payload async for record in reader] == []
     with pytest.raises(StreamError, match=node):
         await stream.enforce_retention()
+
+
+@pytest.mark.parametrize(("data", "kind"), DAMAGE)
+async def test_a_damaged_group_costs_that_group_and_is_named(
+    ns: Namespace, data: bytes, kind: type[StreamError]
+) -> None:
+    stream = await PartitionedStream.create(ns, "p", partitions=2)
+    for name in "a", "b", "c":
+        async with stream.consumer(name):
+            pass
+        for part in stream.partitions:
+            await part.cursor(name)
+    node = f"{stream.node}/groups/b"
+    await _damage(ns, node, data)
+    await (await stream.partitions[1].cursor("c")).hold_retention(
+        holds=True
+    )  # so it has a second node
+    cursor = f"{stream_context(stream.partitions[1]).nodes.paths.subscriber('c')}/{REST_NAME}"
+    await _damage(ns, cursor, data)
+    listed = {info.name: info for info in await stream.groups()}
+    assert [*listed] == ["a", "b", "c"]
+    assert (listed["a"].damage, listed["c"].damage) == (None, None)
+    assert isinstance(listed["b"].damage, kind)
+    assert node in str(listed["b"].damage)
+    # How far it was is known all the same.
+    assert None not in listed["b"].cursors.values()
+    damaged = listed["c"].cursors[1]
+    assert damaged is not None
+    assert cursor in str(damaged.damage)
+    for name, where in ("b", node), ("c", cursor):
+        with pytest.raises(QuorumbookError, match=where):
+            async with stream.consumer(name) as consumer:
+                await consumer.read(1, wait_s=None)
+        await stream.delete_group(name)
+    assert [info.name for info in await stream.groups()] == ["a"]

@@ -15,6 +15,7 @@ from quorumbook.cli.bookie import moving
 from quorumbook.cli.main import main
 from quorumbook.client.context import client_store
 from quorumbook.metadata.bookies.cookies import CookieStore
+from quorumbook.metadata.paths import LayoutKind, TreePaths
 from quorumbook.metadata.recovery.locks import ReplicationLocks
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.testing import LocalCluster
@@ -199,6 +200,35 @@ def test_can_stop_names_what_would_be_endangered(cluster, run):
     rows = run(cluster, "can-stop", first, code=5)
     assert {row["ledger_id"]: row["copies_left"] for row in rows}[thin] == 0
     assert safe not in {row["ledger_id"] for row in rows}
+
+
+def test_a_damaged_ledger_is_named_and_keeps_nobody_from_the_others(cluster, run, capsys):
+    first, damaged, last = (write(cluster) for _ in range(3))
+    do(cluster, lambda client: _damage_ledger(client, damaged))
+    lost = ensemble(cluster, first)[0]
+    said = f"ledger {damaged}: 1 bytes are not ledger metadata"
+
+    assert main(["ledger", "ls", "--metadata", cluster.metadata_uri, "-o", "jsonl"]) == 1
+    listed = capsys.readouterr()
+    found = [json.loads(line)["ledger_id"] for line in listed.out.splitlines()]
+    assert found == [first, last]
+    assert said in listed.err
+
+    (row,) = run(cluster, "can-stop", lost, code=5)
+    assert (row["ledger_id"], said in row["why"]) == (damaged, True)
+    cluster.stop(lost)
+    moved = run(cluster, "decommission", lost, code=4)
+    assert moved["blocked"] == {str(damaged): said}
+    assert moved["forgotten"] == []
+    assert lost not in ensemble(cluster, first) + ensemble(cluster, last)
+    do(cluster, lambda client: client.delete_ledger(damaged))
+    assert run(cluster, "decommission", lost)["forgotten"] == [lost]
+
+
+async def _damage_ledger(client, ledger_id):
+    store = client_store(client)
+    path = TreePaths(store.ledgers_root).ledger(LayoutKind.HIERARCHICAL, ledger_id)
+    await store.set(path, b"\xff")
 
 
 def test_what_making_a_bookie_read_only_means_for_writers_is_said_before(cluster, run):

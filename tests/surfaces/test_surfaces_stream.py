@@ -163,6 +163,40 @@ def test_commands_show_what_is_whole_and_name_what_is_damaged(quorumbook):
     assert segment in quorumbook("stream", "read", "marred", code=1).err
 
 
+def test_a_damaged_group_or_cursor_of_it_is_named_and_the_others_are_shown(quorumbook):
+    quorumbook("stream", "create", "parted", "--partitions", 2)
+    address = f"{quorumbook.environment['QUORUMBOOK_METADATA']}#/streams"
+
+    async def consume():
+        async with streams.Namespace.open(address) as namespace:
+            stream = await streams.PartitionedStream.open(namespace, "parted")
+            for group in "a", "b", "c":
+                async with stream.consumer(group):
+                    pass
+            return stream.node
+
+    group = f"{asyncio.run(consume())}/groups/b"
+    for name in "a", "b", "c":
+        quorumbook("stream", "cursors", "parted", "--reset", name, "earliest")
+    quorumbook("stream", "cursors", "parted", "--hold", "c")  # so it has a second node
+    damaged(address, "parted", lambda paths: group)
+    cursor = damaged(address, "parted/p1", lambda paths: f"{paths.subscriber('c')}/cursor")
+    groups = ("stream", "groups", "parted", "-o", "json")
+    shown = quorumbook(*groups)
+    rows = json.loads(shown.text)
+    assert [(row["group"], row["partition"]) for row in rows] == [
+        (name, number) for name in "abc" for number in (0, 1)
+    ]
+    assert all(row["records"] == 0 for row in rows)
+    for node, name in (group, "b"), (cursor, "c"):
+        assert f"(metadata node {node}) cannot be read" in shown.err
+        assert f"`--delete {name}` removes the group" in shown.err
+    quorumbook(*groups, "--delete", "b")
+    left = quorumbook(*groups, "--delete", "c")
+    assert {row["group"] for row in json.loads(left.text)} == {"a"}
+    assert left.err == ""
+
+
 def test_cursors_and_retention_of_a_partitioned_stream_by_its_bare_name(quorumbook):
     policy = ("--policy", "retain_records=1", "--policy", "roll_entries=1")
     quorumbook("stream", "create", "two", "--partitions", 2, *policy)

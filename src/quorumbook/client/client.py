@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import hmac
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping, MutableSequence
 from typing import Any, Unpack
 
 from quorumbook.client.cluster.bookies import ClientBookies
@@ -30,6 +30,7 @@ from quorumbook.errors import (
     ConfigError,
     LedgerClosedError,
     LocalProtocolError,
+    MetadataFormatError,
     MetadataVersionConflict,
     NoSuchLedgerInMetadataError,
     RequestTimeoutError,
@@ -44,6 +45,7 @@ from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.election import Election, named_election
 from quorumbook.metadata.ids import LedgerIdGenerator
 from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.nodes import raise_damaged
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
@@ -411,14 +413,21 @@ class BookKeeper(Closing):
         *,
         state: LedgerState | None = None,
         custom_metadata: Mapping[str, bytes] | None = None,
+        damaged: MutableSequence[MetadataFormatError] | None = None,
     ) -> AsyncGenerator[LedgerMetadata, None]:
         """Yield the metadata of all ledgers, ascending by id.
 
         Args:
             state: Only ledgers in this state.
             custom_metadata: Only ledgers that carry all of these.
+            damaged: Takes an error for each ledger whose metadata cannot be understood.
+
+        Raises:
+            MetadataFormatError: there are such ledgers, and no ``damaged`` that takes them; raised
+                behind all others.
         """
         context = self._running()
+        errors = [] if damaged is None else damaged
         wanted = dict(custom_metadata or {}).items()
         async with contextlib.aclosing(self._batches_of_ids()) as batches:
             async for ids in batches:
@@ -430,6 +439,9 @@ class BookKeeper(Closing):
                 for outcome in found:
                     if isinstance(outcome, NoSuchLedgerInMetadataError):
                         continue  # deleted since it was listed
+                    if isinstance(outcome, MetadataFormatError):
+                        errors.append(outcome)
+                        continue
                     if isinstance(outcome, BaseException):
                         raise outcome
                     metadata, _ = outcome
@@ -437,6 +449,8 @@ class BookKeeper(Closing):
                         continue
                     if wanted <= metadata.custom_metadata.items():
                         yield metadata
+        if damaged is None:
+            raise_damaged(errors)
 
     async def list_ledger_ids(self) -> AsyncGenerator[LedgerId, None]:
         """Yield the ids of all ledgers, ascending."""

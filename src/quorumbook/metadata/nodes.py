@@ -167,7 +167,9 @@ def raise_damaged(errors: Sequence[MetadataFormatError]) -> None:
     """Raise one error for all nodes that could not be read, if there are any."""
     if errors:
         others = f"; {len(errors) - 1} other nodes cannot be understood either"
-        raise MetadataFormatError(f"{errors[0]}{others if errors[1:] else ''}")
+        raise MetadataFormatError(
+            f"{errors[0]}{others if errors[1:] else ''}", ledger_id=errors[0].ledger_id
+        )
 
 
 async def delete_tree(store: MetadataStore, path: str, *, keeps_top: bool = False) -> None:

@@ -20,6 +20,9 @@ from quorumbook.bookie.options import HttpOptions
 from quorumbook.cli.main import root
 from quorumbook.env.log import logger
 from quorumbook.errors import ConfigError
+from quorumbook.metadata.nodes import create_with_parents
+from quorumbook.metadata.paths import LayoutKind, TreePaths
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 
 TOKEN = "0123456789abcdef"
 PATH = "/api/v1/bookie/state/readonly?read_only=true"
@@ -207,6 +210,39 @@ async def test_a_command_sends_the_token_of_its_configuration(tmp_path: Path) ->
             done = await asyncio.to_thread(CliRunner().invoke, root, ["bookie", *words, *told])
             assert done.exit_code == 0, done.output
             assert TOKEN not in done.output
+
+
+async def test_a_damaged_node_costs_its_own_page_and_is_named() -> None:
+    async with cluster() as store:
+        pages = RecoveryPages(store)
+        names = ("status", "who_is_auditor", "list_under_replicated_ledger",
+                 "lost_bookie_recovery_delay")  # fmt: skip
+        paths = TreePaths(store.ledgers_root)
+        await UnderreplicationQueue(store).mark(7, ["b:1"])
+        await UnderreplicationQueue(store).set_lost_bookie_delay_s(5)
+        candidate = f"{paths.auditor_election}/V_0000000000"
+        for node, costs in (
+            (paths.underreplicated(8), None),
+            (paths.underreplicated_lock(7), None),
+            (f"{paths.underreplication}/lostBookieRecoveryDelay", "lost_bookie_recovery_delay"),
+            (candidate, "who_is_auditor"),
+            (paths.racks, None),
+            (paths.ledger(LayoutKind.HIERARCHICAL, 7), None),
+        ):
+            before = await store.exists(node)
+            if before is None:
+                await create_with_parents(store, node, b"\xff")
+            else:
+                await store.set(node, b"\xff")
+            for name in names:
+                status, body = await pages.answer("GET", f"{ROOT}/{name}", {})
+                assert status == (503 if name == costs else 200), (node, name)
+                assert name != costs or node in str(body)
+            _, listed = await pages.answer("GET", f"{ROOT}/list_under_replicated_ledger", {})
+            assert isinstance(listed, list)
+            assert listed[0]["missing_on"] == ("b:1",)
+            await (store.delete(node) if before is None else store.set(node, before.data))
+        pages.close()
 
 
 async def test_a_delay_of_many_digits_is_a_bad_request() -> None:

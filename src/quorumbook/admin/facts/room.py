@@ -18,7 +18,7 @@ async def no_room(client: BookKeeper, bookie_id: BookieId, *, skip_open: bool = 
     """
     writable, _ = await client.bookies()
     left: Collection[BookieId] = writable - {bookie_id}
-    async for metadata in client.list_ledgers():
+    async for metadata in client.list_ledgers(damaged=[]):
         if skip_open and not metadata.is_closed:
             continue
         for fragment in metadata.fragments:

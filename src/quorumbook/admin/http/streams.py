@@ -11,7 +11,7 @@ from quorumbook.admin.http.fields import Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.records import NAME, NAMESPACE, PARTITION, start_of
 from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamInfo, StreamPolicy
-from quorumbook.streams.cursors.cursor import place
+from quorumbook.streams.cursors.cursor import lag_to_show, place
 from quorumbook.streams.errors import (
     CursorConflictError,
     NamespaceNotBoundError,
@@ -121,16 +121,17 @@ async def cursors(ask: Ask) -> dict[str, object]:
 
 
 async def _cursor_row(cursor: Cursor) -> dict[str, object]:
-    lag = await cursor.lag()
+    lag, damage = await lag_to_show(cursor)
     return {
         "cursor": cursor.name,
         "position": str(cursor.position),
-        "records": lag.records,
-        "bytes": lag.size_bytes,
-        "age_s": lag.age_s,
+        "records": None if lag is None else lag.records,
+        "bytes": None if lag is None else lag.size_bytes,
+        "age_s": None if lag is None else lag.age_s,
         "acknowledged": 0 if cursor.acks is None else cursor.acks.count,
         "holds_retention": cursor.holds_retention,
         "overrun": cursor.is_overrun,
+        "damage": None if damage is None else str(damage),
     }
 
 
@@ -149,7 +150,11 @@ async def groups(ask: Ask) -> dict[str, object]:
                 row |= await _cursor_row(cursor)
                 row["refused"] = len(cursor.acks.refused) if cursor.acks else 0
             partitions.append(row)
-        rows.append({"group": info.name, "generation": info.generation, "partitions": partitions})
+        damage = None if info.damage is None else str(info.damage)
+        rows.append(
+            {"group": info.name, "generation": info.generation, "partitions": partitions,
+             "damage": damage}
+        )  # fmt: skip
     return {"groups": rows}
 
 

@@ -16,7 +16,12 @@ from quorumbook.autorecovery.copying.healing import Chooser, Healer, HealingOutc
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
 from quorumbook.env.tasks import cancel_and_wait
-from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError, SessionExpiredError
+from quorumbook.errors import (
+    MetadataFormatError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+    SessionExpiredError,
+)
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.danger import share_of
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
@@ -49,11 +54,19 @@ class Share:
 
 
 async def shares(client: BookKeeper, bookie_ids: Collection[BookieId]) -> AsyncIterator[Share]:
-    """Yield what bookies hold, ascending by ledger."""
-    async for metadata in client.list_ledgers():
+    """Yield what bookies hold, ascending by ledger.
+
+    A ledger whose metadata cannot be understood comes last: nobody knows whether it names them, so
+    it is in the way until somebody repairs or deletes it.
+    """
+    damaged: list[MetadataFormatError] = []
+    async for metadata in client.list_ledgers(damaged=damaged):
         share = Share.of(metadata, bookie_ids)
         if share is not None:
             yield share
+    for error in damaged:
+        if error.ledger_id is not None:
+            yield Share(error.ledger_id, "damaged", 0, tuple(sorted(bookie_ids)))
 
 
 async def is_well_placed(

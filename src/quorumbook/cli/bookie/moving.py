@@ -311,7 +311,7 @@ async def plan_balance(client: BookKeeper, within: float) -> list[Move]:
     disks = dict([row async for row in _disks(client)])
     pieces = [
         piece
-        async for metadata in client.list_ledgers()
+        async for metadata in client.list_ledgers(damaged=[])
         for piece in pieces_of(metadata, disks.keys())
     ]
     judged: dict[tuple[LedgerId, BookieId], bool] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -73,10 +73,12 @@ async def _foresee(call: Call, action: str, bookie: BookieId) -> int:
         await check_is_known(client, bookie)
         writable, _ = await client.bookies()
         left = writable - {bookie} if action == "on" else writable | {bookie}
-        async for metadata in client.list_ledgers():
+        damaged: list[MetadataFormatError] = []
+        async for metadata in client.list_ledgers(damaged=damaged):
             if not metadata.is_closed:
                 writers += bookie in metadata.ensemble
                 largest = max(largest, metadata.ensemble_size)
+        _tell_damaged(damaged)
     call.output.record(
         {
             "bookie_id": bookie,
@@ -123,7 +125,7 @@ async def check_is_known(client: BookKeeper, bookie: BookieId) -> None:
         or await CookieStore(client_store(client)).read(bookie) is not None
     ):
         return
-    async for metadata in client.list_ledgers():
+    async for metadata in client.list_ledgers(damaged=[]):
         if any(bookie in fragment.ensemble for fragment in metadata.fragments):
             return
     raise LocalProtocolError(
@@ -141,12 +143,12 @@ async def _endangered(client: BookKeeper, bookie: BookieId, copies: int) -> Asyn
     queue = UnderreplicationQueue(client_store(client))
     damaged: list[MetadataFormatError] = []
     marks = {mark.ledger_id: mark.replicas async for mark in queue.list(damaged)}
-    for error in damaged:
-        print(f"not considered: {error}", file=sys.stderr)
+    _tell_damaged(damaged)
     queue.close()
     writable, read_only = await client.bookies()
     there = (writable | read_only) - {bookie}
-    async for metadata in client.list_ledgers():
+    unknown: list[MetadataFormatError] = []
+    async for metadata in client.list_ledgers(damaged=unknown):
         for exposed in exposure(metadata, there, marks.get(metadata.ledger_id, ())):
             if bookie not in exposed.ensemble:
                 continue
@@ -166,3 +168,10 @@ async def _endangered(client: BookKeeper, bookie: BookieId, copies: int) -> Asyn
                 and not writable - set(exposed.ensemble) - {bookie}
             ):
                 yield {**row, "why": "it is being written, and its writer could not go on"}
+    for error in unknown:
+        yield {"ledger_id": error.ledger_id, "why": f"whether it has replicas there: {error}"}
+
+
+def _tell_damaged(damaged: Iterable[MetadataFormatError]) -> None:
+    for error in damaged:
+        print(f"not considered: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ from quorumbook.streams.stream_context import stream_context
 
 if TYPE_CHECKING:
     from quorumbook.streams import GroupInfo, PartitionedStream
+    from quorumbook.streams.errors import StreamError
 
 _COLUMNS = ["group", "generation", "partition", "member", "position", "records", "bytes", "age_s",
             "acknowledged", "refused"]  # fmt: skip
@@ -48,6 +50,9 @@ def groups(
             if deleted is not None:
                 await stream.delete_group(deleted)
             found = await stream.groups() if group is None else [await stream.group(group)]
+            for info in found:
+                for damage in _damage(info):
+                    call.note(f"warning: {damage}; `--delete {info.name}` removes the group")
             return [row for info in found for row in await _rows(info)]
 
     call.output.rows(
@@ -70,6 +75,12 @@ async def _reset(stream: PartitionedStream, group: str, where: str) -> None:
                 break
             except CursorConflictError:  # a member moved it just now
                 await cursor.refresh()
+
+
+def _damage(info: GroupInfo) -> Iterator[StreamError]:
+    for damage in info.damage, *(cursor.damage for cursor in info.cursors.values() if cursor):
+        if damage is not None:
+            yield damage
 
 
 async def _rows(info: GroupInfo) -> list[dict[str, object]]:

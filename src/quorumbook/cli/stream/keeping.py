@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -115,11 +114,9 @@ async def _existing(streams: Sequence[Stream], name: str, cursor_name: str) -> l
 
 async def cursor_row(cursor: Cursor) -> dict[str, object]:
     """Return what is shown of a cursor; no lag where a segment before it is damaged."""
-    from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
+    from quorumbook.streams.cursors.cursor import lag_to_show
 
-    lag = None
-    with contextlib.suppress(CorruptRecordsError, UnsupportedFormatError):
-        lag = await cursor.lag()
+    lag, _ = await lag_to_show(cursor)
     return {
         "cursor": cursor.name,
         "position": str(cursor.position),

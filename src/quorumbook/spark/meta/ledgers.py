@@ -8,12 +8,14 @@ from typing import Any, TypeAlias
 
 from quorumbook.autorecovery.copying.verified_reads import listed_entries
 from quorumbook.client.context import client_context
-from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.env import logger
+from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.schedule import stripe_mask
 from quorumbook.spark.pool import ClusterClient
 
+_log = logger("spark")
 Row: TypeAlias = dict[str, Any]
 #: Readings that are under way at once, in one task.
 _AT_ONCE = 64
@@ -22,7 +24,10 @@ _AT_ONCE = 64
 async def metadata_of(
     cluster: ClusterClient, ids: Sequence[LedgerId]
 ) -> AsyncGenerator[LedgerMetadata, None]:
-    """Yield what the metadata say of ledgers; those deleted meanwhile are left out."""
+    """Yield what the metadata say of ledgers.
+
+    Those deleted meanwhile are left out, and so are damaged ones, which are logged.
+    """
     for first in range(0, len(ids), _AT_ONCE):
         part = ids[first : first + _AT_ONCE]
         found = await asyncio.gather(
@@ -31,6 +36,8 @@ async def metadata_of(
         for each in found:
             if isinstance(each, LedgerMetadata):
                 yield each
+            elif isinstance(each, MetadataFormatError):
+                _log.error("left out of the ledgers: %s", each)
             elif not isinstance(each, NoSuchLedgerInMetadataError):
                 raise each
 

@@ -6,8 +6,9 @@ small and made by one.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 
 from pyspark.sql.types import (
     ArrayType,
@@ -25,13 +26,19 @@ from pyspark.sql.types import (
 
 from quorumbook.client.context import client_context, client_store
 from quorumbook.env import logger
-from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.errors import (
+    ConfigError,
+    MetadataFormatError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+)
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.bookies.racks import RackTable
-from quorumbook.metadata.bookies.registration import BookieRegistration
+from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.cluster import read_layout
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.store import MetadataStore
 from quorumbook.protocol.v3 import client as v3
 from quorumbook.spark.meta.ledgers import (
     Row,
@@ -46,6 +53,7 @@ from quorumbook.spark.meta.ledgers import (
 from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.streams import Namespace
+from quorumbook.streams.cursors.cursor import lag_to_show
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     NamespaceNotBoundError,
@@ -156,15 +164,31 @@ async def _cluster_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerato
     }
 
 
+async def _racks(store: MetadataStore) -> dict[str, str]:
+    try:
+        return await RackTable(store).read()
+    except MetadataFormatError as error:
+        _log.error("no racks of bookies: %s", error)
+        return {}
+
+
+async def _info(registration: BookieRegistration, bookie_id: str) -> BookieServiceInfo | None:
+    try:
+        return await registration.service_info(bookie_id)
+    except MetadataFormatError as error:
+        _log.error("no endpoints of bookie %s: %s", bookie_id, error)
+        return None
+
+
 async def _bookie_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:
     store = client_store(cluster.client)
     states = await _states(cluster)
     cookies = set(await CookieStore(store).list())
-    racks = await RackTable(store).read()
+    racks = await _racks(store)
     registration = BookieRegistration(store)
     try:
         for bookie_id in sorted({*states, *cookies}):
-            info = await registration.service_info(bookie_id) if bookie_id in states else None
+            info = await _info(registration, bookie_id) if bookie_id in states else None
             row: Row = {
                 "bookie_id": bookie_id,
                 "state": states.get(bookie_id, "down"),
@@ -223,7 +247,7 @@ async def _stream_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator
     async for name in namespace.streams():
         try:
             info = await namespace.stream(name).info()
-        except (CorruptRecordsError, UnsupportedFormatError) as error:
+        except (CorruptRecordsError, UnsupportedFormatError, ConfigError) as error:
             _log.error("left out of the streams: %s: %s", name, error)
             continue
         numbers = [segment.metadata.number for segment in info.segments]
@@ -237,6 +261,15 @@ async def _stream_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator
             "writer": info.writer or None,
             "max_txid": info.max_txid,
         }
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Log what is damaged, and go on without it."""
+    try:
+        yield
+    except (MetadataFormatError, CorruptRecordsError, UnsupportedFormatError) as error:
+        _log.error("not known is %s: %s", what, error)
 
 
 def _left_out(error: StreamError) -> None:
@@ -254,11 +287,16 @@ async def _segment_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerato
         for segment in await stream.readable_segments(_left_out):
             metadata = segment.metadata
             is_complete = not metadata.is_in_progress
-            stored = await tier.read(metadata.number) if metadata.number in in_files else None
+            where = f"segment {metadata.number} of stream {name}"
+            stored = None
+            if metadata.number in in_files:
+                with _named(f"the files of {where}"):
+                    stored = await tier.read(metadata.number)
             length = None
             try:
-                found = await cluster.client.ledger_metadata(metadata.ledger_id)
-                length = found.length if found.is_closed else None
+                with _named(f"the ledger of {where}"):
+                    found = await cluster.client.ledger_metadata(metadata.ledger_id)
+                    length = found.length if found.is_closed else None
             except NoSuchLedgerInMetadataError:
                 length = None if stored is None else stored.manifest.ledger.length
             yield {
@@ -285,13 +323,10 @@ async def _cursor_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator
         return
     async for name in namespace.streams():
         for cursor in await namespace.stream(name).cursors():
-            if cursor.damage is not None:
-                _log.error("of a cursor only its position is known: %s", cursor.damage)
-            lag = None
-            try:
-                lag = await cursor.lag()
-            except (CorruptRecordsError, UnsupportedFormatError) as error:
-                _log.error("the lag of cursor %s of stream %s: %s", cursor.name, name, error)
+            lag, damage = await lag_to_show(cursor)
+            if damage is not None:
+                _log.error("not known is all of cursor %s of stream %s: %s",
+                           cursor.name, name, damage)  # fmt: skip
             yield {
                 "stream": name,
                 "cursor": cursor.name,
@@ -315,7 +350,8 @@ async def _transaction_rows(
         places.append(Place(cluster.client, namespace, root))
     for path, place in {place.path: place for place in places}.items():
         for application in await list_applications(place.store, path):
-            yield await _application_row(TransactionNodes(place.store, path, application))
+            with _named(f"application {application}"):
+                yield await _application_row(TransactionNodes(place.store, path, application))
 
 
 async def _application_row(nodes: TransactionNodes) -> Row:

@@ -13,11 +13,13 @@ from dataclasses import replace
 
 from quorumbook.errors import (
     LocalProtocolError,
+    MetadataFormatError,
     MetadataVersionConflict,
     NodeExistsError,
     NodeNotEmptyError,
     NoSuchEntryError,
     NoSuchNodeError,
+    QuorumbookError,
 )
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.store import Create, Delete, Operation, Set
@@ -31,6 +33,7 @@ from quorumbook.streams.cursors.state import (
 )
 from quorumbook.streams.cursors.stored import StoredCursor, look, read
 from quorumbook.streams.errors import (
+    CorruptRecordsError,
     CursorConflictError,
     StreamError,
     StreamNotFoundError,
@@ -453,6 +456,12 @@ async def read_cursor(context: StreamContext, name: str) -> Cursor | None:
     return None if found is None else Cursor(context, name, found)
 
 
+async def find_cursor(context: StreamContext, name: str) -> Cursor | None:
+    """Return the same; one that is damaged has its ``damage``, and is not to be read by."""
+    found = await look(context, name)
+    return None if found is None else Cursor(context, name, found)
+
+
 async def list_cursors(context: StreamContext) -> list[Cursor]:
     """Return all cursors by name, the peer's subscriptions and damaged ones included."""
     try:
@@ -460,13 +469,19 @@ async def list_cursors(context: StreamContext) -> list[Cursor]:
     except NoSuchNodeError:
         await context.nodes.max_txid()  # says so if there is no such stream
         return []
-    names = sorted(names)
-    found = await asyncio.gather(*(look(context, name) for name in names))
-    named = zip(names, found, strict=True)
-    return [Cursor(context, name, stored) for name, stored in named if stored is not None]
+    found = await asyncio.gather(*(find_cursor(context, name) for name in sorted(names)))
+    return [cursor for cursor in found if cursor is not None]
 
 
 # What readers, groups and retention do with a cursor, and programs do not.
+
+
+async def lag_to_show(cursor: Cursor) -> tuple[Lag | None, QuorumbookError | None]:
+    """Return a cursor's lag, None where it cannot be known, and what is damaged about both."""
+    try:
+        return await cursor.lag(), cursor.damage
+    except (CorruptRecordsError, UnsupportedFormatError, MetadataFormatError) as error:
+        return None, cursor.damage or error  # a segment before it, or its ledger
 
 
 async def commit_place(

@@ -23,7 +23,11 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Revision, Watch
-from quorumbook.streams.errors import GroupInUseError
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    GroupInUseError,
+    UnsupportedFormatError,
+)
 from quorumbook.streams.partitions.group_state import GroupState
 
 
@@ -71,10 +75,25 @@ class GroupNodes:
 
         Raises:
             NoSuchNodeError: there is no such group.
+            CorruptRecordsError: its node is damaged.
+            UnsupportedFormatError: a newer release made it.
         """
-        live = await self.store.children(self._members, watch)
+        live = await self.members(watch)
         node = await self.store.get(self.path, watch)
-        return GroupView(GroupState.decode(node.data), node.revision, frozenset(live))
+        try:
+            state = GroupState.decode(node.data)
+        except (CorruptRecordsError, UnsupportedFormatError) as error:
+            where = f"group {self.path.rpartition('/')[2]} (metadata node {self.path})"
+            raise type(error)(f"{where} cannot be read: {error}") from error
+        return GroupView(state, node.revision, live)
+
+    async def members(self, watch: Watch | None = None) -> frozenset[str]:
+        """Return the members that live.
+
+        Raises:
+            NoSuchNodeError: there is no such group.
+        """
+        return frozenset(await self.store.children(self._members, watch))
 
     async def rebalance(self, state: GroupState, revision: Revision) -> None:
         """Store the next generation, unless somebody else was faster."""
@@ -126,8 +145,8 @@ class GroupNodes:
         with contextlib.suppress(NoSuchNodeError):
             for name in await self.store.children(self._claims):
                 node = await self.store.exists(f"{self._claims}/{name}")
-                if node is not None:
-                    found[int(name)] = node.data.decode()
+                if node is not None and name.isdigit():
+                    found[int(name)] = node.data.decode(errors="replace")
         return dict(sorted(found.items()))
 
 
@@ -146,7 +165,7 @@ async def delete_group_nodes(nodes: GroupNodes) -> None:
         GroupInUseError: it has members.
         NoSuchNodeError: there is no such group.
     """
-    view = await nodes.look()
-    if view.live:
-        raise GroupInUseError(f"group {nodes.path.rpartition('/')[2]} has {len(view.live)} members")
+    live = await nodes.members()
+    if live:
+        raise GroupInUseError(f"group {nodes.path.rpartition('/')[2]} has {len(live)} members")
     await delete_tree(nodes.store, nodes.path)

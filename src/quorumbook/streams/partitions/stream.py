@@ -23,13 +23,15 @@ from quorumbook.errors import (
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch
 from quorumbook.options import takes
-from quorumbook.streams.cursors.cursor import Cursor, read_cursor
+from quorumbook.streams.cursors.cursor import Cursor, find_cursor
 from quorumbook.streams.cursors.state import check_cursor_name
 from quorumbook.streams.errors import (
+    CorruptRecordsError,
     StreamError,
     StreamExistsError,
     StreamNotFoundError,
     StreamSealedError,
+    UnsupportedFormatError,
 )
 from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.frames.tabular import Tabular
@@ -37,6 +39,7 @@ from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.namespace import Namespace
 from quorumbook.streams.partitions.consumer import Consumer, join_group
 from quorumbook.streams.partitions.group_nodes import GroupNodes, delete_group_nodes, group_names
+from quorumbook.streams.partitions.group_state import GroupState
 from quorumbook.streams.partitions.options import (
     ConsumerOptions,
     PartitionedReaderOptions,
@@ -69,8 +72,10 @@ class GroupInfo:
     members: dict[str, tuple[int, ...]]
     #: Who hands out which partition now.
     claims: dict[int, str]
-    #: How far it is in each partition; None where it never was.
+    #: How far it is in each partition; None where it never was.  One may be damaged.
     cursors: dict[int, Cursor | None]
+    #: Why its node cannot be read: then nothing is known of its generation.  Delete it.
+    damage: StreamError | None = None
 
 
 class PartitionedStream(Tabular):
@@ -355,7 +360,10 @@ class PartitionedStream(Tabular):
         return Opening(join)
 
     async def groups(self) -> list[GroupInfo]:
-        """Return the groups that consume the stream, by name."""
+        """Return the groups that consume the stream, by name.
+
+        One whose node is damaged is there with its ``damage``.
+        """
         names = await group_names(self._store, self.node)
         return [await self.group(name) for name in names]
 
@@ -366,17 +374,22 @@ class PartitionedStream(Tabular):
             StreamNotFoundError: there is none of this name.
         """
         nodes = self._group_nodes(name)
+        state, damage = GroupState(), None
         try:
-            state, _, live = await nodes.look()
+            live = await nodes.members()
+            state = (await nodes.look()).state
         except NoSuchNodeError as error:
             raise StreamNotFoundError(f"stream {self.name} has no group {name}") from error
-        found = await asyncio.gather(*(read_cursor(each, name) for each in self._contexts()))
+        except (CorruptRecordsError, UnsupportedFormatError) as error:
+            damage = error
+        found = await asyncio.gather(*(find_cursor(each, name) for each in self._contexts()))
         return GroupInfo(
             name=name,
             generation=state.generation,
             members={member: state.members.get(member, ()) for member in sorted(live)},
             claims=await nodes.claims(),
             cursors=dict(enumerate(found)),
+            damage=damage,
         )
 
     async def delete_group(self, name: str) -> None:

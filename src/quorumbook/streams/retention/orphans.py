@@ -115,7 +115,8 @@ class OrphanFinder:
         ledgers = [
             ledger
             async for ledger in self._namespace.client.list_ledgers(
-                custom_metadata={"component": b"stream", "namespace_id": identity}
+                custom_metadata={"component": b"stream", "namespace_id": identity},
+                damaged=[],  # nobody knows whose these are, so they stay
             )
             if ledger.custom_metadata.keys() <= _KEYS
         ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from quorumbook.errors import BackpressureError, QuorumbookError
 from quorumbook.options import takes
-from quorumbook.streams.errors import StreamSealedError
+from quorumbook.streams.errors import StreamError, StreamSealedError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.partitions import stream as aio
@@ -55,6 +55,7 @@ class GroupInfo:
     members: dict[str, tuple[int, ...]]
     claims: dict[int, str]
     cursors: dict[int, Cursor | None]
+    damage: StreamError | None = None
 
 
 def _info(info: aio.GroupInfo) -> GroupInfo:
@@ -64,6 +65,7 @@ def _info(info: aio.GroupInfo) -> GroupInfo:
         members=info.members,
         claims=info.claims,
         cursors={n: None if each is None else Cursor(each) for n, each in info.cursors.items()},
+        damage=info.damage,
     )
 
 

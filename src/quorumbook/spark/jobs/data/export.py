@@ -20,8 +20,9 @@ import pyarrow.parquet
 from quorumbook.autorecovery.audits.copies import closed_fragments
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, MetadataFormatError
 from quorumbook.ids import LedgerId
+from quorumbook.metadata.nodes import raise_damaged
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.options import ExportOptions
 from quorumbook.spark.jobs.pace import Pace
@@ -85,10 +86,12 @@ async def plan_ledgers(
 
     Raises:
         ConfigError: files cannot be put where they should.
+        MetadataFormatError: nobody knows what one of them has: its metadata is damaged.
     """
     await in_worker(client_store(client).env, lambda: check_place(options.out))
     units = []
-    async for metadata in client.list_ledgers():
+    damaged: list[MetadataFormatError] = []
+    async for metadata in client.list_ledgers(damaged=damaged):
         if not any(first <= metadata.ledger_id <= last for first, last in ranges):
             continue
         settled = list(closed_fragments(metadata))
@@ -105,6 +108,9 @@ async def plan_ledgers(
             }  # fmt: skip
             size = (stop - start + 1) * entry_bytes
             units.append(Unit(f"{metadata.ledger_id}:{start}-{stop}", size, arguments))
+    raise_damaged(
+        [e for e in damaged if any(first <= (e.ledger_id or 0) <= last for first, last in ranges)]
+    )
     return JobPlan("export", units, work)
 
 

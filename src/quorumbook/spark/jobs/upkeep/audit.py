@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, MutableSequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,7 @@ from quorumbook.autorecovery.audits.copies import closed_fragments
 from quorumbook.autorecovery.audits.replica_audit import audit_range
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context
+from quorumbook.errors import MetadataFormatError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.audit import CopyFinding, Severity
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -33,9 +34,14 @@ _GUESSED_ENTRY_BYTES = 1024
 async def plan(client: BookKeeper, options: AuditOptions) -> JobPlan:
     """Return the ranges to audit."""
     units = []
-    async for metadata in _chosen(client, options.ledger_ids):
+    damaged: list[MetadataFormatError] = []
+    async for metadata in _chosen(client, options.ledger_ids, damaged):
         found = units_of(metadata, options.bookie)
         units += [unit for unit in found if _is_drawn(unit, options.sample_percent)]
+    units += [
+        Unit(f"{error.ledger_id}:?", 0, {"ledger_id": error.ledger_id, "unreadable": str(error)})
+        for error in damaged
+    ]
     return JobPlan("audit", units, work, has_findings, options.fail_fast)
 
 
@@ -44,13 +50,13 @@ def _is_drawn(unit: Unit, percent: float) -> bool:
 
 
 async def _chosen(
-    client: BookKeeper, ledgers: Collection[LedgerId]
+    client: BookKeeper, ledgers: Collection[LedgerId], damaged: MutableSequence[MetadataFormatError]
 ) -> AsyncIterator[LedgerMetadata]:
     if ledgers:
         for ledger_id in sorted(ledgers):
             yield await client.ledger_metadata(ledger_id)
         return
-    async for metadata in client.list_ledgers():
+    async for metadata in client.list_ledgers(damaged=damaged):
         yield metadata
 
 
@@ -77,7 +83,12 @@ def units_of(metadata: LedgerMetadata, bookie: BookieId = "") -> list[Unit]:
 
 
 async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
-    """Audit one range."""
+    """Audit one range; of a ledger whose metadata cannot be understood, say that."""
+    if "unreadable" in arguments:
+        finding = CopyFinding(
+            "unreadable_metadata", arguments["ledger_id"], 0, 0, 0, detail=arguments["unreadable"]
+        )
+        return {"entries": 0, "copies": 0, "read_bytes": 0, "findings": [_row(finding)]}
     audited = await audit_range(
         client_context(cluster.client),
         arguments["ledger_id"],
