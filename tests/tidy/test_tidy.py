@@ -315,6 +315,20 @@ def test_files_that_the_architecture_names_exist():
     assert [name for name in sorted(named) if not list(SOURCE.glob(name.rstrip("/")))] == []
 
 
+def test_unit_tests_stand_where_the_rooms_stand_and_say_so():
+    """``tests/unit/storage/test_storage_...py`` is about ``src/quorumbook/storage``."""
+    files = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
+    strays = [
+        _name(path)
+        for path in files
+        if path.parent.parent.name != "unit"
+        or not (SOURCE / path.parent.name).is_dir()
+        or not path.name.startswith(f"test_{path.parent.name}_")
+    ]
+    assert files
+    assert strays == []
+
+
 def test_tests_reach_into_private_attributes_less_and_less():
     reach = re.compile(r"(?<!self)(?<!cls)(?<!sys)(?<!os)\._(?!asdict|replace|make)[a-z]\w*\b")
     lines = [

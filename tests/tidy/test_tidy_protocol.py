@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from documents import existing_tests, named_tests
+from documents import existing_tests, named_tests, problem_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 
@@ -28,7 +28,8 @@ def problems_of(text: str, existing: frozenset[str]) -> list[str]:
         last = (section, clause)
         if not tests:
             found.append(f"{number} names no test")
-        found += [f"{number}: {test} does not exist" for test in tests if test not in existing]
+        problems = (problem_of(test, existing) for test in tests)
+        found += [f"{number}: {problem}" for problem in problems if problem]
     return found
 
 
@@ -43,9 +44,11 @@ def test_every_clause_of_the_protocol_has_a_number_and_tests_that_exist(text):
 
 
 def test_a_clause_without_a_test_or_out_of_order_is_noticed():
-    page = "| 1.1 | a | `test_there` |\n| 1.3 | b | |\n| 2.1 | c | `test_gone` |\n"
-    assert problems_of(page, frozenset({"test_there"})) == [
+    rows = "a | `test_a.py::test_there`", "b | ", "c | `test_a.py::test_gone`", "d | `test_there`"
+    page = "".join(f"| {n} | {row} |\n" for n, row in zip((1.1, 1.3, 2.1, 2.2), rows, strict=True))
+    assert problems_of(page, frozenset({"test_there", "test_a.py::test_there"})) == [
         "1.3 does not follow 1.1",
         "1.3 names no test",
-        "2.1: test_gone does not exist",
+        "2.1: test_a.py::test_gone does not exist",
+        "2.2: test_there is named without its file",
     ]

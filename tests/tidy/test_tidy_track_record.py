@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from documents import existing_tests, named_tests
+from documents import existing_tests, named_tests, problem_of
 
 ROOT = Path(__file__).parents[2]
 RULES = [f"R{n}" for n in range(1, 33)]
@@ -27,11 +27,15 @@ def rows_of(text: str, title: str) -> list[str]:
 def problems_of(row: str, existing: frozenset[str], tag: str | None) -> list[str]:
     """Say what is wrong with a row; a tag must be in the names of its tests."""
     named = named_tests(row)
-    found = [f"{name} does not exist" for name in named if name not in existing]
+    found = [problem for name in named if (problem := problem_of(name, existing))]
     if not named:
         found.append(f"no test: {row}")
     if tag is not None:
-        found += [f"{name} is not of {tag}" for name in named if f"_{tag}_" not in name]
+        found += [
+            f"{name} is not of {tag}"
+            for name in named
+            if f"_{tag}_" not in name.rpartition("::")[2]
+        ]
     return found
 
 
@@ -62,12 +66,16 @@ def test_every_kind_of_bad_input_is_listed_with_tests_that_exist(text):
 
 
 def test_the_track_record_would_notice_a_test_that_is_gone():
-    existing = {"test_r01_one", "test_r01_two"}
-    assert problems_of("| R1 | x | `test_r01_one`, `test_r01_two` |", existing, "r01") == []
-    assert problems_of("| R1 | x | `test_r01_gone` |", existing, "r01") == [
-        "test_r01_gone does not exist"
+    existing = frozenset({"test_a.py::test_r01_one", "test_a.py::test_r01_two", "test_r01_one"})
+    row = "| R1 | x | `test_a.py::test_r01_one`, `test_a.py::test_r01_two` |"
+    assert problems_of(row, existing, "r01") == []
+    assert problems_of("| R1 | x | `test_a.py::test_r01_gone` |", existing, "r01") == [
+        "test_a.py::test_r01_gone does not exist"
     ]
-    assert problems_of("| R2 | x | `test_r01_one` |", existing, "r02") == [
-        "test_r01_one is not of r02"
+    assert problems_of("| R1 | x | `test_r01_one` |", existing, "r01") == [
+        "test_r01_one is named without its file"
+    ]
+    assert problems_of("| R2 | x | `test_a.py::test_r01_one` |", existing, "r02") == [
+        "test_a.py::test_r01_one is not of r02"
     ]
     assert problems_of("| R1 | x | |", existing, None)
