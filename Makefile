@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN := .venv/bin
 # Its library is built here, which needs the headers.
 KERBEROS := $(if $(shell command -v krb5-config),[kerberos])
+LOCKED := arrow delta demo etcd iceberg rocksdb spark
 ROUNDS ?= 5
 ONLY ?=
 ROWS ?=
@@ -23,7 +24,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture lock release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -32,12 +33,13 @@ help:  ## Print this list.
 setup: .venv/.ready  ## Make .venv with the package and the development tools.
 
 # A system Python without ensurepip makes a venv only without pip, which its own pip then fills.
-.venv/.ready: pyproject.toml
+.venv/.ready: pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later found; try make PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv >/dev/null 2>&1 \
 		|| { rm -rf .venv && $(PYTHON) -m venv --without-pip .venv \
 			&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --editable '.$(KERBEROS)' --group dev
 	@touch $@
 
@@ -141,6 +143,12 @@ contact-sheet: setup  ## Take a picture of every page of the console (Chromium; 
 
 picture: setup  ## Run the demo, and draw what it prints into docs/images/demo.svg.
 	$(BIN)/python -m tools.website.recording
+
+# Kerberos is not locked: it is built where its headers are.
+lock: setup  ## Choose the newest versions for development and CI; writes requirements.lock.
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command 'make lock' --group dev pyproject.toml --output-file requirements.lock \
+		$(foreach extra,$(LOCKED),--extra $(extra))
 
 release: setup  ## Build wheel and sdist twice, compare and check them; uploads nothing.
 	$(BIN)/python -m tools.release

@@ -1,21 +1,26 @@
 """Builds what can be published, and checks it: ``python -m tools.release``.
 
-Wheel and sdist are built twice and must have the same bytes; twine looks at them, and the wheel is
-installed into an empty environment, where it prints its version and writes its deployment files.
-Nothing is uploaded.
+Wheel and sdist are built twice and must have the same bytes; twine looks at them.  The wheel is
+installed into empty environments, alone and with each extra, where it prints its version and writes
+its deployment files.  What an environment with all extras holds is the bill of materials, in the
+format of CycloneDX.  Nothing is uploaded.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: A table of the scripts of others that are kept in the package.
+SCRIPTS = ROOT / "src" / "quorumbook" / "admin" / "console" / "static" / "README.md"
 
 
 def build(target: Path) -> dict[str, str]:
@@ -38,35 +43,93 @@ def run(*words: str) -> str:
     return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def try_out(wheel: Path, directory: Path) -> str:
-    """Install a wheel into an empty environment and return the version that it prints."""
+def extras() -> list[str]:
+    """Return the extras that can be installed here; Kerberos has to be built."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    has_kerberos = shutil.which("krb5-config") is not None
+    return [x for x in project["optional-dependencies"] if x != "kerberos" or has_kerberos]
+
+
+def try_out(built: Path, directory: Path, *names: str) -> str:
+    """Install the wheel with some extras into an empty environment; return what version it is."""
     run(sys.executable, "-m", "venv", str(directory))
     binaries = directory / "bin"
-    run(str(binaries / "pip"), "install", "--quiet", str(wheel))
+    wanted = f"quorumbook[{','.join(names)}]"
+    (wheel,) = built.glob("*.whl")
+    version = wheel.name.split("-")[1]
+    run(
+        str(binaries / "pip"), "install", "--quiet", "--find-links", str(built),
+        f"{wanted}=={version}",
+    )  # fmt: skip
+    run(str(binaries / "pip"), "check")
     run(str(binaries / "quorumbook"), "deploy", "export", str(directory / "deploy"))
     assert (directory / "deploy" / "monitoring" / "board.json").is_file()
     return run(str(binaries / "quorumbook"), "--version").strip()
+
+
+def bill(environment: Path, file: Path) -> int:
+    """Write what an environment holds, and the scripts in our package; return how many."""
+    run(
+        sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible",
+        "--short-PURLs", "--mc-type", "library", "--pyproject", "pyproject.toml",
+        "--output-file", str(file), str(environment / "bin" / "python"),
+    )  # fmt: skip
+    held = json.loads(file.read_text(encoding="utf-8"))
+    for name, version, licence in scripts():
+        held["components"].append(
+            {
+                "type": "library",
+                "bom-ref": f"{name}@{version}",
+                "name": name,
+                "version": version,
+                "purl": f"pkg:npm/{name}@{version}",
+                "licenses": [{"license": {"name": licence}}],
+            }
+        )
+    file.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
+    return len(held["components"])
+
+
+def scripts() -> list[tuple[str, str, str]]:
+    """Return name, version and licence of each script of others in the package."""
+    rows = [line.split("|") for line in SCRIPTS.read_text(encoding="utf-8").splitlines()]
+    return [
+        (row[2].split("`")[1], row[3].strip(), row[4].split(",")[0].strip())
+        for row in rows
+        if len(row) > 4 and "npm package" in row[2]
+    ]
 
 
 def main() -> None:
     """Build, compare, check, and say what is left."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        first, second = build(directory / "first"), build(directory / "second")
+        built = directory / "first"
+        first, second = build(built), build(directory / "second")
         if first != second:
             sys.exit(f"two builds differ:\n{first}\n{second}")
-        files = sorted((directory / "first").iterdir())
+        files = sorted(built.iterdir())
         run(sys.executable, "-m", "twine", "check", "--strict", *map(str, files))
-        wheel = next(path for path in files if path.suffix == ".whl")
-        version = try_out(wheel, directory / "empty")
+        for extra in ("", *extras()):
+            version = try_out(built, directory / f"with {extra}", *([extra] if extra else []))
+            print(
+                f"{version} runs in an empty environment{extra and f' with [{extra}]'}", flush=True
+            )
+        try_out(built, directory / "everything", *extras())
         dist = ROOT / "dist"
         dist.mkdir(exist_ok=True)
+        materials = dist / "bill-of-materials.cdx.json"
+        count = bill(directory / "everything", materials)
         for path in files:
             shutil.copy(path, dist)
     for file, digest in first.items():
         print(f"{digest}  dist/{file}")
     print(f"{version}: built twice with the same bytes, checked and tried out.")
-    print("Left to do: git tag, and `python -m twine upload dist/*`. Nothing was uploaded.")
+    print(f"{materials.relative_to(ROOT)} names {count} packages and scripts.")
+    print(
+        "Left to do: `pip-audit --require-hashes --disable-pip -r requirements.lock`, git tag,\n"
+        "and `python -m twine upload dist/*.whl dist/*.tar.gz`. Nothing was uploaded."
+    )
 
 
 if __name__ == "__main__":

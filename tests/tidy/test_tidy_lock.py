@@ -1,0 +1,46 @@
+"""The versions for development and CI are locked, each with its digests."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+#: Its library is built where the headers are.
+_NOT_LOCKED = {"kerberos"}
+
+
+def pins() -> dict[str, list[str]]:
+    """Return the versions of each package: several where Pythons or platforms differ."""
+    found: dict[str, list[str]] = {}
+    for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", LOCK, re.MULTILINE):
+        found.setdefault(canonicalize_name(name), []).append(version)
+    return found
+
+
+def test_everything_that_pyproject_asks_for_is_locked_in_a_version_that_it_takes():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    asked = [
+        *project["project"]["dependencies"],
+        *project["dependency-groups"]["dev"],
+        *(each for name, some in extras.items() if name not in _NOT_LOCKED for each in some),
+    ]
+    locked = pins()
+    missing = []
+    for each in map(Requirement, asked):
+        versions = locked.get(canonicalize_name(each.name), [])
+        if not versions or not all(each.specifier.contains(one) for one in versions):
+            missing.append(f"{each}: {versions}")
+    assert missing == [], "`make lock` chooses versions"
+
+
+def test_every_locked_version_has_its_digests():
+    blocks = re.split(r"^(?=[A-Za-z0-9])", LOCK, flags=re.MULTILINE)[1:]
+    assert len(blocks) > 100
+    assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
