@@ -13,7 +13,7 @@ from doubles.decoding import decode_all
 from quorumbook.errors import DigestMismatchError, RemoteProtocolError
 from quorumbook.protocol import answers, availability, varint
 from quorumbook.protocol import requests as rq
-from quorumbook.protocol.digest import DigestType, digester, master_key, run_of_batch
+from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.frames import frame
 from quorumbook.protocol.messages import message_class
@@ -307,8 +307,6 @@ def test_payloads_come_back_from_batches(
         assert sealer.open_run(run.data, ledger_id, first) == payloads
         bounds = sealer.verify_run(run.data, ledger_id, first, len(payloads))
         assert [run.data[a:b] for a, b in bounds] == payloads
-        again = run_of_batch(ledger_id, first, run.data)
-        assert list(again.entries()) == list(run.entries())
 
 
 @given(st.dictionaries(st.integers(5, 40), st.integers(1, 9), min_size=1), st.data())

@@ -24,7 +24,7 @@ from quorumbook.streams.errors import (
     WriterBusyError,
     WriterFencedError,
 )
-from quorumbook.streams.partitions.partition_node import partitioned_names
+from quorumbook.streams.partitions.partition_node import partitioned_among
 from quorumbook.streams.partitions.partitioning import partition_of
 from quorumbook.streams.stream_context import stream_context
 from quorumbook.testing import LocalCluster
@@ -220,7 +220,7 @@ async def test_partitioned_streams_are_made_found_and_deleted(ns: Namespace) -> 
     await ns.create_stream("plain/p0")
     with pytest.raises(StreamExistsError, match="without partitions"):
         await PartitionedStream.create(ns, "plain/p0", partitions=2)
-    assert await partitioned_names(ns) == ["a/s"]
+    assert await partitioned_among(ns, [name async for name in ns.streams()]) == ["a/s"]
     with pytest.raises(StreamNotFoundError, match="--partitions"):
         await PartitionedStream.open(ns, "plain")
     for wrong in 0, 10_001:
@@ -240,7 +240,7 @@ async def test_partitioned_streams_are_made_found_and_deleted(ns: Namespace) -> 
             await PartitionedStream.open(ns, "a/s")
     await stream.delete()
     assert [name async for name in ns.streams()] == ["plain/p0"]
-    assert await partitioned_names(ns) == []
+    assert await partitioned_among(ns, [name async for name in ns.streams()]) == []
 
 
 async def test_partitions_are_added_and_never_taken_away(ns: Namespace, other: Namespace) -> None:

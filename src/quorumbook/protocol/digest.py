@@ -35,7 +35,6 @@ import google_crc32c
 
 from quorumbook.errors import DigestMismatchError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.protocol.entry_run import EntryRun
 
 HEADER_SIZE_BYTES = 32
 LAC_HEADER_SIZE_BYTES = 16
@@ -410,27 +409,6 @@ def seal_headers(
     new_length = lengths[-1]
     headers = map(_pack_header, repeat(ledger_id), count(first_entry_id), repeat(lac), lengths[1:])
     return list(headers), new_length
-
-
-def run_of_batch(ledger_id: LedgerId, first_entry_id: EntryId, data: bytes) -> EntryRun:
-    """Return the entries of a batch read answer as a run; only the sizes are checked.
-
-    Raises:
-        DigestMismatchError: the bytes are not whole entries, each behind its size.
-    """
-    sizes: list[int] = []
-    position, end = 0, len(data)
-    while position < end:
-        size = _SIZE.unpack_from(data, position)[0] if end - position >= 4 else 0
-        position += 4 + size
-        if size <= 0 or position > end:
-            raise _mismatch("has an impossible size", ledger_id, first_entry_id + len(sizes))
-        sizes.append(size)
-    if not sizes:
-        raise _mismatch("is not there", ledger_id, first_entry_id)
-    uniform = sizes.count(sizes[0]) == len(sizes)
-    last_entry_id = first_entry_id + len(sizes) - 1
-    return EntryRun(ledger_id, first_entry_id, last_entry_id, sizes[0] if uniform else sizes, data)
 
 
 def _uniform_rows(data: bytes, field: Struct, entry_count: int | None) -> _Rows | None:

@@ -19,7 +19,6 @@ from quorumbook.protocol.digest import (
     digester,
     entry_header,
     master_key,
-    run_of_batch,
 )
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.status import Status, error_for, status_for, status_of_v2, status_of_v3
@@ -156,22 +155,6 @@ def test_another_password_opens_no_hmac_entry() -> None:
     _, bodies = sealed(DigestType.HMAC)
     with pytest.raises(DigestMismatchError):
         digester(DigestType.HMAC, b"other").verify(bodies[0], 5, 7)
-
-
-def test_a_batch_read_answer_becomes_a_run() -> None:
-    sealer = digester(DigestType.CRC32C, b"")
-    for payloads in (MIXED, UNIFORM):
-        run = EntryRun.of(5, 7, sealer.seal_many(5, 7, 3, 0, payloads)[0])
-        again = run_of_batch(5, 7, run.data)
-        assert (again.first_entry_id, again.last_entry_id) == (7, 6 + len(payloads))
-        assert list(again.entries()) == list(run.entries())
-        assert again.sizes == run.sizes
-        for cut in (1, 3, 5):
-            with pytest.raises(DigestMismatchError):
-                run_of_batch(5, 7, run.data[:-cut])
-    for data in (b"", bytes(4), b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff1234"):
-        with pytest.raises(DigestMismatchError):
-            run_of_batch(5, 7, data)
 
 
 def test_errors_become_statuses_and_back() -> None:

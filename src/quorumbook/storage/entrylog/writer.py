@@ -190,13 +190,6 @@ class EntryLogs:
         return self._log.id << 32 | self._log.end if self._log else self._ids[0] << 32
 
     @property
-    def first_open_id(self) -> int:
-        """The lowest id that is not finished and synced; logs below it never change again."""
-        if self._finished:
-            return self._finished[0].id
-        return self._log.id if self._log else self._ids[0]
-
-    @property
     def open_ids(self) -> set[int]:
         """The logs that are not finished and synced."""
         return {log.id for log in self._open_logs()}
@@ -206,12 +199,6 @@ class EntryLogs:
         return EntryLogs(
             self._env, self._directories, size_bytes_max=self._size_bytes_max, ids=self._ids
         )
-
-    def set_directories(self, directories: Sequence[str]) -> None:
-        """Use these directories for new logs from now on; the current log is left at once."""
-        self._directories = list(directories)
-        if self._log is not None and self._log.directory not in self._directories:
-            self._finish()
 
     def append_run(self, run: EntryRun, checksum: int | None = None) -> Location:
         """Append a run and its check; where it lies is good once ``sync`` has returned.

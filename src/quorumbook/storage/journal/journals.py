@@ -59,10 +59,6 @@ class Journals:
         """Tell whether there is only one."""
         return len(self._journals) == 1
 
-    def index_of(self, ledger_id: LedgerId) -> int:
-        """Return which journal a ledger's records go into."""
-        return ledger_id % len(self._journals)
-
     def of(self, ledger_id: LedgerId) -> Journal:
         """Return the journal of a ledger."""
         return self._journals[ledger_id % len(self._journals)]

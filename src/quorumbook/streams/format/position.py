@@ -80,8 +80,6 @@ class Position(NamedTuple):
 #: The first a stream can have, and the one before it.
 FIRST_POSITION = Position(1, 0, 0)
 BEFORE_FIRST_POSITION = Position(1, 0, -1)
-#: "None", where the peer has a position.
-INVALID_POSITION = Position(0, -1, -1)
 
 
 def parse_position(text: str) -> Position:

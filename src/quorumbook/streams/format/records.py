@@ -35,8 +35,6 @@ END_TXID = 2**63 - 1
 #: "No transaction id", in the metadata of a segment that is not completed.
 NO_TXID = -999
 
-CONTROL_PAYLOAD = b"control"
-KEEPALIVE_PAYLOAD = b"keepalive"
 END_PAYLOAD = b"endOfStream"
 
 _HEADER = Struct(">Qqi")

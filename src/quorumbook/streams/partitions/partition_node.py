@@ -42,11 +42,6 @@ async def check_stream_exists(namespace: Namespace, name: str) -> None:
         await stream_context(namespace.stream(name)).nodes.read_state()
 
 
-async def partitioned_names(namespace: Namespace) -> list[str]:
-    """Return the names of a namespace's partitioned streams."""
-    return await partitioned_among(namespace, [name async for name in namespace.streams()])
-
-
 async def partitioned_among(namespace: Namespace, names: Iterable[str]) -> list[str]:
     """Return the names of partitioned streams whose partitions are among some streams."""
     parts = (name.rpartition("/") for name in names)
