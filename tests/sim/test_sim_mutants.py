@@ -23,6 +23,18 @@ def test_a_bug_is_there_only_as_long_as_it_is_planted():
     assert schedule.negatives_needed.__code__ is before
 
 
+def test_bugs_that_cover_each_other_are_planted_together():
+    from quorumbook.client import recovery as driver
+    from quorumbook.ledger.machines import recovery as machine
+
+    functions = [machine.RecoveryState._on_fenced, driver._RecoveryDriver._read]
+    before = [each.__code__ for each in functions]
+    mutant = next(each for each in MUTANTS if "one answer to its fence" in each.what)
+    with planted(mutant):
+        assert all(f.__code__ is not code for f, code in zip(functions, before, strict=True))
+    assert [each.__code__ for each in functions] == before
+
+
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.seeds], ids=lambda m: m.what)
 def test_a_planted_bug_is_found(mutant: Mutant):
     seeds = [*mutant.seeds, *(seed for seed in range(_FURTHER) if seed not in mutant.seeds)]

@@ -68,6 +68,7 @@ class BookieMachine(Machine):
         self.root = os.path.join(cluster.directory, name)
         os.makedirs(f"{self.root}/ledgers/current")
         self.slow_syncs = cluster.plan.slow_syncs
+        self.slow_threads = 0.1 if cluster.plan.has("slow_threads") else 0.0
         self.kept_share = cluster.plan.kept_share
         #: The bookie that runs now, once it serves.
         self.bookie: Bookie | None = None

@@ -62,6 +62,7 @@ WAYS = (
     "small_frames",
     "early_turns",
     "wrong_clocks",
+    "slow_threads",
     "streams",
 )
 

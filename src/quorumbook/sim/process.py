@@ -92,6 +92,8 @@ class Machine:
         self.skew_ms = 0
         #: The probability that a sync takes long.
         self.slow_syncs = 0.0
+        #: The probability that a job of a worker begins late.
+        self.slow_threads = 0.0
         #: What a power cut leaves of each sector that was not synced.
         self.kept_share = 0.5
         self.process: Process | None = None
@@ -167,7 +169,7 @@ class Process:
         self.at_death: list[Callable[[], None]] = []
         self.main: Any = None
         self.loop = ProcessLoop(kernel, self._error)  # type: ignore[abstract]
-        self.threads = SimThreads(kernel, self.loop)
+        self.threads = SimThreads(kernel, self.loop, machine.slow_threads)
         network = machine.network.of(self)
         self.loop.connector = network.connect
         machine.disk.faults.on_call = self._on_disk_call

@@ -17,15 +17,18 @@ from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
 from quorumbook.sim.loop import ProcessLoop
 
 _HOP_NS = 60 * MICROSECOND
+_SLOWEST_HOP_NS = SECOND // 2
 _Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class SimThreads:
     """Where the workers of a process come from."""
 
-    def __init__(self, kernel: Kernel, loop: ProcessLoop) -> None:
+    def __init__(self, kernel: Kernel, loop: ProcessLoop, slow: float) -> None:
         self.kernel = kernel
         self.loop = loop
+        #: The probability that a job begins late, as on a machine that has other things to do.
+        self.slow = slow
         #: How long the job under way has taken.
         self.elapsed_ns = 0
         self._is_in_job = False
@@ -103,8 +106,9 @@ class SimWorker:
             self._loop.deliver(done, result)
 
     def _hop(self, callback: Callable[[], None]) -> None:
-        kernel = self._kernel
-        kernel.after(int(kernel.tape.unit() * _HOP_NS), self._threads.when_awake, callback)
+        kernel, slow = self._kernel, self._threads.slow
+        hop_ns = kernel.tape.heavy_ns(_HOP_NS // 2, slow, _SLOWEST_HOP_NS)
+        kernel.after(hop_ns, self._threads.when_awake, callback)
 
     def _begin(self) -> None:
         if self._loop.is_dead:

@@ -11,6 +11,7 @@ imported change, and change back.  Production code knows nothing of it.
     file = "ledger/machines/append.py"
     old = '''text that occurs exactly once in the file'''
     new = '''what stands there instead'''
+    along = "another bug"            # what is planted with it, where one alone does no harm
     seeds = [17]                     # seeds that found it; or else
     phase = "fencing"                # the directed phase, or
     scenario = "test_name"           # the scripted run, that finds it
@@ -46,6 +47,8 @@ class Mutant:
     seeds: tuple[int, ...] = ()
     phase: str = ""
     scenario: str = ""
+    #: The words of a bug that is planted with it: each alone is what the other makes harmless.
+    along: str = ""
 
     @property
     def problem(self) -> str | None:
@@ -67,26 +70,41 @@ def all_mutants() -> list[Mutant]:
 @contextlib.contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """Have the bug in this process."""
-    if mutant.problem:
-        raise ValueError(mutant.problem)
-    path = SOURCES / mutant.file
-    source = path.read_text(encoding="utf-8")
-    codes = _codes(compile(source.replace(mutant.old, mutant.new), str(path), "exec"))
-    name = ".".join(("quorumbook", *Path(mutant.file).with_suffix("").parts))
-    before: list[tuple[FunctionType, CodeType]] = []
-    for function in _functions(importlib.import_module(name)):
-        code = codes.get(function.__qualname__)
-        if code is not None and _shape(code) != _shape(function.__code__):
-            before.append((function, function.__code__))
-    if not before:
-        raise ValueError(f"{mutant.what}: no function differs")
+    mutants = [mutant, *(each for each in all_mutants() if each.what == mutant.along)]
+    if mutant.along and len(mutants) == 1:
+        raise ValueError(f"{mutant.what}: there is no {mutant.along!r} to plant with it")
+    changes: list[tuple[FunctionType, CodeType]] = []
+    for file in dict.fromkeys(each.file for each in mutants):
+        changes += _changes(file, [each for each in mutants if each.file == file])
+    before = [(function, function.__code__) for function, _ in changes]
     try:
-        for function, _ in before:
-            function.__code__ = codes[function.__qualname__]
+        for function, code in changes:
+            function.__code__ = code
         yield
     finally:
         for function, code in before:
             function.__code__ = code
+
+
+def _changes(file: str, mutants: list[Mutant]) -> list[tuple[FunctionType, CodeType]]:
+    """Return the functions of a file that bugs change, and their code with them."""
+    path = SOURCES / file
+    source = path.read_text(encoding="utf-8")
+    for mutant in mutants:
+        if mutant.problem:
+            raise ValueError(mutant.problem)
+        source = source.replace(mutant.old, mutant.new)
+    codes = _codes(compile(source, str(path), "exec"))
+    module = importlib.import_module(".".join(("quorumbook", *Path(file).with_suffix("").parts)))
+    pairs = [(each, codes.get(each.__qualname__)) for each in _functions(module)]
+    changes = [
+        (each, code)
+        for each, code in pairs
+        if code is not None and _shape(code) != _shape(each.__code__)
+    ]
+    if not changes:
+        raise ValueError(f"{mutants[0].what}: no function differs")
+    return changes
 
 
 def _codes(module: CodeType) -> dict[str, CodeType]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from quorumbook.sim.life import Variation, run_seed
+from quorumbook.sim.search.report import planted_bugs
 from sim.mutants.planting import Mutant, all_mutants, planted
 
 #: A planted bug may make a seed go on for ever.
@@ -39,6 +40,8 @@ class Finding:
     tried: int
     processor_s: float
     violation: str = ""
+    #: The directed phase that every seed had; "" if they were as they come.
+    phase: str = ""
 
 
 class SeedHangsError(Exception):
@@ -67,8 +70,9 @@ def search(mutant: Mutant, seeds: Sequence[int], phase: str | None = None) -> Fi
                 if any(name in first for name in _BADLY_PLANTED):
                     raise ValueError(f"{mutant.what}: {first}")
                 took_s = time.process_time() - began
-                return Finding(mutant.what, mutant.area, seed, tried, took_s, first)
-    return Finding(mutant.what, mutant.area, None, len(seeds), time.process_time() - began)
+                return Finding(mutant.what, mutant.area, seed, tried, took_s, first, phase or "")
+    took_s = time.process_time() - began
+    return Finding(mutant.what, mutant.area, None, len(seeds), took_s, phase=phase or "")
 
 
 def _search(job: tuple[Mutant, Sequence[int]]) -> Finding:
@@ -93,6 +97,8 @@ def findings_of(
             if report is not None:
                 rows = [asdict(each) for each in found]
                 report.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+                page = "\n".join(["# Bugs planted in the simulation", "", *planted_bugs(rows)])
+                report.with_suffix(".md").write_text(page, encoding="utf-8")
     return found
 
 

@@ -202,7 +202,7 @@ class SimDisk:
         self.faults.run("sync_directory", path)
         with self.guard:
             for name in set(self._names) | set(self._durable_names):
-                if posixpath.dirname(name) != path:
+                if name.rpartition("/")[0] != path:
                     continue
                 if name in self._names:
                     self._durable_names[name] = self._names[name]

@@ -4,12 +4,15 @@ Half of all seeds have one.  It adds to the mishaps of the plan; when its steps 
 whom, is the tape's choice, so that a phase is a family of runs and not one.
 
 overtaken    a writer stands still, often before its first entry or between two; somebody else
-             recovers its ledger; bookies die right behind the fence; the writer goes on
+             recovers its ledger, or two do at once and one of them dies; a reader asks what is
+             confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,9 +21,10 @@ from quorumbook.errors import QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.sim.actors import ledgers as actors
-from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.cluster import BookieMachine, SimClient
+from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
-from quorumbook.sim.process import Machine, Process
+from quorumbook.sim.process import Process
 
 _CALLS_MAX = 60
 
@@ -35,8 +39,8 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
         "entries_max": 60,
         "ledgers_max": 20,
         "mishap_interval_s": 3.0,
-        "metadata_drops": 0.0,
-        "slow_syncs": 0.1,
+        "flush_interval_s": 0.2,
+        "slow_syncs": 0.3,
         "timeout_s": 2.5,
         "session_timeout_s": 6.0,
     },
@@ -118,31 +122,51 @@ class _Overtaken(_SearchPhase):
         for writer in writers:
             if writer.process is not None and not writer.process.loop.is_paused:
                 writer.process.pause(pause_ns)
-        self._hunters += 1
-        hunter = self._life.cluster.add_client(f"h{self._hunters}")
-        hunter.start(lambda process: self._hunt(process, hunter, ledger_id))
+        for _ in range(tape.pick((1, 1, 2))):
+            self._hunters += 1
+            hunter = self._life.cluster.add_client(f"h{self._hunters}")
+            hunter.start(lambda process: self._hunt(process, ledger_id))
+        if tape.chance(0.3):
+            self._later(0.0, 0.1, hunter.kill)
         self._later(2.0, 3.5, self._act)
 
-    async def _hunt(self, process: Process, hunter: Machine, ledger_id: LedgerId) -> None:
+    async def _hunt(self, process: Process, ledger_id: LedgerId) -> None:
         life, tape = self._life, self._tape
         async with actors.started(life, process) as client:
+            if tape.chance(0.3):
+                await self._look(process, client, ledger_id)
             # What happens to bookies comes around the fence, or when it has been answered.
             kind = tape.pick(("none", "kill", "power", "power", "power of all"))
             chosen = [each for each in self._bookies if tape.chance(0.7)]
             if kind == "power of all":
                 chosen = list(self._bookies)
-            if kind != "none" and tape.chance(0.5):
-                self._at_fence(ledger_id, chosen, kind)
+            when = tape.pick(("at fence", "behind", "slow"))
+            if kind != "none" and when == "at fence":
+                self._at_fence(ledger_id, partial(self._strike_all, chosen, kind, 0.004))
                 chosen = []
+            elif when == "slow":
+                self._at_fence(ledger_id, partial(self._slow_down, chosen))
             try:
                 await actors.read_closed(life, process, client, ledger_id)
             except QuorumbookError:
+                await self._look(process, client, ledger_id)
                 return
             if kind != "none":
-                self._strike_all(chosen, kind, 0.1)
+                # What answers should have waited for is not there yet; or a checkpoint has been.
+                self._strike_all(chosen, kind, 0.02 if when == "slow" else tape.pick((0.1, 0.6)))
+            with contextlib.suppress(QuorumbookError):
+                await asyncio.sleep(tape.between(0.0, 0.6))
+                await actors.read_closed(life, process, client, ledger_id)
 
-    def _at_fence(self, ledger_id: LedgerId, chosen: list[BookieMachine], kind: str) -> None:
-        """Strike when the metadata say that the ledger is being recovered."""
+    async def _look(self, process: Process, client: SimClient, ledger_id: LedgerId) -> None:
+        """Ask what is confirmed."""
+        with contextlib.suppress(QuorumbookError):
+            reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
+            self._life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)
+            await reader.close()
+
+    def _at_fence(self, ledger_id: LedgerId, act: Callable[[], None]) -> None:
+        """Act when the metadata say that the ledger is being recovered."""
         tries = 0
 
         def look() -> None:
@@ -150,11 +174,17 @@ class _Overtaken(_SearchPhase):
             tries += 1
             metadata = self._life.history.ledgers[ledger_id].metadata
             if metadata is not None and metadata.state is not LedgerState.OPEN:
-                self._strike_all(chosen, kind, 0.004)
+                act()
             elif tries < 200:
                 self._kernel.after(100 * MICROSECOND, look)
 
         look()
+
+    @staticmethod
+    def _slow_down(machines: list[BookieMachine]) -> None:
+        for machine in machines:
+            if machine.process is not None:
+                machine.process.threads.slow = 1.0
 
     def _strike_all(self, chosen: list[BookieMachine], kind: str, within_s: float) -> None:
         for machine in chosen:

@@ -66,7 +66,7 @@ class Tally:
             *_table("state", {name: self.sightings[name] for name in SOMETIMES}),
         ]
         if mutants is not None and mutants.is_file():
-            lines += _planted(json.loads(mutants.read_text(encoding="utf-8")))
+            lines += planted_bugs(json.loads(mutants.read_text(encoding="utf-8")))
         return "\n".join(lines)
 
 
@@ -75,20 +75,20 @@ def _table(what: str, counts: dict[str, int] | Counter[str]) -> list[str]:
     return [f"| {what} | count |", "|---|---|", *rows, ""]
 
 
-def _planted(findings: list[dict[str, Any]]) -> list[str]:
+def planted_bugs(findings: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of a page about planted bugs, as a search for them found them."""
     found = [each for each in findings if each["seed"] is not None]
     rows = [
-        f"| {each['what']} | {_after(each)} |"
+        f"| {each['area']} | {each['what']} | {_after(each)} | {_directed(each)} |"
         for each in sorted(findings, key=lambda each: (each["area"], each["what"]))
     ]
     return [
         "## Planted bugs",
         "",
-        f"{len(findings)} bugs were planted, one at a time; random seeds found {len(found)}. "
-        "The others are found by a directed phase or a scripted run that tests repeat.",
+        f"{len(findings)} bugs were planted, one at a time; seeds found {len(found)} of them.",
         "",
-        "| bug | found after so many seeds |",
-        "|---|---|",
+        "| area | bug | found after so many seeds | of which |",
+        "|---|---|---|---|",
         *rows,
         "",
     ]
@@ -98,3 +98,7 @@ def _after(finding: dict[str, Any]) -> str:
     if finding["seed"] is None:
         return f"not by {finding['tried']}"
     return str(finding["tried"])
+
+
+def _directed(finding: dict[str, Any]) -> str:
+    return f"each in phase {finding['phase']}" if finding.get("phase") else "as they come"
