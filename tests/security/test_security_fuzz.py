@@ -21,8 +21,8 @@ from security.fuzz.run import MODES, fuzz_round
 from security.fuzz.strangers import what_is_wrong
 
 SEED = random.SystemRandom().getrandbits(32)
-#: A round takes so long; what is sent meanwhile is up to the machine.
-ATTACK_S = 16
+#: A round takes so long, two of them two minutes; what is sent meanwhile is up to the machine.
+ATTACK_S = 60
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -352,6 +352,7 @@ class Bookie:
             is_ready=lambda: self.is_ready,
             metrics=self.render_metrics,
             pages=self.pages,
+            costly=gc_pages.COSTLY,
             access=HttpAccess(
                 (options.host, self._advertised_host, *options.names), options.token_file
             ),

@@ -118,6 +118,27 @@ def test_only_who_may_changes_something(
     assert _status(access, method, headers, "127.0.0.1", on_loopback=on_loopback) == expected
 
 
+@pytest.mark.parametrize(
+    ("has_tokens", "authorization", "off_loopback"),
+    [
+        (False, None, 403),
+        (True, None, 401),
+        (True, "Bearer wrong", 401),
+        (True, f"Bearer {TOKEN}", 200),
+    ],
+)
+def test_off_loopback_who_has_all_of_the_index_read_needs_a_token(
+    tmp_path: Path, has_tokens: bool, authorization: str | None, off_loopback: int
+) -> None:
+    access = HttpAccess((), _token_file(tmp_path) if has_tokens else "")
+    headers = [("authorization", authorization)] if authorization else []
+    for on_loopback, expected in ((True, 200), (False, off_loopback)):
+        refusal = access.refusal(
+            "GET", headers, "127.0.0.1", on_loopback=on_loopback, is_costly=True
+        )
+        assert (200 if refusal is None else refusal.status) == expected
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "short\n", f"{TOKEN}\nshort\n", "ü" * 20])
 def test_a_token_file_without_good_tokens_stops_the_start(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"http\.token_file"):

@@ -13,6 +13,7 @@ from test_storage_gc import OPTIONS, Garbage
 from doubles.storage_world import SMALL, World, run_of
 from quorumbook.errors import StorageError
 from quorumbook.storage.directories.reserve import COMPACTION_NAME
+from quorumbook.storage.gc import gc_storage
 from quorumbook.storage.gc.logs import EntryLogKeeper
 from quorumbook.storage.options import Damage, GcOptions
 
@@ -189,6 +190,19 @@ async def test_s63_a_damaged_run_stays_and_is_reported_and_all_others_move(tmp_p
     await compact(garbage)
     assert len(garbage.damages) == 1, "it is not tried again and again"
     assert await world.ids(3) == list(range(30))
+    await world.storage.stop()
+
+
+async def test_every_page_of_the_index_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    await half_dead(world)
+    at_once = await world.storage.gc.usages()
+    assert len([usage for usage in at_once if usage.runs]) == 2
+    for logs in (1, 2):
+        monkeypatch.setattr(gc_storage, "_LOGS_A_JOB", logs)
+        assert await world.storage.gc.usages() == at_once
     await world.storage.stop()
 
 

@@ -12,7 +12,8 @@ Pure; ``server.py`` reads requests and answers them.
 token       A change (anything but GET, HEAD and OPTIONS) carries ``Authorization: Bearer TOKEN``
             with one of the lines of the token file.  Without such a file only a server that
             listens on loopback alone changes anything, for whoever is on this machine, as Java's
-            tools and curl expect it.
+            tools and curl expect it.  Off loopback, what makes a bookie work hard counts as a
+            change.
 """
 
 from __future__ import annotations
@@ -57,7 +58,13 @@ class HttpAccess:
             read_tokens(self.token_file)
 
     def refusal(
-        self, method: str, headers: Sequence[tuple[str, str]], reached: str, *, on_loopback: bool
+        self,
+        method: str,
+        headers: Sequence[tuple[str, str]],
+        reached: str,
+        *,
+        on_loopback: bool,
+        is_costly: bool = False,
     ) -> Refusal | None:
         """Tell why a request is refused; None if it is not.
 
@@ -66,6 +73,7 @@ class HttpAccess:
             headers: Names in lower case, and values.
             reached: The address of ours that the connection came to.
             on_loopback: The server listens on loopback alone.
+            is_costly: It makes the server work hard.
 
         Raises:
             ConfigError: The token file cannot be used any more.
@@ -77,7 +85,7 @@ class HttpAccess:
             return Refusal(
                 421, "the name in Host is not one of this server's; add it to http.names"
             )
-        if method in _SAFE_METHODS:
+        if method in _SAFE_METHODS and (on_loopback or not is_costly):
             return None
         given = dict(headers)
         if "origin" in given:
@@ -87,13 +95,15 @@ class HttpAccess:
             if kind.lower() == "bearer" and _is_one_of(token.strip(), read_tokens(self.token_file)):
                 return None
             return Refusal(
-                401, "a change needs `Authorization: Bearer TOKEN`, with a token of http.token_file"
+                401,
+                f"a {'look at all of the index' if method in _SAFE_METHODS else 'change'} needs "
+                "`Authorization: Bearer TOKEN`, with a token of http.token_file",
             )
         if not on_loopback:
             return Refusal(
                 403,
                 "this server listens off loopback and has no http.token_file, so nothing can be "
-                "changed over it",
+                "changed over it, and nobody can have it read all of its index",
             )
         return None
 

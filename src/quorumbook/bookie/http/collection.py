@@ -12,7 +12,8 @@
     PUT /api/v1/bookie/gc/suspend_compaction    compact nothing until it is resumed
     PUT /api/v1/bookie/gc/resume_compaction
 
-``gc_logs``, ``gc_plan``, ``gc_hold`` and the parameters are ours.
+``gc_logs``, ``gc_plan``, ``gc_hold`` and the parameters are ours.  ``gc_logs`` and ``gc_plan`` read
+the whole index: for one client at a time (503), which needs a token off loopback (``access.py``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.gc.decisions import fate
 
 ROOT = "/api/v1/bookie/gc"
+#: These read the whole index.
+COSTLY = (f"{ROOT}_plan", f"{ROOT}_logs")
+_BUSY = {"error": "this bookie reads its index for somebody else; ask again when that is done"}
 
 
 async def answer(collector: Collector, method: str, target: str, body: Body) -> tuple[int, object]:
@@ -34,6 +38,8 @@ async def answer(collector: Collector, method: str, target: str, body: Body) -> 
     wanted = parse_qs(query)
     kinds = {kind: wanted.get(kind) == ["true"] for kind in ("minor", "major")}
     match method, path.rstrip("/").removeprefix(ROOT):
+        case "GET", "_plan" | "_logs" if collector.is_looked_at:
+            return 503, _BUSY
         case "GET", "":
             return 200, {"is_running": collector.is_running}
         case "GET", "_details":
@@ -41,11 +47,13 @@ async def answer(collector: Collector, method: str, target: str, body: Body) -> 
             return 200, state | asdict(collector.statistics)
         case "GET", "_plan":
             try:
-                return 200, (await collector.plan(**kinds))._asdict()
+                async with collector.looking():
+                    return 200, (await collector.plan(**kinds))._asdict()
             except MetadataError as error:
                 return 503, {"error": str(error)}
         case "GET", "_logs":
-            return 200, await _logs(collector)
+            async with collector.looking():
+                return 200, await _logs(collector)
         case "GET", "_hold":
             return 200, (await collector.hold()).shown()
         case "PUT", "_hold":

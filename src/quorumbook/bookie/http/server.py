@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeAlias, cast
 
 from quorumbook.bookie.http.access import HttpAccess, Refusal, is_loopback_only
@@ -74,6 +74,8 @@ class _HttpConnection(asyncio.Protocol):
         self._head = b""
         self._timer: patience.Timer | None = None
         self._task: asyncio.Task[None] | None = None
+        #: A change that was begun is not left half-way.
+        self._may_be_cut = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -98,7 +100,7 @@ class _HttpConnection(asyncio.Protocol):
             self._send("GET", 400, _TEXT, b"no HTTP request\n")
             return
         method, target = parts[0], parts[1]
-        refusal = self._refusal(method)
+        refusal = self._refusal(method, target)
         if refusal is not None:
             text = json.dumps({"error": refusal.reason}).encode() + b"\n"
             self._send(method, refusal.status, _JSON, text)
@@ -111,6 +113,7 @@ class _HttpConnection(asyncio.Protocol):
                 return
             turn = self._turn(page, method, target, body)
             self._task = asyncio.get_running_loop().create_task(turn)
+            self._may_be_cut = method == "GET"
             return
         if method not in ("GET", "HEAD"):
             self._send(method, 405, _TEXT, b"only GET\n")
@@ -122,10 +125,10 @@ class _HttpConnection(asyncio.Protocol):
             status, kind, text = 500, _TEXT, b"Internal Server Error\n"
         self._send(method, status, kind, text)
 
-    def _refusal(self, method: str) -> Refusal | None:
+    def _refusal(self, method: str, target: str) -> Refusal | None:
         reached = self._transport.get_extra_info("sockname")[0]
         try:
-            return self._server.refusal(method, _headers(self._head), reached)
+            return self._server.refusal(method, target, _headers(self._head), reached)
         except ConfigError as error:
             _log.warning("nothing can be changed over HTTP: %s", error)
             return Refusal(503, "http.token_file cannot be used; the server's log says why")
@@ -155,6 +158,8 @@ class _HttpConnection(asyncio.Protocol):
         self._server.connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
+        if self._task is not None and self._may_be_cut:
+            self._task.cancel()
 
     def abort(self) -> None:
         """Cut it."""
@@ -216,6 +221,7 @@ class HttpServer:
         is_ready: What ``/is_ready`` says.
         metrics: Renders ``/metrics``.
         pages: Who answers GET and PUT below which path.
+        costly: Paths that make it work hard.
         access: Which requests are carried out.
     """
 
@@ -228,6 +234,7 @@ class HttpServer:
         is_ready: Callable[[], bool],
         metrics: Callable[[], bytes],
         pages: Mapping[str, Page],
+        costly: Collection[str] = (),
         access: HttpAccess,
     ) -> None:
         self._env = env
@@ -236,6 +243,7 @@ class HttpServer:
         self._is_ready = is_ready
         self._metrics = metrics
         self._pages = pages
+        self._costly = frozenset(costly)
         self._access = access
         self._is_on_loopback = False
         self._server: asyncio.Server | None = None
@@ -280,10 +288,16 @@ class HttpServer:
         self.connections[connection] = None
 
     def refusal(
-        self, method: str, headers: Sequence[tuple[str, str]], reached: str
+        self, method: str, target: str, headers: Sequence[tuple[str, str]], reached: str
     ) -> Refusal | None:
         """Tell why a request that reached this address of ours is refused; None if it is not."""
-        return self._access.refusal(method, headers, reached, on_loopback=self._is_on_loopback)
+        return self._access.refusal(
+            method,
+            headers,
+            reached,
+            on_loopback=self._is_on_loopback,
+            is_costly=target.partition("?")[0].rstrip("/") in self._costly,
+        )
 
     def page(self, target: str) -> Page | None:
         """Return who answers for a target, None if nobody but ``respond``."""

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from quorumbook.admin.facts.bookie_http import look
-from quorumbook.cli.bookie.http_client import address_of, change
+from quorumbook.cli.bookie.http_client import address_of, change, look_through
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.known.names import bookie_ids
 from quorumbook.config import OPTIONS
@@ -30,7 +30,7 @@ def gc(
     address = address_of(call, bookie)
     chosen = "&".join(name for name, on in (("minor=true", minor), ("major=true", major)) if on)
     if dry_run:
-        call.output.record(look(address, f"/api/v1/bookie/gc_plan?{chosen}"))
+        call.output.record(look_through(call, address, f"/api/v1/bookie/gc_plan?{chosen}"))
         return
     if choice is None:
         change(call, address, f"/api/v1/bookie/gc?{chosen}")
@@ -59,7 +59,7 @@ def gc_hold(call: Call, bookie: str, approve: str | None) -> None:
 def explain_gc(call: Call, bookie: str) -> None:
     """Say of each entry log of a bookie what keeps it, and what happens to it next."""
     call.output.rows(
-        look(address_of(call, bookie), "/api/v1/bookie/gc_logs"),
+        look_through(call, address_of(call, bookie), "/api/v1/bookie/gc_logs"),
         ["entry_log", "size_bytes", "live_bytes", "ledgers", "fate"],
         empty="the bookie has no entry logs",
     )

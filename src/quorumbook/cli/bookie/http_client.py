@@ -38,8 +38,21 @@ def change(call: Call, address: str, path: str, *, body: bytes | None = None) ->
         ConnectFailedError: It does not answer, or refuses.
         ConfigError: The token that it may want cannot be read.
     """
+    return ask("PUT", address, path, headers=_token(call), body=body)
+
+
+def look_through(call: Call, address: str, path: str) -> Any:
+    """Have a bookie read its whole index; return the JSON that it answers.
+
+    Raises:
+        ConnectFailedError: It does not answer, or refuses.
+        ConfigError: The token that it may want cannot be read.
+    """
+    return ask("GET", address, path, headers=_token(call))
+
+
+def _token(call: Call) -> dict[str, str]:
     from quorumbook.bookie.http.access import read_tokens
 
     file = call.settings.text("http.token_file")
-    headers = {"Authorization": f"Bearer {read_tokens(file)[0]}"} if file else {}
-    return ask("PUT", address, path, headers=headers, body=body)
+    return {"Authorization": f"Bearer {read_tokens(file)[0]}"} if file else {}

@@ -141,6 +141,8 @@ class Collector:
         #: Kinds of compaction that an operator holds back.
         self.is_suspended = False
         self.is_running = False
+        #: Somebody has all of the index read.
+        self.is_looked_at = False
         self.statistics = GcStatistics()
 
     # Life
@@ -169,6 +171,19 @@ class Collector:
     def resume(self) -> None:
         """Compact again."""
         self.is_suspended = False
+
+    @contextlib.asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        """Have ``plan`` or ``usages`` read all of the index for somebody; one at a time.
+
+        Who goes on after this one was given up finds nothing of it under way any more.
+        """
+        self.is_looked_at = True
+        try:
+            yield
+        finally:
+            await self._gc.decide(lambda: None)
+            self.is_looked_at = False
 
     async def usages(self) -> list[LogUsage]:
         """Return every entry log with what lives in it; reads the whole index."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from quorumbook.env import Env, Worker, run_job
@@ -20,6 +21,8 @@ from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredExtent
 
 T = TypeVar("T")
+#: So much of the index is read before others have the worker.
+_LOGS_A_JOB = 16
 
 
 class GcStorage:
@@ -126,11 +129,17 @@ class GcStorage:
     # Entry logs
 
     async def usages(self) -> list[LogUsage]:
-        """Return every entry log with what lives in it."""
+        """Return every entry log with what lives in it; whoever waits may give up half-way."""
         open_ids = self._keeper.open_ids
+        live: dict[int, tuple[int, int, int]] = {}
+        last = -1
+        while page := await run_job(
+            self._worker, partial(self._index.live_bytes, last, _LOGS_A_JOB)
+        ):
+            live |= page
+            last = max(page)
         found = await run_job(
-            self._worker,
-            lambda: log_usages(self._env, self._directories, self._index, open_ids),
+            self._worker, lambda: log_usages(self._env, self._directories, live, open_ids)
         )
         stuck = self._keeper.stuck
         return [usage._replace(is_stuck=usage.entry_log_id in stuck) for usage in found]

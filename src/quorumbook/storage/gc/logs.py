@@ -23,7 +23,7 @@ fast, is decided by ``collector``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.env import Env, logger
@@ -35,7 +35,6 @@ from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
 from quorumbook.storage.gc.decisions import LogUsage, removable
-from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import Index
 from quorumbook.storage.options import Damage
@@ -57,10 +56,12 @@ class CompactionStep:
 
 
 def log_usages(
-    env: Env, directories: Sequence[str], index: IndexReader, open_ids: frozenset[int]
+    env: Env,
+    directories: Sequence[str],
+    live: Mapping[int, tuple[int, int, int]],
+    open_ids: frozenset[int],
 ) -> list[LogUsage]:
-    """Return all entry logs with what lives in them; reads the whole index."""
-    live = index.live_bytes()
+    """Return all entry logs, with what the index says of what lives in them."""
     usages = []
     for entry_log_id, directory in sorted(find_entry_logs(env, directories).items()):
         path = f"{directory}/{entry_log_name(entry_log_id)}"

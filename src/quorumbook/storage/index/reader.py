@@ -192,15 +192,18 @@ class IndexReader:
         runs = self.runs_in(entry_log_id)
         return runs[-1].position + runs[-1].size_bytes if runs else 0
 
-    def live_bytes(self) -> dict[int, tuple[int, int, int]]:
+    def live_bytes(self, behind: int = -1, logs_max: int = -1) -> dict[int, tuple[int, int, int]]:
         """Return for each entry log with runs their bytes, their number and that of ledgers.
 
-        Reads the whole index.
+        Reads the whole index, or what it has of so many entry logs behind one.
         """
         rows = self._rows(
             "SELECT entry_log, sum(CASE typeof(sizes) WHEN 'integer' "
             "THEN (last - first + 1) * (sizes + 4) ELSE run_bytes(sizes) END), "
-            "count(*), count(DISTINCT ledger) FROM run GROUP BY entry_log"
+            "count(*), count(DISTINCT ledger) FROM run WHERE entry_log > ? "
+            "GROUP BY entry_log ORDER BY entry_log LIMIT ?",
+            behind,
+            logs_max,
         )
         return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
