@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import pathlib
 import ssl
 from typing import Any
@@ -234,6 +235,43 @@ def test_roles_without_a_plug_in_that_tells_them_are_a_contradiction(tmp_path: A
 
 
 # The gate ---------------------------------------------------------------------------------------
+
+
+def _by(way: str, ca: Authority, good: Issued, tmp_path: Any) -> tuple[Any, Any]:
+    """Return a bookie's options for a way to authenticate, and those of a client by its name."""
+    if way == "certificate-role":
+        served = {"tls": bookie_tls(ca, good, client_authentication=True)}
+        roles = {"authorized_roles": ("one", "two")}
+        return served | roles | {"auth_plugin": way}, lambda name: {
+            "tls": client_tls(ca, ca.issue(name, unit=f"0:{name}"))
+        }
+
+    def secrets(file: str, *names: str) -> dict[str, str]:
+        path = tmp_path / file
+        path.write_text("".join(f"{name}:{name * 8}\n" for name in names))
+        path.chmod(0o600)
+        return {"auth_plugin": way, "auth_settings": str(path)}
+
+    return secrets("known", "one", "two"), lambda name: secrets(name, name)
+
+
+@pytest.mark.parametrize("way", ["shared-secret", "sasl-digest-md5", "certificate-role"])
+async def test_the_log_names_who_begins_and_who_fences_a_ledger(
+    ca: Authority, good: Issued, tmp_path: Any, caplog: Any, way: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    served, used = _by(way, ca, good, tmp_path)
+    async with (
+        secure_cluster(tmp_path, **served) as cluster,
+        cluster.connect(**used("one")) as writing,
+        cluster.connect(**used("two")) as recovering,
+    ):
+        ledger = await writing.create_ledger(**SOLO)
+        await ledger.append(b"x")
+        async with recovering.open_ledger(ledger.id):
+            pass
+    assert f"ledger {ledger.id} is begun by one at 127.0.0.1:" in caplog.text
+    assert f"ledger {ledger.id} is fenced by two at 127.0.0.1:" in caplog.text
 
 
 async def test_before_authentication_frames_are_small(tmp_path: Any) -> None:

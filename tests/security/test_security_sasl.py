@@ -65,27 +65,6 @@ async def test_whoever_knows_a_password_comes_in_and_nobody_else(
     assert "wrong name or password" in caplog.text
 
 
-async def test_the_log_names_who_begins_and_who_fences_a_ledger(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    known = secret_file(tmp_path, "known", f"one:{PASSWORD}", f"two:{PASSWORD}")
-    one, two = (
-        by_password(secret_file(tmp_path, name, f"{name}:{PASSWORD}")) for name in ("one", "two")
-    )
-    async with (
-        secure_cluster(tmp_path, **by_password(known)) as cluster,
-        cluster.connect(**one) as writing,
-        cluster.connect(**two) as recovering,
-    ):
-        ledger = await writing.create_ledger(**SOLO)
-        await ledger.append(b"x")
-        async with recovering.open_ledger(ledger.id):
-            pass
-    assert f"ledger {ledger.id} is begun by one at 127.0.0.1:" in caplog.text
-    assert f"ledger {ledger.id} is fenced by two at 127.0.0.1:" in caplog.text
-
-
 async def test_roles_stand_behind_the_password(tmp_path: Path) -> None:
     known = secret_file(tmp_path, "known", f"writer:{PASSWORD}:write", f"reader:{PASSWORD}:read")
     roles: Any = {"authorized_roles": ("write",)}

@@ -186,7 +186,10 @@ async def test_a_web_page_changes_nothing_at_a_bookie_and_curl_does(tmp_path: Pa
         assert bookie.disks.writability.is_read_only
 
 
-async def test_off_loopback_a_change_needs_a_token_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+async def test_off_loopback_a_change_needs_a_token_of_the_file_as_it_is_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     bare: Any = {"http": HttpOptions(host="0.0.0.0")}
     async with cluster() as store:
         async with real_bookie(tmp_path / "bare", store, **bare) as bookie:
@@ -208,6 +211,11 @@ async def test_off_loopback_a_change_needs_a_token_of_the_file_as_it_is_now(tmp_
             os.unlink(file)
             assert (await ask_http(port, _put(PATH, new)))[0] == 503
             assert (await ask_http(port, "GET /heartbeat HTTP/1.1\r\n\r\n"))[0] == 200
+    # What was admitted, and nothing else, is in the log with whom it was done for.
+    done = [record.getMessage() for record in caplog.records if "carried out" in record.message]
+    assert len(done) == 2
+    assert all(line.startswith(f"PUT {PATH} is carried out for 127.0.0.1:") for line in done)
+    assert TOKEN not in caplog.text
 
 
 async def test_a_command_sends_the_token_of_its_configuration(tmp_path: Path) -> None:

@@ -135,6 +135,9 @@ class _HttpConnection(asyncio.Protocol):
 
     async def _turn(self, page: Page, method: str, target: str, body: Body) -> None:
         status, answer = 200, cast(object, None)
+        if method != "GET":
+            host, port = self._transport.get_extra_info("peername")[:2]
+            _log.info("%s %.200s is carried out for %s:%d", method, target, host, port)
         try:
             status, answer = await page(method, target, body)
         except BadHttpRequestError as error:
