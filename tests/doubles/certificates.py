@@ -116,6 +116,10 @@ class Authority:
             certificate,
         )
 
+    def itself(self) -> Issued:
+        """Return its own certificate, to be revoked by who is above it."""
+        return Issued("", "", self._certificate)
+
     def revoke(self, *issued: Issued) -> str:
         """Write the list of what was revoked and return its path."""
         now = datetime.datetime.now(datetime.UTC)

@@ -7,6 +7,8 @@ the client's was carried out, and the way round with a good one works in the sam
 from __future__ import annotations
 
 import asyncio
+import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +131,40 @@ async def test_a_revoked_certificate_is_refused_and_others_of_its_issuer_are_not
         async with cluster.connect(tls=tls) as bk:
             async with bk.create_ledger(**SOLO) as ledger:
                 assert await ledger.append(b"x") == 0
+
+
+@pytest.mark.parametrize("is_revoked", [True, False])
+async def test_what_a_revoked_intermediate_has_signed_is_refused(
+    ca: Authority, tmp_path: Any, is_revoked: bool
+) -> None:
+    below = ca.below("Below")
+    leaf = below.issue("leaf", **LOOPBACK)
+    lists = tmp_path / "all.crl"
+    first = pathlib.Path(ca.revoke(*[below.itself()] * is_revoked)).read_text()
+    lists.write_text(first + pathlib.Path(below.revoke()).read_text())
+    async with (
+        secure_cluster(tmp_path, tls=bookie_tls(ca, leaf)) as cluster,
+        cluster.connect(tls=client_tls(ca, crl_file=str(lists))) as bk,
+    ):
+        if is_revoked:
+            with pytest.raises(SecurityError, match="was revoked; issue a new one"):
+                await bk.create_ledger(**SOLO)
+        else:
+            async with bk.create_ledger(**SOLO) as ledger:
+                assert await ledger.append(b"x") == 0
+
+
+async def test_a_key_that_everybody_can_read_stops_a_bookie_and_a_client_at_once(
+    ca: Authority, good: Issued, tmp_path: Any
+) -> None:
+    issued = ca.issue("open", **LOOPBACK)
+    os.chmod(issued.key_file, 0o644)
+    with pytest.raises(ConfigError, match=r"tls.key_file .*open\.key"):
+        async with secure_cluster(tmp_path, tls=bookie_tls(ca, issued)):
+            pass
+    async with secure_cluster(tmp_path, tls=bookie_tls(ca, good)) as cluster:
+        with pytest.raises(ConfigError, match=r"tls.key_file .*open\.key"):
+            cluster.connect(tls=client_tls(ca, issued))
 
 
 async def test_a_key_of_another_certificate_stops_a_bookie_and_a_client_at_once(
