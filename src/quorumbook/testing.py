@@ -299,8 +299,8 @@ class _Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                # Anybody can read a command line.
-                env={**os.environ, "QUORUMBOOK_METADATA_URI": self._uri},
+                # Anybody can read a command line.  A context would name another cluster.
+                env={**os.environ, "QUORUMBOOK_CONTEXT": "", "QUORUMBOOK_METADATA_URI": self._uri},
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

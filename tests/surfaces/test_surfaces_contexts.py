@@ -32,6 +32,11 @@ def test_a_context_is_added_chosen_and_forgotten(nobody, cluster):
                   ("--metadata", uri, *ls)):  # fmt: skip
         found = json.loads(nobody(*words, "-o", "json").text)
         assert sorted(row["bookie_id"] for row in found) == ids
+    nobody("context", "use", "there")
+    nobody.environment["QUORUMBOOK_CONTEXT"] = "here"
+    assert len(json.loads(nobody(*ls, "-o", "json").text)) == len(ids)
+    del nobody.environment["QUORUMBOOK_CONTEXT"]
+    nobody("context", "use", "here")
     rows = json.loads(nobody("-o", "json", "context", "ls").text)
     assert [(row["name"], row["current"]) for row in rows] == [("here", True), ("there", False)]
     nobody("context", "use", "there")

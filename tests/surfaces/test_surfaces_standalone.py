@@ -95,6 +95,25 @@ def test_standalone_keeps_its_data_and_its_bookies_over_a_restart(tmp_path):
         assert _run(tmp_path, "ledger", "read", ledger_id).stdout == b"kept\n"
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["a context", "no context any more"])
+def test_a_context_does_not_lead_a_standalone_cluster_elsewhere(tmp_path, monkeypatch, is_known):
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CONFIG_HOME", str(tmp_path / "home"))
+    prod = f"sqlite:///{tmp_path}/prod.db"
+    ls = ("bookie", "ls", "-o", "json", "--metadata")
+    if is_known:
+        (tmp_path / "prod.toml").write_text("tls.enabled = true\ntls.certificate_file = '/none'\n")
+        assert _run(tmp_path, "cluster", "init", "--metadata", prod).returncode == 0
+        words = ("context", "add", "prod", "--metadata", prod, "--config", "prod.toml")
+        assert _run(tmp_path, *words).returncode == 0
+    with monkeypatch.context() as patched:
+        patched.setitem(ENVIRONMENT, "QUORUMBOOK_CONTEXT", "prod")
+        with _standalone(tmp_path, "--ephemeral") as (_, facts):
+            found = json.loads(_run(tmp_path, *ls, facts["metadata"]).stdout)
+            assert sorted(row["bookie_id"] for row in found) == sorted(facts["bookies"])
+    if is_known:
+        assert json.loads(_run(tmp_path, *ls, prod).stdout) == []
+
+
 def test_a_bookie_that_dies_is_started_again(tmp_path):
     with _standalone(tmp_path, "--ephemeral") as (process, facts):
         children = _children(process.pid)

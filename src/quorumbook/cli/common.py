@@ -51,8 +51,11 @@ class Call:
         metadata: str | None = None,
         context: str | None = None,
         output_form: str = TABLE,
+        uses_contexts: bool = True,
     ) -> None:
-        self._context = context or os.environ.get("QUORUMBOOK_CONTEXT") or None
+        self._context = context
+        #: False: the command makes a cluster of its own, or is about none.
+        self._uses_contexts = uses_contexts
         self._metadata = metadata
         self._config_file = config_file
         self._peer_file = peer_file
@@ -75,9 +78,11 @@ class Call:
         """Every option's value; read when first asked for."""
         from quorumbook.cli.known.context_file import read_contexts
         from quorumbook.config import load
+        from quorumbook.config.load import CONTEXT_VARIABLE
 
-        known = read_contexts() if self._metadata is None else None
-        named = known.get(self._context) if known is not None and self._context else None
+        name = self._context or os.environ.get(CONTEXT_VARIABLE)
+        known = read_contexts() if self._metadata is None and self._uses_contexts else None
+        named = known.get(name) if known is not None and name else None
         if named is not None and named.config and not self._config_file:
             self._config_file = named.config
         settings = load(
@@ -160,8 +165,12 @@ class Call:
 
         What may be secret is there: whoever has a login here can read a command line.
         """
+        from quorumbook.config.load import CONTEXT_VARIABLE
+
         set_here = self.settings.variables("--set", "--metadata", _BY_CONTEXT, "the command")
-        return {**os.environ, **set_here}
+        # The child is told where the metadata are; a context must not say otherwise.
+        inherited = {name: v for name, v in os.environ.items() if name != CONTEXT_VARIABLE}
+        return {**inherited, **set_here}
 
     def show_warnings(self) -> None:
         """Tell people what of the peer's file has no effect."""
@@ -261,7 +270,7 @@ class ClusterCommand(click.Command):
         """Run the command; an exception becomes a line on standard error."""
         own = {name: ctx.params.pop(name) for name in _OWN if name in ctx.params}
         self._take_from_before(ctx, own)
-        ctx.obj = Call(**own)
+        ctx.obj = Call(**own, uses_contexts="metadata" in own)
         if ctx.obj.is_verbose:
             configure_logging(is_verbose=True)
         try:

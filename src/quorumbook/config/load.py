@@ -46,6 +46,8 @@ DEFAULT_FILE = "quorumbook.toml"
 SYSTEM_FILE = "/etc/quorumbook/quorumbook.toml"
 FILE_VARIABLE = "QUORUMBOOK_CONFIG"
 METADATA_VARIABLE = "QUORUMBOOK_METADATA"
+#: Of the command line, which knows clusters by name.
+CONTEXT_VARIABLE = "QUORUMBOOK_CONTEXT"
 
 _PREFIX = "QUORUMBOOK_"
 _BY_KEY = {option.key: option for option in OPTIONS}
@@ -247,12 +249,12 @@ def _read_peer_file(
 def _read_environment(settings: dict[str, Setting], variables: Mapping[str, str]) -> None:
     # The long spelling is read after the short one and wins.
     for variable in sorted(variables):
-        if not variable.startswith(_PREFIX) or variable == FILE_VARIABLE:
+        if not variable.startswith(_PREFIX) or variable in (FILE_VARIABLE, CONTEXT_VARIABLE):
             continue
         name = "QUORUMBOOK_METADATA_URI" if variable == METADATA_VARIABLE else variable
         option = _BY_VARIABLE.get(name)
         if option is None:
-            known = (*_BY_VARIABLE, METADATA_VARIABLE, FILE_VARIABLE)
+            known = (*_BY_VARIABLE, METADATA_VARIABLE, FILE_VARIABLE, CONTEXT_VARIABLE)
             raise ConfigError(
                 f"environment variable {variable} is unknown{_nearest(variable, known)}"
             )
