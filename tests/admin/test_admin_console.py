@@ -191,6 +191,8 @@ def test_a_form_without_the_secret_of_its_session_changes_nothing(console):
         cookie = http.get("/ui", headers={"Cookie": ""}).headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
+        # Of this server alone: a browser shares cookies between the ports of a host.
+        assert cookie.startswith(f"quorumbook_session_{console.url.rpartition(':')[2]}=")
 
 
 def _secret(page: str) -> str:

@@ -46,6 +46,32 @@ def test_a_context_is_added_chosen_and_forgotten(nobody, cluster):
     nobody("context", "use", "there", code=2)
 
 
+def test_a_context_is_its_configuration_file_too_however_it_was_chosen(nobody, cluster, tmp_path):
+    (tmp_path / "tls.toml").write_text("tls.enabled = true\ntls.ca_file = 'ca.pem'\n")
+    uri = cluster.metadata_uri
+    nobody("context", "add", "safe", "--metadata", uri, "--config", "tls.toml")
+    nobody("context", "add", "plain", "--metadata", "zk://127.0.0.1:1/ledgers")
+
+    def tls(*words):
+        found = json.loads(nobody("config", "show", "-o", "json", *words).text)
+        shown = {row["option"]: row["value"] for row in found}
+        return shown["tls.enabled"], shown["metadata.uri"]
+
+    assert tls() == tls("--context", "safe") == (True, uri)
+    assert tls("--context", "plain") == (False, "zk://127.0.0.1:1/ledgers")
+    nobody.environment["QUORUMBOOK_CONTEXT"] = "plain"
+    assert not tls()[0]
+    assert tls("--context", "safe")[0]
+    nobody.environment["QUORUMBOOK_CONTEXT"] = "safe"
+    assert tls() == (True, uri)
+    both = nobody("--context", "safe", "bookie", "ls", "--metadata", uri, code=2).err
+    assert "--metadata and --context both say which cluster" in both
+    (tmp_path / "tls.toml").unlink()
+    assert "tls.toml of context safe is not there" in nobody("bookie", "ls", code=2).err
+    kept = nobody("context", "add", "x", "--metadata", uri, "--set", "tls.enabled=true", code=2)
+    assert "keeps no --set" in kept.err
+
+
 def test_a_context_keeps_no_secret(nobody, tmp_path):
     for uri in ("zk://me:canary@127.0.0.1/ledgers", "etcd://h/l?tls.key_password=canary"):
         failed = nobody("context", "add", "x", "--metadata", uri, code=2)

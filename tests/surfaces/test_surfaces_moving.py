@@ -11,7 +11,7 @@ import pytest
 from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.balance import BookieDisk
 from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, Share
-from quorumbook.cli.bookie import moving
+from quorumbook.cli.bookie import moving, state
 from quorumbook.cli.main import main
 from quorumbook.client.context import client_store
 from quorumbook.metadata.bookies.cookies import CookieStore
@@ -384,6 +384,19 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
 
         with monkeypatch.context() as patched:
             patched.setattr(Mover, "run", ended)
+            assert "as it did before" in say(cluster, "drain", bookie, code=130)
+        assert not run(cluster, "readonly", "status", bookie)["read_only"]
+
+        ask = state.change
+
+        def interrupted(*words, **options):
+            ask(*words, **options)
+            patched.setattr(state, "change", ask)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            # Between what the bookie did and its answer.
+            patched.setattr(state, "change", interrupted)
             assert "as it did before" in say(cluster, "drain", bookie, code=130)
         assert not run(cluster, "readonly", "status", bookie)["read_only"]
 

@@ -175,7 +175,10 @@ class AdminServer:
         if not on_loopback and not options.certificate_file:
             _log.warning("tokens cross the network in clear: set admin.certificate_file")
         names = [*options.names, options.host]
-        gate = Gate(self._service.tokens, names=names, on_loopback=on_loopback, certificates=roles)
+        gate = Gate(
+            self._service.tokens, names=names, on_loopback=on_loopback, certificates=roles,
+            port=port, is_tls=bool(options.certificate_file),
+        )  # fmt: skip
         app = App(self._service, gate, all_endpoints())
         self._console = Console(app)
         await self._serve(app.starlette(self._console.routes()), listening)

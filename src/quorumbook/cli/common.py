@@ -34,7 +34,6 @@ T = TypeVar("T")
 #: Beside a checkpoint that computed, each of them took the interpreter's own 5 ms: 23 ms for one
 #: write and sync where it is 3 without.
 _SWITCH_INTERVAL_S = 0.0002
-_BY_CONTEXT = "context"
 _OWN = ("metadata", "context", "config_file", "peer_file", "overrides", "is_verbose", "output_form")
 
 
@@ -53,6 +52,8 @@ class Call:
         output_form: str = TABLE,
         uses_contexts: bool = True,
     ) -> None:
+        if context and metadata:
+            raise click.UsageError("--metadata and --context both say which cluster; give one")
         self._context = context
         #: False: the command makes a cluster of its own, or is about none.
         self._uses_contexts = uses_contexts
@@ -65,8 +66,11 @@ class Call:
 
     @property
     def config_path(self) -> str:
-        """The configuration file as it was given, absolute; empty if none was."""
-        return os.path.abspath(self._config_file) if self._config_file else ""
+        """The configuration file that says where the cluster is, absolute; empty if none does."""
+        named = self._config_file or os.environ.get("QUORUMBOOK_CONFIG")
+        kind, _, path = self.settings["metadata.uri"].source.partition(" ")
+        named = named or (path if kind == "file" else None)
+        return os.path.abspath(named) if named else ""
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -76,26 +80,16 @@ class Call:
     @functools.cached_property
     def settings(self) -> Settings:
         """Every option's value; read when first asked for."""
-        from quorumbook.cli.known.context_file import read_contexts
-        from quorumbook.config import load
-        from quorumbook.config.load import CONTEXT_VARIABLE
+        from quorumbook.cli.known.context_file import settings_meant
 
-        name = self._context or os.environ.get(CONTEXT_VARIABLE)
-        known = read_contexts() if self._metadata is None and self._uses_contexts else None
-        named = known.get(name) if known is not None and name else None
-        if named is not None and named.config and not self._config_file:
-            self._config_file = named.config
-        settings = load(
-            file=self._config_file, peer_file=self._peer_file, overrides=self._overrides
+        settings, self._config_file = settings_meant(
+            config_file=self._config_file,
+            peer_file=self._peer_file,
+            overrides=self._overrides,
+            metadata=self._metadata,
+            context=self._context,
+            uses_contexts=self._uses_contexts,
         )
-        if self._metadata is not None:
-            return settings.replaced("metadata.uri", self._metadata, "--metadata")
-        if named is not None:
-            return settings.replaced("metadata.uri", named.metadata, _BY_CONTEXT)
-        if known is not None and known.current and settings["metadata.uri"].is_default:
-            # Nobody says which cluster: the one that was chosen.
-            current = known.get(known.current).metadata
-            return settings.replaced("metadata.uri", current, _BY_CONTEXT)
         return settings
 
     @property
@@ -165,9 +159,10 @@ class Call:
 
         What may be secret is there: whoever has a login here can read a command line.
         """
+        from quorumbook.cli.known.context_file import BY_CONTEXT
         from quorumbook.config.load import CONTEXT_VARIABLE
 
-        set_here = self.settings.variables("--set", "--metadata", _BY_CONTEXT, "the command")
+        set_here = self.settings.variables("--set", "--metadata", BY_CONTEXT, "the command")
         # The child is told where the metadata are; a context must not say otherwise.
         inherited = {name: v for name, v in os.environ.items() if name != CONTEXT_VARIABLE}
         return {**inherited, **set_here}

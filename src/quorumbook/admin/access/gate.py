@@ -19,9 +19,12 @@ from dataclasses import dataclass, field
 from quorumbook.admin.access.roles import ANYBODY, Role, Who
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.bookie.http.access import HttpAccess
+from quorumbook.env import logger
+from quorumbook.errors import ConfigError
 
-COOKIE = "quorumbook_session"
+_COOKIE = "quorumbook_session"
 CSRF_HEADER = "x-csrf-token"
+_log = logger("admin.gate")
 _SESSION_S = 12 * 3600.0
 _SESSIONS_MAX = 10_000
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -75,6 +78,8 @@ class Gate:
         names: Further names of this server.
         on_loopback: It listens on loopback alone.
         certificates: What clients with certificates may do, by common name.
+        port: Where it listens.
+        is_tls: It speaks TLS itself.
     """
 
     def __init__(
@@ -84,12 +89,17 @@ class Gate:
         names: Sequence[str] = (),
         on_loopback: bool = True,
         certificates: Mapping[str, Role] | None = None,
+        port: int = 0,
+        is_tls: bool = False,
     ) -> None:
         self.tokens = tokens
         self.on_loopback = on_loopback
         self._hosts = HttpAccess(names=names)
         self._certificates = dict(certificates or {})
         self._sessions: dict[str, ConsoleSession] = {}
+        #: Browsers share cookies between the ports of a host, so the name tells servers apart.  By
+        #: the prefix a browser takes it over TLS alone.
+        self.cookie = f"{'__Host-' if is_tls else ''}{_COOKIE}_{port}"
 
     @property
     def is_open(self) -> bool:
@@ -97,12 +107,14 @@ class Gate:
         return self.tokens is None and not self._certificates
 
     def judge(self, request: GatedRequest) -> Who | Denial:
-        """Return who asks, or why it is not let in.
-
-        Raises:
-            ConfigError: The file of tokens cannot be used any more.
-        """
-        return self.host_denial(request) or self._who(request)
+        """Return who asks, or why it is not let in."""
+        denial = self.host_denial(request)
+        if denial is not None:
+            return denial
+        try:
+            return self._who(request)
+        except ConfigError as error:
+            return _unreadable(error)
 
     def host_denial(self, request: GatedRequest) -> Denial | None:
         """Return why a request is none of ours, whoever sends it."""
@@ -163,16 +175,19 @@ class Gate:
 
     def session(self, cookies: Mapping[str, str]) -> ConsoleSession | None:
         """Return the session of a browser."""
-        found = self._sessions.get(cookies.get(COOKIE, ""))
+        found = self._sessions.get(cookies.get(self.cookie, ""))
         if found is None or found.ends_at < time.monotonic():
             return None
         return found
 
-    def begin(self, token: str) -> str | None:
-        """Begin a session and return its cookie; None if the token is not known."""
-        is_known = self.tokens is not None and self.tokens.who(token) is not None
+    def begin(self, token: str) -> str | Denial:
+        """Begin a session and return its cookie, or why not."""
+        try:
+            is_known = self.tokens is not None and self.tokens.who(token) is not None
+        except ConfigError as error:
+            return _unreadable(error)
         if not is_known and (token or not self.is_open):
-            return None
+            return _stranger("This token is not known, was revoked, or has expired.")
         now = time.monotonic()
         self._sessions = {key: each for key, each in self._sessions.items() if each.ends_at > now}
         while len(self._sessions) >= _SESSIONS_MAX:
@@ -183,7 +198,15 @@ class Gate:
 
     def end(self, cookies: Mapping[str, str]) -> None:
         """End a session."""
-        self._sessions.pop(cookies.get(COOKIE, ""), None)
+        self._sessions.pop(cookies.get(self.cookie, ""), None)
+
+
+def _unreadable(error: ConfigError) -> Denial:
+    # Where the file is, and whose, is none of a stranger's business.
+    _log.error("nobody is let in by a token: %s", error)
+    return Denial(
+        503, "server-misconfigured", "this server cannot use its tokens; its log says why"
+    )
 
 
 def _stranger(detail: str) -> Denial:

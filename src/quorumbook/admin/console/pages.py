@@ -181,9 +181,7 @@ async def _audit(ask: Ask) -> Data:
 
 
 async def _tokens(ask: Ask) -> Data:
-    if ask.service.tokens is None:
-        return {"tokens": None}
-    return {"tokens": [token.row() for token in ask.service.tokens.tokens()]}
+    return {"tokens": cluster.token_rows(ask)}
 
 
 _BOOKIE_NAMES = {"bookie": Field("string", "", max_length=300)}
@@ -235,7 +233,7 @@ PAGES: tuple[Page, ...] = (
          actions=("job-cancel",), refresh_s=2),
     Page("/ui/metadata", "Metadata", "metadata.html", _metadata,
          "quorumbook metadata dump", "/api/v2/metadata", "metadata",
-         query={"path": Field("string", "", default="/ledgers", max_length=2000)}),
+         query={"path": cluster.NODE_PATH}),
     Page("/ui/audit", "Audit log", "audit.html", _audit, "curl .../api/v2/audit", "/api/v2/audit",
          "audit", role=Role.OPERATOR),
     Page("/ui/tokens", "Tokens", "tokens.html", _tokens, "quorumbook token ls", "/api/v2/tokens",

@@ -18,7 +18,7 @@ from starlette.requests import Request as WebRequest
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from quorumbook.admin.access.gate import COOKIE
+from quorumbook.admin.access.gate import Denial
 from quorumbook.admin.access.roles import Role, Who
 from quorumbook.admin.console.actions import BY_KEY, Action, body_of, endpoint_of
 from quorumbook.admin.console.pages import NAVIGATION, PAGES, Page
@@ -139,9 +139,10 @@ class Console:
         self, request: WebRequest, template: str, who: Who | None, cookie: str | None,
         status: int = 200, **data: Any,
     ) -> Response:  # fmt: skip
-        session = self._app.gate.session({COOKIE: cookie} if cookie else request.cookies)
+        gate = self._app.gate
+        session = gate.session({gate.cookie: cookie} if cookie else request.cookies)
         text = self._templates.get_template(template).render(
-            who=who, csrf=session.csrf if session else "", is_open=self._app.gate.is_open,
+            who=who, csrf=session.csrf if session else "", is_open=gate.is_open,
             address=str(request.url.path), uri=self._service.shown_uri, now_ms=_now_ms(), **data,
         )  # fmt: skip
         response = Response(text, status, _HEADERS, "text/html; charset=utf-8")
@@ -151,8 +152,8 @@ class Console:
 
     def _set_cookie(self, request: WebRequest, response: Response, cookie: str) -> None:
         response.set_cookie(
-            COOKIE, cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https",
-            path="/",
+            self._app.gate.cookie, cookie, httponly=True, samesite="strict",
+            secure=request.url.scheme == "https", path="/",
         )  # fmt: skip
 
     def _let_in(self, request: WebRequest, csrf: str | None = None) -> tuple[Who, str | None]:
@@ -163,7 +164,8 @@ class Console:
         """
         who = self._app.known(request, csrf=csrf)
         if who.how == "loopback" and self._app.gate.session(request.cookies) is None:
-            return who, self._app.gate.begin("")
+            begun = self._app.gate.begin("")
+            return who, None if isinstance(begun, Denial) else begun
         return who, None
 
     def _failed(self, request: WebRequest, error: Exception, cookie: str | None = None) -> Response:
@@ -206,21 +208,21 @@ class Console:
         # Only to a page of ours: not to //evil.example or https://evil.example.
         if not wanted.startswith("/ui") or "\\" in wanted:
             wanted = "/ui"
-        bad = ""
+        status, bad = 200, ""
         if request.method == "POST":
             try:
                 form = await self._form(request)
             except Exception as error:
                 return self._failed(request, error)
-            cookie = self._app.gate.begin(form.get("token", "").strip())
-            if cookie is not None:
+            begun = self._app.gate.begin(form.get("token", "").strip())
+            if not isinstance(begun, Denial):
                 response = RedirectResponse(wanted, 303, _HEADERS)
-                self._set_cookie(request, response, cookie)
+                self._set_cookie(request, response, begun)
                 return response
-            self._app.note(request, None, "not-authenticated")
-            bad = "This token is not known, was revoked, or has expired."
+            self._app.note(request, None, begun.code)
+            status, bad = begun.status, begun.detail
         return self._render(
-            request, "login.html", None, None, 401 if bad else 200, title="Sign in", bad=bad,
+            request, "login.html", None, None, status, title="Sign in", bad=bad,
             area="", twin="", command="", refresh_s=0, told="", next=wanted,
         )  # fmt: skip
 
@@ -232,7 +234,10 @@ class Console:
             return self._failed(request, error)
         self._app.gate.end(request.cookies)
         response = RedirectResponse("/ui/login", 303, _HEADERS)
-        response.delete_cookie(COOKIE, path="/")
+        response.delete_cookie(
+            self._app.gate.cookie, path="/", httponly=True, samesite="strict",
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
         return response
 
     # Forms ---------------------------------------------------------------------------------

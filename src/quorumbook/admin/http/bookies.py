@@ -90,15 +90,23 @@ async def change_bookie(ask: Ask, bookie_id: str, path: str, body: dict[str, obj
     """Have a bookie change something, and return its answer."""
     address = await http_of(client_store(await ask.service.client()), bookie_id)
     ask.service.forget_facts()
-    return await asyncio.to_thread(
-        ask_bookie,
-        "PUT",
-        address,
-        path,
-        headers=ask.service.bookie_headers(),
-        body=json.dumps(body).encode(),
-        timeout_s=_TIMEOUT_S,
+    asking = asyncio.ensure_future(
+        asyncio.to_thread(
+            ask_bookie,
+            "PUT",
+            address,
+            path,
+            headers=ask.service.bookie_headers(),
+            body=json.dumps(body).encode(),
+            timeout_s=_TIMEOUT_S,
+        )
     )
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        # No thread can be cancelled: what takes the change back must come after it.
+        await asyncio.gather(asking, return_exceptions=True)
+        raise
 
 
 async def _set_read_only(ask: Ask) -> object:
@@ -180,11 +188,12 @@ async def _move(
     client = await service.client()
     async with contextlib.AsyncExitStack() as undo:
         if facts.state != DOWN:
+            # First: an answer may be lost, and a job be cancelled, when the bookie has done it.
+            if facts.state == WRITABLE:
+                undo.push_async_callback(_writable_again, ask, bookie_id)
             await set_read_only(
                 ask, bookie_id, is_read_only=True, reason=f"{job.kind}: job {job.id}"
             )
-            if facts.state == WRITABLE:
-                undo.push_async_callback(_writable_again, ask, bookie_id)
         chosen = [share async for share in shares(client, [bookie_id])]
         job.total = len(chosen)
 

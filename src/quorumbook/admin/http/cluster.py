@@ -9,6 +9,7 @@ from quorumbook.admin.facts.verdict import judge
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field
 from quorumbook.admin.http.problems import ApiError
+from quorumbook.admin.http.service import own_files
 from quorumbook.client.context import client_store
 from quorumbook.metadata.recovery.quarantine import Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
@@ -114,7 +115,16 @@ async def _audit_now(ask: Ask) -> object:
 
 async def node(ask: Ask) -> dict[str, object]:
     """Return a node of the metadata."""
-    return await node_row(client_store(await ask.service.client()), ask.query["path"])
+    store = client_store(await ask.service.client())
+    path = str(ask.query["path"] or store.ledgers_root)
+    found = await node_row(store, path, sees_all=ask.who.may(Role.ADMIN))
+    if found is None:
+        raise ApiError(
+            403, "role",
+            f"{path[:200]} is neither below {store.ledgers_root} nor in a namespace of streams; "
+            "other nodes take the role admin",
+        )  # fmt: skip
+    return found
 
 
 async def _jobs(ask: Ask) -> object:
@@ -147,8 +157,19 @@ def token_file(ask: Ask) -> TokenFile:
 
 
 async def _tokens(ask: Ask) -> object:
-    file = ask.service.tokens
-    return {"tokens": [] if file is None else [token.row() for token in file.tokens()]}
+    return {"tokens": token_rows(ask) or []}
+
+
+def token_rows(ask: Ask) -> list[dict[str, object]] | None:
+    """Return the tokens without their secrets; None: the server keeps none.
+
+    Raises:
+        ApiError: Their file cannot be used.
+    """
+    if ask.service.tokens is None:
+        return None
+    with own_files("its tokens"):
+        return [token.row() for token in ask.service.tokens.tokens()]
 
 
 async def _add_token(ask: Ask) -> object:
@@ -168,6 +189,7 @@ async def _revoke_token(ask: Ask) -> object:
     return {"name": ask.path["name"], "revoked": True}
 
 
+NODE_PATH = Field("string", "Its path; the cluster's root if not given.", max_length=2000)
 _LIMIT = Field("integer", "So many at most.", default=100, minimum=1, maximum=1000)
 TOKEN_FIELDS = {
     "name": Field("string", "Whom it is for.", is_required=True, max_length=64),
@@ -211,8 +233,10 @@ ENDPOINTS = (
         underreplicated, query={"limit": _LIMIT}, command="quorumbook recovery underreplicated",
     ),
     Endpoint(
-        "GET", "/api/v2/metadata", Role.VIEWER, "A node of the metadata, and its children.", node,
-        query={"path": Field("string", "Its path.", default="/ledgers", max_length=2000)},
+        "GET", "/api/v2/metadata", Role.VIEWER,
+        "A node of the metadata, and its children. Nodes that are neither the cluster's nor of "
+        "streams take the role admin. Values are shown without secrets.", node,
+        query={"path": NODE_PATH},
     ),
     Endpoint("GET", "/api/v2/jobs", Role.VIEWER, "Work that goes on, and that is over.", _jobs),
     Endpoint("GET", "/api/v2/jobs/{id}", Role.VIEWER, "One job.", _job, names=_JOB),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -23,7 +24,7 @@ from quorumbook.admin.facts.places import WHERE, parse_place
 from quorumbook.admin.http.endpoint import Ask, Endpoint, Events
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
-from quorumbook.admin.http.streams_held import IN_HAND_MAX, MEMBER_IDLE_S
+from quorumbook.admin.http.streams_held import IN_HAND_MAX, MEMBER_IDLE_S, HeldMember, MemberKey
 from quorumbook.errors import LocalProtocolError
 from quorumbook.streams import (
     Appended,
@@ -38,7 +39,8 @@ NAMESPACE = Field("string", "The namespace the stream is in.", default="/streams
 PARTITION = Field("integer", "This one of its partitions.", minimum=0, maximum=1_000_000)
 NAME = Field("string", "The stream's name; it may have slashes.", max_length=500)
 _GROUP = Field("string", "The group's name.", max_length=200)
-_MEMBER = Field("string", "The member's name; another one for each that consumes at a time.",
+_MEMBER = Field("string", "The member's name; another one for each that consumes at a time. A "
+                "token sees its own members alone.",
                 is_required=True, max_length=200)  # fmt: skip
 _IDS = Field("array", "The `id`s of records as they were handed out.", is_required=True,
              max_length=10_000)  # fmt: skip
@@ -237,21 +239,31 @@ async def _tail(ask: Ask) -> object:
 
 
 async def _consume(ask: Ask) -> object:
-    streams = ask.service.streams
-    member = await streams.member(
-        ask.query["namespace"], ask.path["name"], ask.path["group"], ask.body["member"]
+    async with _member(ask, joins=True) as member:
+        if member.lock.locked():
+            raise ApiError(409, "member-busy", "this member is waiting for records already")
+        async with member.lock:
+            room = IN_HAND_MAX - len(member.in_hand)
+            if room <= 0:
+                raise ApiError(
+                    409,
+                    "too-much-in-hand",
+                    f"{IN_HAND_MAX:,} records wait for ack or nack; send those",
+                )
+            limit = min(ask.body["limit"], room)
+            found = await member.consumer.read(limit, wait_s=ask.body["wait_s"])
+            member.in_hand |= {(each.partition, each.record.sequence_id): each for each in found}
+        return {"records": [_delivery_row(each) for each in found], "in_hand": len(member.in_hand)}
+
+
+def _member(ask: Ask, *, joins: bool) -> contextlib.AbstractAsyncContextManager[HeldMember]:
+    return ask.service.streams.member(_member_key(ask, ask.body["member"]), joins=joins)
+
+
+def _member_key(ask: Ask, name: str) -> MemberKey:
+    return ask.service.streams.member_key(
+        ask.who, ask.query["namespace"], ask.path["name"], ask.path["group"], name
     )
-    if member.lock.locked():
-        raise ApiError(409, "member-busy", "this member is waiting for records already")
-    async with member.lock:
-        room = IN_HAND_MAX - len(member.in_hand)
-        if room <= 0:
-            raise ApiError(
-                409, "too-much-in-hand", f"{IN_HAND_MAX:,} records wait for ack or nack; send those"
-            )
-        found = await member.consumer.read(min(ask.body["limit"], room), wait_s=ask.body["wait_s"])
-        member.in_hand |= {(each.partition, each.record.sequence_id): each for each in found}
-    return {"records": [_delivery_row(each) for each in found], "in_hand": len(member.in_hand)}
 
 
 def _delivery_row(delivery: Delivery) -> dict[str, object]:
@@ -265,28 +277,26 @@ def _delivery_row(delivery: Delivery) -> dict[str, object]:
 
 
 async def _acknowledge(ask: Ask) -> object:
-    member, chosen = await _in_hand(ask)
-    await member.consumer.ack(*chosen)
-    return _let_go(member, chosen, "acknowledged")
+    async with _member(ask, joins=False) as member:
+        chosen = _in_hand(ask, member)
+        await member.consumer.ack(*chosen)
+        return _let_go(member, chosen, "acknowledged")
 
 
 async def _refuse(ask: Ask) -> object:
-    member, chosen = await _in_hand(ask)
-    await member.consumer.nack(*chosen, delay_s=ask.body["delay_s"])
-    return _let_go(member, chosen, "refused")
+    async with _member(ask, joins=False) as member:
+        chosen = _in_hand(ask, member)
+        await member.consumer.nack(*chosen, delay_s=ask.body["delay_s"])
+        return _let_go(member, chosen, "refused")
 
 
-def _let_go(member: Any, chosen: list[Delivery], word: str) -> dict[str, object]:
+def _let_go(member: HeldMember, chosen: list[Delivery], word: str) -> dict[str, object]:
     for each in chosen:
         member.in_hand.pop((each.partition, each.record.sequence_id), None)
     return {word: len(chosen), "in_hand": len(member.in_hand)}
 
 
-async def _in_hand(ask: Ask) -> tuple[Any, list[Delivery]]:
-    streams = ask.service.streams
-    member = await streams.member(
-        ask.query["namespace"], ask.path["name"], ask.path["group"], ask.body["member"]
-    )
+def _in_hand(ask: Ask, member: HeldMember) -> list[Delivery]:
     chosen = []
     for each in ask.body["ids"]:
         partition, _, sequence = str(each).partition(":")
@@ -303,14 +313,11 @@ async def _in_hand(ask: Ask) -> tuple[Any, list[Delivery]]:
                 "nobody acknowledges it",
             )
         chosen.append(member.in_hand[key])
-    return member, chosen
+    return chosen
 
 
 async def _leave(ask: Ask) -> object:
-    was_there = await ask.service.streams.leave(
-        ask.query["namespace"], ask.path["name"], ask.path["group"], ask.path["member"]
-    )
-    if not was_there:
+    if not await ask.service.streams.leave(_member_key(ask, ask.path["member"])):
         raise ApiError(404, "no-such-member", "this server has no such member")
     return {"left": True}
 

@@ -10,22 +10,43 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from quorumbook.admin.access.audit import AuditLog
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.facts.cluster import ClusterFacts, LedgerFacts, cluster_facts, survey
 from quorumbook.admin.http.jobs import Jobs
+from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.streams_held import HeldStreams
 from quorumbook.bookie.http.access import read_tokens
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
+from quorumbook.env import logger
 from quorumbook.env.shown import shown
+from quorumbook.errors import ConfigError
+
+_log = logger("admin.service")
 
 #: All ledgers are read again for the facts after so long.
 _SURVEY_S = 30.0
 _FACTS_S = 1.0
+
+
+@contextlib.contextmanager
+def own_files(what: str) -> Iterator[None]:
+    """Tell clients that a file of ours is unfit, and the log alone which one and why.
+
+    Raises:
+        ApiError: It is.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        _log.error("cannot use %s: %s", what, error)
+        raise ApiError(
+            503, "server-misconfigured", f"this server cannot use {what}; its log says why"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +95,11 @@ class Service:
         """
         async with self._lock:
             if self._client is None:
-                client = self.options.connect()
+                with own_files("its configuration of the cluster"):
+                    client = self.options.connect()
                 try:
-                    await client.start()
+                    with own_files("its configuration of the cluster"):
+                        await client.start()
                 except BaseException:
                     await client.close()
                     raise
@@ -108,9 +131,16 @@ class Service:
         self._facts = self._ledgers = None
 
     def bookie_headers(self) -> dict[str, str]:
-        """Return what a change at a bookie carries."""
+        """Return what a change at a bookie carries.
+
+        Raises:
+            ApiError: The file with the bookies' token cannot be used.
+        """
         file = self.options.bookie_token_file
-        return {"Authorization": f"Bearer {read_tokens(file)[0]}"} if file else {}
+        if not file:
+            return {}
+        with own_files("its token for bookies"):
+            return {"Authorization": f"Bearer {read_tokens(file)[0]}"}
 
     @property
     def name(self) -> str:

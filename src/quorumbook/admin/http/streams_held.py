@@ -13,7 +13,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
+from quorumbook.admin.access.roles import Who
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.client.client import BookKeeper
 from quorumbook.env import patience
@@ -27,6 +29,8 @@ from quorumbook.streams import (
     StreamWriter,
 )
 from quorumbook.streams.errors import StreamNotFoundError
+from quorumbook.streams.format.names import check_stream_name
+from quorumbook.streams.metadata.address import parse_address
 
 #: So long a writer keeps its stream after an append.
 _WRITER_IDLE_S = 2.0
@@ -50,6 +54,18 @@ class _HeldWriter:
     wanted: int = 0
 
 
+class MemberKey(NamedTuple):
+    """Whose member it is: two tokens that give theirs the same name have two members."""
+
+    #: How it was let in, and its name.
+    who: tuple[str, str]
+    #: Both in normal form.
+    namespace: str
+    stream: str
+    group: str
+    name: str
+
+
 @dataclass(slots=True)
 class HeldMember:
     """A member of a group, and what it has in hand."""
@@ -59,6 +75,8 @@ class HeldMember:
     in_hand: dict[tuple[int, int], Delivery] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     idle: patience.Timer | None = None
+    #: How many requests are about it; it stays while there are any.
+    wanted: int = 0
 
 
 class HeldStreams:
@@ -74,24 +92,33 @@ class HeldStreams:
         self._uri = metadata_uri
         self._namespaces: dict[str, Namespace] = {}
         self._writers: dict[tuple[str, str], _HeldWriter] = {}
-        self._members: dict[tuple[str, str, str, str], HeldMember] = {}
+        self._members: dict[MemberKey, HeldMember] = {}
         self._joining = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def namespace(self, path: str, *, bind: bool = False) -> Namespace:
-        """Return a namespace.
+        """Return a namespace; the one that was asked for least recently makes place for it.
 
         Raises:
             NamespaceNotBoundError: There are no streams at this path.
+            ConfigError: It is not a path.
         """
-        found = self._namespaces.get(path)
+        path = self._normal(path)
+        found = self._namespaces.pop(path, None)
         if found is None:
             client = await self._client()
             found = await Namespace.open(f"{self._uri}#{path}", client=client, bind=bind)
-            if len(self._namespaces) >= _NAMESPACES_MAX:
-                self._namespaces.pop(next(iter(self._namespaces)))
-            self._namespaces[path] = found
+            # Its streams go on: what they use is the client, which is not the namespace's.
+            if (other := self._namespaces.pop(path, None)) is not None:
+                await other.close()
+            while len(self._namespaces) >= _NAMESPACES_MAX:
+                await self._namespaces.pop(next(iter(self._namespaces))).close()
+        self._namespaces[path] = found
         return found
+
+    def _normal(self, path: str) -> str:
+        """Return a namespace's path as it is spelt once: /streams for /streams/ and nothing."""
+        return parse_address(f"{self._uri}#{path}").path
 
     async def whole(self, path: str, name: str) -> Stream | PartitionedStream:
         """Return a stream, or all partitions of a partitioned one."""
@@ -130,7 +157,7 @@ class HeldStreams:
         self, path: str, stream: Stream, producer: str | None
     ) -> AsyncIterator[StreamWriter]:
         """Hold a stream's writer for the length of a block; requests come one after the other."""
-        key = (path, stream.name)
+        key = (self._normal(path), stream.name)
         if key not in self._writers and len(self._writers) >= _WRITERS_MAX:
             raise ApiError(429, "too-many-writers", f"{_WRITERS_MAX} streams are written already")
         held = self._writers.setdefault(key, _HeldWriter())
@@ -177,13 +204,48 @@ class HeldStreams:
 
     # Members of groups ---------------------------------------------------------------------
 
-    async def member(self, path: str, name: str, group: str, member: str) -> HeldMember:
-        """Return a member of a group, which joins it if it is new.
+    def member_key(self, who: Who, path: str, stream: str, group: str, name: str) -> MemberKey:
+        """Return which member somebody means.
 
         Raises:
-            ApiError: The stream has no partitions, or too many members are there.
+            ConfigError: The namespace's path is none.
+            InvalidStreamNameError: A stream cannot be called that.
         """
-        key = (path, name, group, member)
+        stream = check_stream_name(stream)
+        return MemberKey((who.how, who.name), self._normal(path), stream, group, name)
+
+    @contextlib.asynccontextmanager
+    async def member(self, key: MemberKey, *, joins: bool) -> AsyncIterator[HeldMember]:
+        """Hold a member of a group for the length of a block.
+
+        Args:
+            key: Which one.
+            joins: It joins the group if it is new.
+
+        Raises:
+            ApiError: It is not there, the stream has no partitions, or too many members are there.
+        """
+        known = self._members.get(key)
+        if known is None and not joins:
+            raise ApiError(
+                409,
+                "not-in-hand",
+                f"member {key.name} has nothing in hand: it never asked for records here, or was "
+                f"silent for {MEMBER_IDLE_S:.0f} s; what it had is handed out again",
+            )
+        found = known or await self._joined(key)
+        found.wanted += 1
+        if found.idle is not None:
+            found.idle.cancel()
+            found.idle = None
+        try:
+            yield found
+        finally:
+            found.wanted -= 1
+            if not found.wanted and self._members.get(key) is found:
+                found.idle = patience.Timer(MEMBER_IDLE_S, partial(self._leave, key))
+
+    async def _joined(self, key: MemberKey) -> HeldMember:
         async with self._joining:
             found = self._members.get(key)
             if found is None:
@@ -191,30 +253,28 @@ class HeldStreams:
                     raise ApiError(
                         429, "too-many-members", f"{_MEMBERS_MAX} members are here already"
                     )
-                stream = await self.whole(path, name)
+                stream = await self.whole(key.namespace, key.stream)
                 if isinstance(stream, Stream):
                     await stream.info()  # says so if there is none
                     raise ApiError(
                         400,
                         "not-partitioned",
-                        f"stream {name} is not partitioned, so it has no groups; read it by a "
-                        "position, or create it with partitions",
+                        f"stream {key.stream} is not partitioned, so it has no groups; read it by "
+                        "a position, or create it with partitions",
                     )
-                found = HeldMember(await stream.consumer(group, auto_commit_s=0))
+                found = HeldMember(await stream.consumer(key.group, auto_commit_s=0))
                 self._members[key] = found
-        if found.idle is not None:
-            found.idle.cancel()
-        found.idle = patience.Timer(MEMBER_IDLE_S, partial(self._leave, key))
         return found
 
-    def _leave(self, key: tuple[str, str, str, str]) -> None:
-        member = self._members.pop(key, None)
-        if member is not None:
+    def _leave(self, key: MemberKey) -> None:
+        member = self._members.get(key)
+        if member is not None and not member.wanted:
+            del self._members[key]
             self._in_background(member.consumer.close())
 
-    async def leave(self, path: str, name: str, group: str, member: str) -> bool:
+    async def leave(self, key: MemberKey) -> bool:
         """Have a member leave its group, and tell whether there was one."""
-        found = self._members.pop((path, name, group, member), None)
+        found = self._members.pop(key, None)
         if found is None:
             return False
         if found.idle is not None:
@@ -240,7 +300,7 @@ class HeldStreams:
                 held.idle.cancel()
             await self._drop(held)
         for key in list(self._members):
-            await self.leave(*key)
+            await self.leave(key)
         for task in list(self._ending):
             await task
         await cancel_and_wait(list(self._ending))

@@ -126,7 +126,7 @@ async def _leave(
         if not is_lost and not dry_run:
             if why := await no_room(client, bookies[0], skip_open=skip_open):
                 raise NotEnoughBookiesError(why)
-            undo.callback(await make_read_only(call, client, bookies[0]))
+            await make_read_only(call, client, bookies[0], undo)
         chosen = [share async for share in shares(client, bookies)]
         for bookie in set(bookies).difference(*(share.bookies for share in chosen)):
             await check_is_known(client, bookie)
@@ -177,8 +177,16 @@ async def forget(client: BookKeeper, bookies: Sequence[BookieId]) -> list[Bookie
     return removed
 
 
-async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> Callable[[], None]:
-    """Have a running bookie take no new ledgers, and say so; return what takes that back."""
+async def make_read_only(
+    call: Call,
+    client: BookKeeper,
+    bookie: BookieId,
+    undo: contextlib.ExitStack | contextlib.AsyncExitStack,
+) -> None:
+    """Have a running bookie take no new ledgers, say so, and leave to ``undo`` what takes it back.
+
+    That is there before the bookie is asked: it may have done it when its answer is lost.
+    """
     from quorumbook.admin.facts.bookies import http_of
     from quorumbook.cli.bookie.state import set_read_only
     from quorumbook.errors import QuorumbookError
@@ -194,11 +202,11 @@ async def make_read_only(call: Call, client: BookKeeper, bookie: BookieId) -> Ca
             set_read_only(call, address, is_read_only=False, reason="")
             call.note(f"{bookie} takes new ledgers again, as it did before")
         except QuorumbookError as error:
-            call.note(f"{bookie} is still read-only: {error}; `{off}` takes that back")
+            call.note(f"{bookie} may still be read-only: {error}; `{off}` takes that back")
 
+    undo.callback(take_back)
     set_read_only(call, address, is_read_only=True, reason="drained")
     call.note(f"{bookie} is read-only; `{off}` takes that back")
-    return take_back
 
 
 async def registered(client: BookKeeper) -> frozenset[BookieId]:

@@ -24,7 +24,12 @@ def context() -> None:
 @click.option("--use", is_flag=True, help="And choose it.")
 @click.pass_obj
 def add(call: Call, name: str, use: bool) -> None:
-    """Name the cluster of --metadata, with the file of --config."""
+    """Name the cluster of --metadata, with the file of --config.
+
+    Who uses the context gets both: what the file sets, such as TLS, and where the metadata are.
+    """
+    if call.overrides:
+        raise click.UsageError("a context keeps no --set; put them into a file and give --config")
     uri = call.metadata_uri
     known = read_contexts()
     known.contexts[name] = NamedContext.checked(name, uri, call.config_path)

@@ -1,14 +1,23 @@
-"""The user's file of contexts: read, checked, replaced as a whole."""
+"""The user's file of contexts, and which cluster a command is about.
+
+The file is read, checked, and replaced as a whole.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from quorumbook.errors import ConfigError
 
+if TYPE_CHECKING:
+    from quorumbook.config import Settings
+
+#: The source of a metadata URI that a context names.
+BY_CONTEXT = "context"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -91,6 +100,69 @@ def read_contexts() -> Contexts:
         return Contexts({})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{path} is not a file of contexts; move it away") from None
+
+
+def settings_meant(
+    *,
+    config_file: str | None,
+    overrides: Sequence[str],
+    metadata: str | None,
+    context: str | None,
+    peer_file: str | None = None,
+    uses_contexts: bool = True,
+) -> tuple[Settings, str | None]:
+    """Return the options of a command, and which file was read for them.
+
+    Args:
+        config_file: What ``--config`` says.
+        overrides: What ``--set`` says.
+        metadata: What ``--metadata`` says.
+        context: What ``--context`` says.
+        peer_file: A configuration file of the peer.
+        uses_contexts: False: the command makes a cluster of its own, or is about none.
+
+    Raises:
+        ConfigError: An option is unfit, or the context is.
+    """
+    from quorumbook.config import load
+    from quorumbook.config.load import CONTEXT_VARIABLE
+
+    def loaded(file: str | None) -> Settings:
+        return load(file=file, peer_file=peer_file, overrides=overrides)
+
+    if metadata is not None:
+        return loaded(config_file).replaced("metadata.uri", metadata, "--metadata"), config_file
+    if not uses_contexts:
+        return loaded(config_file), config_file
+    name = context or os.environ.get(CONTEXT_VARIABLE)
+    if not name and not (found := loaded(config_file))["metadata.uri"].is_default:
+        return found, config_file
+    # Nobody else says which cluster: the context that is named here, or was chosen.
+    meant = _context_meant(name)
+    if meant is None:
+        return loaded(config_file), config_file
+    # All of it: the file may hold what the cluster demands, such as TLS.
+    file = config_file or meant.config or None
+    return loaded(file).replaced("metadata.uri", meant.metadata, BY_CONTEXT), file
+
+
+def _context_meant(name: str | None) -> NamedContext | None:
+    """Return the context of a name, or else the one that was chosen; None if none was.
+
+    Raises:
+        ConfigError: There is no such context, or its configuration file is gone.
+    """
+    known = read_contexts()
+    name = name or known.current
+    if not name:
+        return None
+    found = known.get(name)
+    if found.config and not os.path.exists(found.config):
+        raise ConfigError(
+            f"the configuration file {found.config} of context {name} is not there; put it back, "
+            "or name the cluster again: `quorumbook context add`"
+        )
+    return found
 
 
 def write_contexts(known: Contexts) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -49,14 +49,19 @@ def stream_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -
 
 
 def _asked(ctx: click.Context, find: Callable[[MetadataStore], Awaitable[list[str]]]) -> list[str]:
-    from quorumbook.config import load
+    from quorumbook.cli.known.context_file import settings_meant
     from quorumbook.env import patience
     from quorumbook.metadata.uri import open_store
 
+    def given(name: str) -> Any:
+        return ctx.params.get(name) or ctx.find_root().params.get(name)
+
     async def run() -> list[str]:
-        given = ctx.params.get("metadata") or ctx.find_root().params.get("metadata")
-        file = ctx.params.get("config_file") or ctx.find_root().params.get("config_file")
-        uri = given or load(file=file).text("metadata.uri")
+        settings, _ = settings_meant(
+            config_file=given("config_file"), overrides=given("overrides") or (),
+            metadata=given("metadata"), context=given("context"),
+        )  # fmt: skip
+        uri = settings.text("metadata.uri")
         async with patience.timeout(_WAIT_S):
             store = await open_store(uri)
             try:

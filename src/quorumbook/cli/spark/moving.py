@@ -43,7 +43,7 @@ def decommission(call: Call, run: JobRun, options: DecommissionOptions) -> int:
         async with call.connect() as client:
             is_alive = bookie in await registered(client)
             if is_alive and not run.is_dry_run:
-                undo.callback(await make_read_only(call, client, bookie))
+                await make_read_only(call, client, bookie, undo)
             return is_alive
 
     async def leave_nothing() -> bool:
