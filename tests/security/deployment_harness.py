@@ -31,6 +31,9 @@ KUBERNETES: list[dict[str, Any]] = [
     for manifest in yaml.safe_load_all(path.read_text())
 ]
 V2_UNAUTHORIZED = 102
+RECOVERY_CHANGES = (
+    "status?enabled=false", "trigger_audit", "lost_bookie_recovery_delay?seconds=86400"
+)  # fmt: skip
 READY = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/is_ready')"
 
 
@@ -91,12 +94,25 @@ async def is_refused(uri: str, tls: TlsOptions | None, who: str) -> None:
                 await writer.append(who.encode())
 
 
-def is_changed_with_the_token_alone(made: Stage, operator: Container, host: str) -> None:
-    """Ask for a change over HTTP without the token, and with it as an operator does."""
-    url = f"http://{host}:8080/api/v1/bookie/scrub"
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT"))
-    assert refused.value.code == 401
+def is_changed_with_the_token_alone(
+    made: Stage, operator: Container, bookies: list[str], recovery: str
+) -> None:
+    """Ask every server for changes over HTTP without the token, and one as an operator does.
+
+    Args:
+        made: Where they run.
+        operator: Changes something with the token.
+        bookies: Their hosts.
+        recovery: Host and port of auto-recovery.
+    """
+    asked = [f"{host}:8080/api/v1/bookie/scrub" for host in bookies]
+    asked += [f"{recovery}/api/v1/autorecovery/{page}" for page in RECOVERY_CHANGES]
+    for place in asked:
+        for headers in ({}, {"Authorization": "Bearer 0123456789abcdef0124"}):
+            request = urllib.request.Request(f"http://{place}", method="PUT", headers=headers)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request)
+            assert refused.value.code == 401, place
     made.run(operator)
 
 

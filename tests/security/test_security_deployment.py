@@ -125,7 +125,8 @@ async def test_compose_as_it_ships_serves_its_own_and_turns_strangers_away(
         with pytest.raises(MetadataUnavailableError):
             await open_store(stranger, session_timeout_s=2)
     operator = composed.container("tools", ["bookie", "scrub", "--now", f"http://{hosts[0]}:8080"])
-    await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, hosts[0])
+    recovery = f"{running.hosts['recovery.host']}:8080"
+    await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, hosts, recovery)
     # At the next start, what is good for long is left as it is.
     kept = [tmp_path / "client-tls/tls.pem", tmp_path / "http-token/token"]
     before = [path.read_bytes() for path in kept]
@@ -208,7 +209,11 @@ async def test_the_units_as_they_ship_serve_their_own_and_turn_strangers_away(
     words = ["bookie", "scrub", "--now", f"http://{host}:8080"]
     config_file = ["--config", "/etc/quorumbook/quorumbook.toml"]
     operator = Container(host, ["quorumbook", *words, *config_file], {}, mounts)
-    await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, host)
+    served = READY.replace(":8080", ":8081")
+    await asyncio.to_thread(running.wait_healthy, started[1], ["python", "-c", served])
+    await asyncio.to_thread(
+        is_changed_with_the_token_alone, running, operator, [host], f"{host}:8081"
+    )
     said_nothing_alarming(running)
 
 

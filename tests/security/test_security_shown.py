@@ -21,6 +21,7 @@ from quorumbook.metadata.uri import named_layout, open_store
 from quorumbook.metadata.zookeeper.jute import Connected
 from quorumbook.spark.connection import CONNECTION_OPTIONS, Connection
 from quorumbook.spark.options import parse
+from quorumbook.storage.states.state_file import StoredLedger
 from quorumbook.streams.metadata.address import parse_address
 
 SECRET = "canary-of-a-secret"
@@ -137,7 +138,16 @@ def test_no_object_prints_a_secret_that_it_holds() -> None:
             object.__setattr__(made, field.name, SECRET.encode() if is_secret else 0)
         assert SECRET not in repr(made), kind
     assert looked_at >= 5
-    assert SECRET not in repr(Connected(1, 2, SECRET.encode()))
+
+
+def test_no_named_tuple_prints_a_secret_that_it_holds() -> None:
+    tuples = [kind for kind in _classes() if issubclass(kind, tuple)]
+    fields = {kind: getattr(kind, "_fields", ()) for kind in tuples}
+    holders = [kind for kind in tuples if not _SECRET_NAMES.isdisjoint(fields[kind])]
+    assert {Connected, StoredLedger} <= set(holders)
+    for kind in holders:
+        made = kind._make(SECRET.encode() if n in _SECRET_NAMES else 0 for n in fields[kind])
+        assert SECRET not in repr(made), kind
 
 
 @pytest.mark.parametrize(

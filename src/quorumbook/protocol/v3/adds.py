@@ -71,6 +71,9 @@ class _Add(NamedTuple):
     body_at: int
     body_end: int
 
+    def __repr__(self) -> str:
+        return f"_Add(transaction_id={self.transaction_id}, {self.ledger_id}, {self.entry_id})"
+
     def is_like(self, other: _Add) -> bool:
         """Tell whether both can be in one run, their ids aside."""
         return (

@@ -34,6 +34,9 @@ class Greeting(NamedTuple):
     session_id: int
     password: bytes
 
+    def __repr__(self) -> str:
+        return f"Greeting(session_id={self.session_id:#x}, last_zxid={self.last_zxid})"
+
 
 class ZooKeeperRequest(NamedTuple):
     """Any other frame: its number, what it asks for, and the record behind that."""

@@ -48,6 +48,9 @@ class IndexHeader(NamedTuple):
     is_fenced: bool = False
     explicit_lac: bytes | None = None
 
+    def __repr__(self) -> str:
+        return f"IndexHeader(is_fenced={self.is_fenced})"
+
 
 def index_file_path(directory: str, ledger_id: LedgerId) -> str:
     """Return where a ledger's index file lies below an index directory's ``current``."""

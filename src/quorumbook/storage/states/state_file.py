@@ -70,6 +70,11 @@ class StoredLedger(NamedTuple):
     last_add_confirmed: EntryId = INVALID_ENTRY_ID
     born_at: int = 0
 
+    def __repr__(self) -> str:
+        fenced = ", fenced" if self.is_fenced else ""
+        limbo = ", in limbo" if self.is_in_limbo else ""
+        return f"StoredLedger(ledger {self.ledger_id}{fenced}{limbo})"
+
 
 def encode_record(state: StoredLedger) -> bytes:
     """Return one ledger's record."""
