@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -18,6 +19,7 @@ from quorumbook.admin.console.web import Console
 from quorumbook.admin.http import app as app_module
 from quorumbook.admin.http.endpoint import Endpoint, Events
 from quorumbook.admin.http.fields import Field
+from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.server import all_endpoints
 
 ENDPOINTS = all_endpoints()
@@ -313,7 +315,61 @@ async def test_whoever_follows_is_let_go_when_its_token_is_revoked(guarded, monk
     assert b"event: problem" in (last := await anext(followed))
     assert b"not-authenticated" in last
     assert [each async for each in followed] == []
-    assert api.app._event_streams == 0
+
+
+async def test_places_of_followers_are_taken_before_their_first_event(api, monkeypatch):
+    monkeypatch.setattr(app_module, "_EVENT_STREAMS", 1)
+
+    async def events():
+        yield {}
+
+    request = WebRequest(
+        {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    )
+    tail = next(each for each in ENDPOINTS if each.path.endswith("/tail"))
+    answer = api.app._response
+
+    async def gone(*_):
+        raise OSError
+
+    # A client that has left before anything was sent gives its place back as well.
+    for _ in range(2):
+        first = answer(Events(events()), tail, request)
+        with pytest.raises(ApiError, match="too many requests follow"):
+            answer(Events(events()), tail, request)
+        with contextlib.suppress(Exception):
+            await first({"type": "http", "asgi": {"spec_version": "2.4"}}, gone, gone)
+
+
+async def test_a_form_is_small_whoever_sends_it(guarded):
+    api, _ = guarded
+    transport = httpx.ASGITransport(api.app.starlette(Console(api.app).routes()))
+
+    async def endless():
+        while True:
+            yield b"x" * 4096
+
+    async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
+        for path in ("/ui/login", "/ui/logout", "/ui/do/recovery-off"):
+            for content in (b"token=" + b"x" * 20_000, endless()):
+                assert (await http.post(path, content=content)).status_code == 413, path
+
+
+async def test_refusals_push_no_change_out_of_the_audit_log_and_it_holds_no_secret(
+    guarded,
+):
+    api, secrets = guarded
+    async with api.with_token(secrets["admin"]) as admin:
+        await admin.post("/api/v2/streams", json={"name": "kept"})
+        for _ in range(1100):
+            api.service.audit.add(None, "-", "DELETE /api/v2/ledgers/7", "not-authenticated")
+        for query in ("password=canary&x=1", "pass%77ord=canary", "a=1&token=canary&token=canary"):
+            await api.http.delete(f"/api/v2/ledgers/7?{query}")
+        answer = await admin.get("/api/v2/audit", params={"limit": 1000})
+    changes = answer.json()["changes"]
+    assert (changes[-1]["who"], changes[-1]["what"]) == ("admin", "POST /api/v2/streams")
+    assert changes[2]["what"] == "DELETE /api/v2/ledgers/7?password=***&x=1"
+    assert "canary" not in answer.text
 
 
 async def test_strangers_and_confined_tokens_learn_nothing_of_the_cluster_from_pages(guarded):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import ssl
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 import quorumbook
 from doubles.certificates import Authority
 from quorumbook.admin import server as server_module
+from quorumbook.admin.access.answers import BoundedAnswers
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer
@@ -120,6 +122,77 @@ async def test_a_head_that_does_not_end_closes_the_connection_after_other_reques
             assert await reader.read() == b""
     writer.close()
     await server.stop()
+
+
+async def test_a_connection_over_the_limit_is_closed_before_it_asks():
+    server = make(max_connections=2)
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+    held = []
+    async with asyncio.timeout(8):
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await reader.readuntil(b"OK\n")
+            held.append(writer)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    for each in (writer, *held):
+        each.close()
+    await server.stop()
+
+
+async def test_a_handshake_that_does_not_end_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "_HEAD_S", 0.2)
+    own = Authority(tmp_path).issue("server", ips=["127.0.0.1"])
+    server = make(certificate_file=own.certificate_file, key_file=own.key_file)
+    await server.start()
+    async with asyncio.timeout(8):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.url.rpartition(":")[2])
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+    await server.stop()
+
+
+async def test_a_private_key_that_everybody_may_read_is_refused(tmp_path):
+    own = Authority(tmp_path).issue("server", ips=["127.0.0.1"])
+    os.chmod(own.key_file, 0o644)
+    with pytest.raises(ConfigError, match=r"admin\.key_file .* everybody may read it"):
+        await make(certificate_file=own.certificate_file, key_file=own.key_file).start()
+
+
+async def test_large_answers_beyond_the_budget_are_refused_and_pieces_wait_for_their_reader():
+    taken, goes_on, body = [], asyncio.Event(), b"x" * 1_000_000
+
+    async def answer(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def slow(message):
+        taken.append(message)
+        if len(taken) > 2:
+            await goes_on.wait()
+
+    bounded, other = BoundedAnswers(answer, 1_500_000), []
+
+    async def quick(message):
+        other.append(message)
+
+    first = asyncio.create_task(bounded({}, None, slow))
+    while len(taken) < 3:
+        await asyncio.sleep(0)
+    await bounded({}, None, quick)
+    assert [each.get("status") for each in other] == [503, None]
+    assert b'"busy"' in other[1]["body"]
+    goes_on.set()
+    await first
+    assert b"".join(each["body"] for each in taken[1:]) == body
+    assert [each["more_body"] for each in taken[1:]][-2:] == [True, False]
+    other.clear()
+    await bounded({}, None, quick)
+    assert b"".join(each["body"] for each in other[1:]) == body
 
 
 async def test_the_head_of_a_request_is_bounded():

@@ -44,7 +44,7 @@ class AdminOptions(Options):
         (), "What clients with certificates may do: COMMON-NAME=ROLE.",
     )
     max_connections: int = option(
-        256, "Connections at a time; further ones are answered 503.",
+        256, "Connections at a time; further ones are closed.",
         minimum=1, maximum=100_000,
     )
     # fmt: on

@@ -1,7 +1,8 @@
 """Listening: the API and the console on one port, with TLS and certificates of clients.
 
 uvicorn speaks HTTP.  What it leaves open is set here: a connection that sends no request in ten
-seconds is closed, and so is one that takes nothing of its answer in for a minute.
+seconds is closed, so is a handshake that takes longer, and one that takes nothing of its answer
+in for a minute.  A connection over the limit is closed before anything of it is read.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from quorumbook.admin.access.answers import BoundedAnswers
 from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.roles import Role, certificate_roles
 from quorumbook.admin.console.web import Console
@@ -28,6 +31,7 @@ from quorumbook.admin.http.service import Service
 from quorumbook.admin.options import AdminOptions
 from quorumbook.bookie.http.access import is_loopback_only
 from quorumbook.env import logger, patience
+from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError
 
 _log = logger("admin.server")
@@ -35,6 +39,7 @@ _log = logger("admin.server")
 _HEAD_S = 10.0
 _TAKE_IN_MS = 60_000
 _HEAD_BYTES = 32 * 1024
+_BACKLOG = 1024
 
 
 def all_endpoints() -> list[Endpoint]:
@@ -69,7 +74,12 @@ class _Protocol(H11Protocol):
         name = _common_name(transport.get_extra_info("ssl_object"))
         if name is not None:
             self.app = _with_certificate(self.app, name)
-        self._head: patience.Timer | None = patience.Timer(_HEAD_S, self._too_late)
+        self._head: patience.Timer | None = None
+        # uvicorn itself would let it stay, and refuse each of its requests.
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            transport.abort()
+            return
+        self._head = patience.Timer(_HEAD_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in; uvicorn's own timer between requests ends with a head's first byte."""
@@ -121,8 +131,19 @@ class _Uvicorn(uvicorn.Server):
         self.listens = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
-        await super().startup(sockets)
+        """Begin to listen; uvicorn would give a TLS handshake a minute."""
+        await super().startup(sockets=[])
+        config = self.config
+        protocol = partial(
+            _Protocol, config=config, server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )  # fmt: skip
+        for listening in sockets or []:
+            server = await asyncio.get_running_loop().create_server(
+                protocol, sock=listening, ssl=config.ssl, backlog=_BACKLOG,
+                ssl_handshake_timeout=_HEAD_S if config.ssl else None,
+            )  # fmt: skip
+            self.servers.append(server)
         self.listens.set()
 
     @contextlib.contextmanager
@@ -160,6 +181,8 @@ class AdminServer:
         if options.ca_file and not options.certificate_file:
             raise ConfigError("admin.ca_file needs admin.certificate_file: TLS carries it")
         roles = certificate_roles(options.certificate_roles)
+        if options.key_file:
+            read_secret_file(options.key_file, "admin.key_file")
         if self._service.tokens is not None:
             self._service.tokens.check()
         listening = self._listen()
@@ -181,7 +204,7 @@ class AdminServer:
         )  # fmt: skip
         app = App(self._service, gate, all_endpoints())
         self._console = Console(app)
-        await self._serve(app.starlette(self._console.routes()), listening)
+        await self._serve(BoundedAnswers(app.starlette(self._console.routes())), listening)
         scheme = "https" if options.certificate_file else "http"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{port}"
@@ -202,7 +225,9 @@ class AdminServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=options.max_connections,
+            # One more than may be there, which is closed.
+            limit_concurrency=options.max_connections + 1,
+            backlog=_BACKLOG,
             timeout_keep_alive=10,
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=_HEAD_BYTES,
@@ -228,7 +253,7 @@ class AdminServer:
             listening = socket.socket(family, kind, number)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
-            listening.listen(1024)
+            listening.listen(_BACKLOG)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {options.host}:{options.port}: {error.strerror or error}; "

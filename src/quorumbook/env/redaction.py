@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import parse_qsl, urlencode
 
 from quorumbook.env.shown import HIDDEN
 
@@ -54,6 +55,13 @@ def redacted(text: str) -> str:
     text = _KEY.sub(HIDDEN, text)
     text = _PAIR.sub(_hide, text)
     return _BEARER.sub(HIDDEN, _LOGIN.sub(f"{HIDDEN}@", text))
+
+
+def redacted_query(query: str) -> str:
+    """Return ``?a=1&password=***`` for the query of an address; names are read as servers do."""
+    pairs = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
+    shown = [(name, HIDDEN if is_secret_name(name) else redacted(value)) for name, value in pairs]
+    return f"?{urlencode(shown, safe='*/:')}" if shown else ""
 
 
 def redacted_value(value: object) -> object:

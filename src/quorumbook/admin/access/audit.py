@@ -1,20 +1,27 @@
 """One line for each change: when, who, from where, what, and how it ended.
 
 Lines go to the log ``quorumbook.admin.audit``; the last of them stay in memory for the console.
+Those of strangers, and of who may not, are kept apart: a thousand of them push out no change.
 What is logged is the path and named fields, never a body: bodies hold records.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 
 from quorumbook.admin.access.roles import Who
 from quorumbook.env import logger
 
 _log = logger("admin.audit")
 _KEPT = 1000
+_REFUSALS_KEPT = 200
+#: Outcomes of those who are known, and may not.
+_MAY_NOT = frozenset({"role", "namespace"})
 _LENGTH_MAX = 500
 
 
@@ -41,7 +48,10 @@ class AuditLog:
     """What was changed through one server."""
 
     def __init__(self) -> None:
-        self._changes: deque[AuditedChange] = deque(maxlen=_KEPT)
+        #: With the number of each, in which order they came.
+        self._changes: deque[tuple[int, AuditedChange]] = deque(maxlen=_KEPT)
+        self._refusals: deque[tuple[int, AuditedChange]] = deque(maxlen=_REFUSALS_KEPT)
+        self._numbers = itertools.count()
 
     def add(self, who: Who | None, source: str, what: str, outcome: str) -> None:
         """Write a line."""
@@ -50,9 +60,14 @@ class AuditLog:
         change = AuditedChange(
             int(time.time() * 1000), who.name if who else "-", source, shown, outcome
         )
-        self._changes.append(change)
+        is_refusal = who is None or outcome in _MAY_NOT
+        kept = self._refusals if is_refusal else self._changes
+        kept.append((next(self._numbers), change))
         _log.info("%s from %s: %s: %s", change.who, source, shown, outcome)
 
     def recent(self, limit: int) -> list[AuditedChange]:
-        """Return the last changes, the latest first."""
-        return [change for change, _ in zip(reversed(self._changes), range(limit), strict=False)]
+        """Return the last changes and refusals, the latest first."""
+        both = heapq.merge(
+            reversed(self._changes), reversed(self._refusals), key=itemgetter(0), reverse=True
+        )
+        return [change for _, change in itertools.islice(both, limit)]

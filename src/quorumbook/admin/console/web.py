@@ -31,6 +31,8 @@ from quorumbook.admin.http.problems import ApiError, problem_of
 from quorumbook.env import logger
 
 _log = logger("admin.console")
+#: A form is read before anybody knows who sends it: its secret is in it.
+_FORM_BYTES = 16 * 1024
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
     "data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -243,7 +245,7 @@ class Console:
     # Forms ---------------------------------------------------------------------------------
 
     async def _form(self, request: WebRequest) -> dict[str, str]:
-        async with self._app.body(request) as body:
+        async with self._app.body(request, _FORM_BYTES) as body:
             try:
                 pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100)
             except ValueError:

@@ -1,7 +1,7 @@
 """From a request to an answer: who asks, what is asked, limits, and one problem for each error.
 
-A body is at most 8 MiB, all bodies together 64 MiB, and a body that does not come in 30 seconds
-is not waited for.  A client that takes no events in for so long is let go.
+A body is at most 8 MiB, a form 16 KiB, all bodies together 64 MiB, and a body that does not come in
+30 seconds is not waited for.  A client that takes no events in for so long is let go.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as WebRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from quorumbook.admin.access.gate import Denial, Gate, GatedRequest
 from quorumbook.admin.access.roles import Role, Who
@@ -31,6 +31,7 @@ from quorumbook.admin.http.fields import read_all
 from quorumbook.admin.http.problems import MEDIA_TYPE, ApiError, problem_of
 from quorumbook.admin.http.service import Service
 from quorumbook.env import logger, patience
+from quorumbook.env.redaction import redacted_query
 
 _log = logger("admin.http")
 _BODY_BYTES = 8 << 20
@@ -131,7 +132,8 @@ class App:
         """Write a line about a change."""
         source = request.client.host if request.client else "-"
         query = f"?{request.url.query}" if request.url.query else ""
-        self.service.audit.add(who, source, f"{request.method} {request.url.path}{query}", outcome)
+        what = f"{request.method} {request.url.path}{redacted_query(query)}"
+        self.service.audit.add(who, source, what, outcome)
 
     def known(self, request: WebRequest, *, csrf: str | None = None) -> Who:
         """Return who asks.
@@ -168,37 +170,39 @@ class App:
             raise ApiError(403, "namespace", f"{who.name} is confined to streams in {allowed}")
 
     @contextlib.asynccontextmanager
-    async def body(self, request: WebRequest) -> AsyncIterator[bytes]:
+    async def body(self, request: WebRequest, bytes_max: int = _BODY_BYTES) -> AsyncIterator[bytes]:
         """Read a request's body; its bytes count until the block ends.
+
+        Args:
+            request: Whose.
+            bytes_max: The largest; a small one where nobody knows yet who asks.
 
         Raises:
             ApiError: It is too large, or does not come.
         """
         announced = request.headers.get("content-length", "")
         if "transfer-encoding" in request.headers:  # then a length says nothing
-            expected = _BODY_BYTES
+            expected = bytes_max
         else:
             expected = int(announced) if announced.isdigit() and len(announced) < 20 else 0
-        if expected > _BODY_BYTES:
-            raise ApiError(413, "body-too-large", f"a body is at most {_BODY_BYTES:,} bytes")
+        if expected > bytes_max:
+            raise _too_large(bytes_max)
         if self._body_bytes + expected > _BODIES_BYTES:
             raise ApiError(503, "busy", "too many bodies are being read; try again")
         self._body_bytes += expected
         try:
-            yield await self._read_body(request) if expected else b""
+            yield await self._read_body(request, bytes_max) if expected else b""
         finally:
             self._body_bytes -= expected
 
-    async def _read_body(self, request: WebRequest) -> bytes:
+    async def _read_body(self, request: WebRequest, bytes_max: int) -> bytes:
         pieces, size = [], 0
         try:
             async with patience.timeout(_BODY_S):
                 async for piece in request.stream():
                     size += len(piece)
-                    if size > _BODY_BYTES:
-                        raise ApiError(
-                            413, "body-too-large", f"a body is at most {_BODY_BYTES:,} bytes"
-                        )
+                    if size > bytes_max:
+                        raise _too_large(bytes_max)
                     pieces.append(piece)
         except TimeoutError:
             raise ApiError(
@@ -241,14 +245,15 @@ class App:
                 raise ApiError(
                     503, "too-many-followers", "too many requests follow streams already"
                 )
+            # Its place is taken here: many may have come this far before the first event.
+            self._event_streams += 1
             events = self._events(result.events, endpoint, request)
-            return _EventResponse(events, headers=_HEADERS)
+            return _EventResponse(events, headers=_HEADERS, at_end=self._end_events)
         return Json(result, status_code=endpoint.status, headers=_HEADERS)
 
     async def _events(
         self, events: AsyncIterator[Mapping[str, object]], endpoint: Endpoint, request: WebRequest
     ) -> AsyncIterator[bytes]:
-        self._event_streams += 1
         checked_at = time.monotonic()
         try:
             async for event in events:
@@ -264,9 +269,11 @@ class App:
                 problem = _bug()
             yield _event_bytes({"event": "problem", "data": problem.row()})
         finally:
-            self._event_streams -= 1
             with contextlib.suppress(Exception):
                 await events.aclose()  # type: ignore[attr-defined]
+
+    def _end_events(self) -> None:
+        self._event_streams -= 1
 
     def failed(self, error: Exception, request: WebRequest) -> tuple[Response, str]:
         """Return what is answered for an error, and its code."""
@@ -310,8 +317,18 @@ class Json(JSONResponse):
 class _EventResponse(StreamingResponse):
     """Events, for as long as somebody takes them in."""
 
-    def __init__(self, content: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, content: AsyncIterator[bytes], headers: Mapping[str, str], at_end: Callable[[], None]
+    ) -> None:
         super().__init__(content, media_type="text/event-stream", headers=headers)
+        self._at_end = at_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; whoever left before the first event has ended, too."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._at_end()
 
     async def stream_response(self, send: Send) -> None:
         async def send_soon(message: Any) -> None:
@@ -334,6 +351,10 @@ def gate_request(request: WebRequest, csrf: str | None = None) -> GatedRequest:
         certificate=(request.scope.get("extensions") or {}).get(CERTIFICATE),
         csrf=csrf,
     )
+
+
+def _too_large(bytes_max: int) -> ApiError:
+    return ApiError(413, "body-too-large", f"a body is at most {bytes_max:,} bytes")
 
 
 def _object(data: bytes) -> dict[str, object]:
