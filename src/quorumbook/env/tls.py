@@ -4,9 +4,10 @@
 and a new one when a file has changed: connections that exist keep what they began with, and a file
 that cannot be used leaves the old certificates in use.  Files are PEM.
 
-Both sides: TLS 1.2 and 1.3, no compression, no renegotiation, no session resumption.  A client
-checks the bookie's certificate always, and that it is made for the host it connects to, unless
-``verify_host`` is off; the subject's common name does not count as a host name.
+Both sides: TLS 1.2 and 1.3, no compression, no renegotiation; sessions are taken up again in 1.2
+alone, where OpenSSL keeps them and Python cannot tell it not to.  A client checks the bookie's
+certificate always, and that it is made for the host it connects to, unless ``verify_host`` is off;
+the subject's common name does not count as a host name.
 """
 
 from __future__ import annotations
