@@ -33,6 +33,8 @@ MB = 1024 * 1024
 CACHES_BYTES = (2 * 64 + 32) * MB
 MEMORY_BYTES_MAX = CACHES_BYTES + 400 * MB
 QUIET_S = 5.0
+#: Longer than that the control of a long attack says nothing more.
+CONTROL_S = 120.0
 SECRET = "s" * 24
 
 
@@ -181,7 +183,7 @@ async def measure(
             quiet_ms = watched.latency(quiet, time.monotonic())
             control_ms = None
             if has_control:
-                control_ms = await _control(watched, attack, seconds, scale)
+                control_ms = await _control(watched, attack, min(seconds, CONTROL_S), scale)
             watched.forget()
             minutes_bytes: list[int] = []
             looking = asyncio.create_task(_look(watched, minutes_bytes))
