@@ -58,7 +58,7 @@ def whole_number(text: str, name: str) -> int:
     """Return what a parameter says.
 
     Raises:
-        BadRequestError: It is not a number from 0 to 2**63 - 1.
+        BadHttpRequestError: It is not a number from 0 to 2**63 - 1.
     """
     # The length first: to read a number of many digits takes long, and of more than 4300 fails.
     if len(text) <= 19 and text.isascii() and text.isdigit() and int(text) <= _NUMBER_MAX:
@@ -176,7 +176,7 @@ def _missing(request: bytes) -> int:
     would be lost on its way.
 
     Raises:
-        BadRequestError: The length of its body is not a number.
+        BadHttpRequestError: The length of its body is not a number.
     """
     end = _END_OF_HEAD.search(request)
     if end is None:
