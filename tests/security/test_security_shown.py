@@ -121,7 +121,9 @@ def _classes() -> list[type[Any]]:
     return list(found)
 
 
-_SECRET_NAMES = frozenset({"password", "secret", "auth_settings", "master_key", "passed_on"})
+_SECRET_NAMES = frozenset(
+    {"password", "secret", "auth_settings", "master_key", "passed_on", "csrf"}
+)
 
 
 def test_no_object_prints_a_secret_that_it_holds() -> None:

@@ -53,7 +53,7 @@ class GatedRequest:
     #: The common name of a client's certificate that was verified.
     certificate: str | None = None
     #: What a form sent, if it is one.
-    csrf: str | None = None
+    csrf: str | None = field(default=None, repr=False)
 
     def header(self, name: str) -> str | None:
         """Return a header's value; None if there is none."""
@@ -65,8 +65,8 @@ class ConsoleSession:
     """Somebody's browser."""
 
     #: Empty where nothing is asked for.
-    token: str
-    csrf: str
+    token: str = field(repr=False)
+    csrf: str = field(repr=False)
     ends_at: float
 
 
