@@ -31,7 +31,7 @@ class Server:
 class OpenConnection(_HttpConnection):
     """Asks for no name and no token: a pair of sockets has neither address nor port."""
 
-    def _refusal(self, _method: str) -> None:
+    def _refusal(self, _method: str, _target: str) -> None:
         return None
 
 
