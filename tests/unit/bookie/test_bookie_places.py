@@ -90,6 +90,17 @@ def test_a_full_address_gives_a_place_of_its_own_that_rests():
     assert places.take("b3", "b") == "b1"
 
 
+def test_one_that_rests_makes_no_room_for_a_stranger_too_many():
+    places = Places(ConnectionLimits(in_all=9, by_address=1, unproven=1))
+    assert places.take("a1", "a") is None
+    places.prove("a1")
+    places.rest("a1")
+    assert places.take("b1", "b") is None
+    assert places.take("a2", "a") == "a2"
+    places.prove("b1")
+    assert places.take("a2", "a") == "a1"
+
+
 def test_however_many_descriptors_there_are_strangers_have_few_places():
     limits = limits_within(1 << 20, 0, 0, 0)
     assert limits == ConnectionLimits(in_all=20_000, by_address=10_000, unproven=4_000)
@@ -124,8 +135,9 @@ def test_whatever_comes_and_goes_no_limit_is_passed_and_nobody_at_work_goes(step
                 proven.discard(goes)
                 resting.discard(goes)
             else:
-                assert not resting & {each for each in there if there[each] == place}
                 # Refused only where nobody could go for it.
+                resting_here = {each for each in resting if there[each] == place}
+                assert not resting_here or len(set(there) - proven) >= limits.unproven
                 mine = [each for each in there if there[each] == place]
                 is_full = len(mine) >= limits.by_address and proven.issuperset(mine)
                 assert is_full or (len(there) >= limits.in_all and proven.issuperset(there))

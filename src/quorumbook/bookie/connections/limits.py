@@ -165,8 +165,10 @@ class Places(Generic[T]):
         """Take a newcomer in; return who has to go for it, which may be the newcomer itself."""
         goes: T | None = None
         if self._counts.get(place, 0) >= self.limits.by_address:
-            mine = (crowd.first_at(place) for crowd in (self._unproven, self._resting))
-            goes = next((each for each in mine if each is not None), newcomer)
+            goes = self._unproven.first_at(place)
+            if goes is None and len(self._unproven) < self.limits.unproven:
+                goes = self._resting.first_at(place)
+            goes = newcomer if goes is None else goes
         elif len(self._place_of) >= self.limits.in_all:
             all_ = (crowd.first_where_most() for crowd in (self._unproven, self._resting))
             goes = next((each for each in all_ if each is not None), newcomer)
