@@ -15,6 +15,8 @@ import quorumbook
 from doubles.certificates import Authority
 from quorumbook.admin import server as server_module
 from quorumbook.admin.access.answers import BoundedAnswers
+from quorumbook.admin.http.app import problem_response
+from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer
@@ -175,15 +177,16 @@ async def test_large_answers_beyond_the_budget_are_refused_and_pieces_wait_for_t
         if len(taken) > 2:
             await goes_on.wait()
 
-    bounded, other = BoundedAnswers(answer, 1_500_000), []
+    busy = problem_response(ApiError(503, "busy", "too many"))
+    bounded, other = BoundedAnswers(answer, busy, 1_500_000), []
 
     async def quick(message):
         other.append(message)
 
-    first = asyncio.create_task(bounded({}, None, slow))
+    first = asyncio.create_task(bounded({"type": "http"}, None, slow))
     while len(taken) < 3:
         await asyncio.sleep(0)
-    await bounded({}, None, quick)
+    await bounded({"type": "http"}, None, quick)
     assert [each.get("status") for each in other] == [503, None]
     assert b'"busy"' in other[1]["body"]
     goes_on.set()
@@ -191,7 +194,7 @@ async def test_large_answers_beyond_the_budget_are_refused_and_pieces_wait_for_t
     assert b"".join(each["body"] for each in taken[1:]) == body
     assert [each["more_body"] for each in taken[1:]][-2:] == [True, False]
     other.clear()
-    await bounded({}, None, quick)
+    await bounded({"type": "http"}, None, quick)
     assert b"".join(each["body"] for each in other[1:]) == body
 
 

@@ -24,9 +24,10 @@ from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.roles import Role, certificate_roles
 from quorumbook.admin.console.web import Console
 from quorumbook.admin.http import bookies, cluster, ledgers, peer, records, streams
-from quorumbook.admin.http.app import CERTIFICATE, App
+from quorumbook.admin.http.app import CERTIFICATE, App, problem_response
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.openapi import openapi_document
+from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.service import Service
 from quorumbook.admin.options import AdminOptions
 from quorumbook.bookie.http.access import is_loopback_only
@@ -204,7 +205,9 @@ class AdminServer:
         )  # fmt: skip
         app = App(self._service, gate, all_endpoints())
         self._console = Console(app)
-        await self._serve(BoundedAnswers(app.starlette(self._console.routes())), listening)
+        busy = ApiError(503, "busy", "too many large answers wait for their readers; try again")
+        bounded = BoundedAnswers(app.starlette(self._console.routes()), problem_response(busy))
+        await self._serve(bounded, listening)
         scheme = "https" if options.certificate_file else "http"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{port}"

@@ -32,6 +32,17 @@ async def _connected(server: Server) -> tuple[RawClient, BookieConnection]:
     return client, connection
 
 
+async def _with_answers_to_take(server: Server) -> tuple[RawClient, BookieConnection]:
+    client, connection = await _connected(server)
+    client.send(v2_adds(1, [0], bytes(4 * MIB)))
+    await client.add_codes(1)
+    client.writer.transport.pause_reading()
+    client.send(v2.encode_read(1, 0) * 5)
+    await until(lambda: connection.unsent_bytes > 0)
+    await settle()
+    return client, connection
+
+
 @pytest.mark.parametrize("asks", [False, True])
 async def test_who_asks_nothing_for_long_is_closed_whether_it_ever_asked_or_not(asks: bool) -> None:
     async with serve(idle_timeout_s=LIMIT_S) as server:
@@ -114,13 +125,7 @@ async def test_who_waits_for_something_is_not_idle(ask: Callable[[RawClient], No
 
 async def test_who_has_answers_to_take_is_not_idle() -> None:
     async with serve(idle_timeout_s=LIMIT_S, answer_timeout_s=1e6) as server:
-        client, connection = await _connected(server)
-        client.send(v2_adds(1, [0], bytes(4 * MIB)))
-        await client.add_codes(1)
-        client.writer.transport.pause_reading()
-        client.send(v2.encode_read(1, 0) * 5)
-        await until(lambda: connection.unsent_bytes > 0)
-        await settle()
+        _client, connection = await _with_answers_to_take(server)
         _minutes_pass(server, connection, 30)
         assert not connection.is_closing
 
@@ -129,13 +134,7 @@ async def test_who_takes_none_of_a_few_answers_is_idle() -> None:
     async with serve(
         idle_timeout_s=LIMIT_S, high_connection_answer_bytes=64 * MIB, answer_timeout_s=60.0
     ) as server:
-        client, connection = await _connected(server)
-        client.send(v2_adds(1, [0], bytes(4 * MIB)))
-        await client.add_codes(1)
-        client.writer.transport.pause_reading()
-        client.send(v2.encode_read(1, 0) * 5)
-        await until(lambda: connection.unsent_bytes > 0)
-        await settle()
+        _client, connection = await _with_answers_to_take(server)
         _minutes_pass(server, connection, 9)
         assert connection.is_open
         assert not connection.is_closing

@@ -257,15 +257,21 @@ def test_a_handshake_of_many_bytes_is_given_up(ca: Authority) -> None:
     assert "32768 bytes" in str(error)
 
 
-@pytest.mark.parametrize("who_cuts", ["we", "the peer"])
-def test_what_is_held_of_a_connection_that_is_cut_is_forgotten(
-    ca: Authority, who_cuts: str
-) -> None:
+def _with_a_rest(ca: Authority) -> tuple[_Turns, _Pair]:
+    """Return a pair of which some records wait for their turn."""
     turns = _Turns(1)
     pair = _Pair(ca, turns)
     turns.left = 100
     pair.shake()
     pair.tls.data_received(pair.records([bytes(16000)] * 8))
+    return turns, pair
+
+
+@pytest.mark.parametrize("who_cuts", ["we", "the peer"])
+def test_what_is_held_of_a_connection_that_is_cut_is_forgotten(
+    ca: Authority, who_cuts: str
+) -> None:
+    turns, pair = _with_a_rest(ca)
     assert turns.waiting
     before = len(pair.above.data)
     if who_cuts == "we":
@@ -279,11 +285,7 @@ def test_what_is_held_of_a_connection_that_is_cut_is_forgotten(
 def test_who_pauses_while_the_rest_waits_for_its_turn_gets_nothing_before_it_resumes(
     ca: Authority,
 ) -> None:
-    turns = _Turns(1)
-    pair = _Pair(ca, turns)
-    turns.left = 100
-    pair.shake()
-    pair.tls.data_received(pair.records([bytes(16000)] * 8))
+    turns, pair = _with_a_rest(ca)
     before = len(pair.above.data)
     pair.tls.pause_reading()
     turns.next()

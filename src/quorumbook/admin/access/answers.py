@@ -8,8 +8,6 @@ An answer whose head is sent, such as one of events, goes on: there is one event
 
 from __future__ import annotations
 
-import json
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PIECE_BYTES = 64 * 1024
@@ -21,11 +19,13 @@ class BoundedAnswers:
 
     Args:
         app: Who answers.
+        busy: What is answered instead of a large answer beyond the budget.
         budget_bytes: So much of large answers at a time; one alone may be larger.
     """
 
-    def __init__(self, app: ASGIApp, budget_bytes: int = _BUDGET_BYTES) -> None:
+    def __init__(self, app: ASGIApp, busy: ASGIApp, budget_bytes: int = _BUDGET_BYTES) -> None:
         self._app = app
+        self._busy = busy
         self._budget_bytes = budget_bytes
         self._held_bytes = 0
 
@@ -45,7 +45,7 @@ class BoundedAnswers:
             if head is not None:
                 if size > _PIECE_BYTES and 0 < self._held_bytes > self._budget_bytes - size:
                     is_refused = True
-                    await _refuse(send)
+                    await self._busy(scope, receive, send)
                     return
                 await send(head)
                 head = None
@@ -66,17 +66,3 @@ class BoundedAnswers:
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
         finally:
             self._held_bytes -= len(body)
-
-
-async def _refuse(send: Send) -> None:
-    problem = {
-        "type": "urn:quorumbook:busy", "title": "Service Unavailable", "status": 503,
-        "detail": "too many large answers wait for their readers; try again", "code": "busy",
-    }  # fmt: skip
-    body = json.dumps(problem).encode()
-    headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

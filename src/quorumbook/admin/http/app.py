@@ -101,7 +101,7 @@ class App:
     async def _metrics(self, request: WebRequest) -> Response:
         denial = self.gate.host_denial(gate_request(request))
         if denial is not None:
-            return self._problem(ApiError(denial.status, denial.code, denial.detail))
+            return problem_response(ApiError(denial.status, denial.code, denial.detail))
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return Response(generate_latest(self._registry), media_type=kind)
 
@@ -281,15 +281,7 @@ class App:
         if problem is None:
             _log.exception("%s %s failed", request.method, request.url.path)
             problem = _bug()
-        return self._problem(problem), problem.code
-
-    def _problem(self, problem: ApiError) -> Response:
-        return Json(
-            problem.row(),
-            status_code=problem.status,
-            media_type=MEDIA_TYPE,
-            headers={**_HEADERS, **problem.headers},
-        )
+        return problem_response(problem), problem.code
 
     async def _on_http_error(self, _request: WebRequest, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -299,7 +291,7 @@ class App:
         }.get(status, ("bad-request", "the request cannot be understood"))
         self._answers[status] += 1
         headers = getattr(error, "headers", None) or {}
-        return self._problem(ApiError(status, code, detail, headers))
+        return problem_response(ApiError(status, code, detail, headers))
 
     async def _on_bug(self, request: WebRequest, error: Exception) -> Response:
         return self.failed(error, request)[0]
@@ -350,6 +342,16 @@ def gate_request(request: WebRequest, csrf: str | None = None) -> GatedRequest:
         cookies=request.cookies,
         certificate=(request.scope.get("extensions") or {}).get(CERTIFICATE),
         csrf=csrf,
+    )
+
+
+def problem_response(problem: ApiError) -> Response:
+    """Return what is answered for a problem."""
+    return Json(
+        problem.row(),
+        status_code=problem.status,
+        media_type=MEDIA_TYPE,
+        headers={**_HEADERS, **problem.headers},
     )
 
 
