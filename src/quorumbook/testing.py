@@ -60,6 +60,9 @@ __all__ = [
     "simulate",
 ]
 
+#: A share of the machine's disk says nothing about a test; what is free in bytes still counts.
+_MAX_DISK_USAGE = 1.0
+
 
 class _Member(Protocol):
     """One bookie, wherever it runs."""
@@ -241,6 +244,8 @@ class _InThisProcess:
                 storage=StorageOptions(**self._storage),
                 port=self._port,
                 labels=self._labels,
+                max_disk_usage=_MAX_DISK_USAGE,
+                disk_usage_writable=_MAX_DISK_USAGE,
             )
             bookie = Bookie(env, options, store)
             await bookie.start()
@@ -289,6 +294,8 @@ class _Process:
         words = [sys.executable, "-m", "quorumbook", "bookie", "run", "-o", "jsonl"]
         words += ["--port", str(self._port)]
         words += ["--data-dir", self._directory, "--stop-with-parent", "--set", "http.port=0"]
+        for name in ("max_disk_usage", "disk_usage_writable"):
+            words += ["--set", f"bookie.{name}={_MAX_DISK_USAGE}"]
         for name, value in self._storage.items():
             words += ["--set", f"storage.{name}={value}"]
         for key, value in self._labels.items():

@@ -59,6 +59,8 @@ async def test_a_read_only_bookie_gets_no_new_ledgers() -> None:
         for _ in range(5):
             async with bk.create_ledger() as ledger:
                 assert extra.bookie_id not in ledger.metadata.ensemble
+        with pytest.raises(NotEnoughBookiesError, match=r"3 are writable; 1 are read-only, as a"):
+            await bk.create_ledger(ensemble_size=4)
 
 
 async def test_a_registered_but_dead_bookie_is_passed_over() -> None:

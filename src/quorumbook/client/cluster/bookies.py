@@ -225,16 +225,25 @@ class ClientBookies:
             except NotEnoughBookiesError:
                 try:
                     chosen = await place(refused)
-                except NotEnoughBookiesError:
+                except NotEnoughBookiesError as too_few:
                     for error in refused.values():
                         if isinstance(error, SecurityError):
                             # More bookies would be no remedy.
                             raise error  # noqa: B904 - it is the cause
+                    if self._read_only:
+                        raise self._beside_read_only(too_few) from None
                     raise
             newly_refused = await self.refusing(chosen)
             if not newly_refused:
                 return chosen
             refused |= newly_refused
+
+    def _beside_read_only(self, too_few: NotEnoughBookiesError) -> NotEnoughBookiesError:
+        """Say that there are bookies, and what most often keeps them from being written to."""
+        return NotEnoughBookiesError(
+            f"{too_few}; {len(self._read_only)} are read-only, as a bookie is whose disk is "
+            "fuller than bookie.max_disk_usage: see quorumbook bookie ls"
+        )
 
     async def replace(
         self,
