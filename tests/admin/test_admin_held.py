@@ -10,6 +10,7 @@ import pytest
 from admin.conftest import problem
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.admin.facts import bookie_http
 from quorumbook.admin.http import bookies as bookie_endpoints
 from quorumbook.admin.http import streams_held
 from quorumbook.errors import ConnectFailedError
@@ -118,6 +119,7 @@ async def test_a_drain_that_ends_while_the_bookie_is_told_leaves_it_writable(api
 
     monkeypatch.setattr(bookie_endpoints, "ask_bookie", ask)
     monkeypatch.setattr(bookie_endpoints, "http_of", somewhere)
+    monkeypatch.setattr(bookie_endpoints, "is_held_read_only", lambda *_, **__: False)
     bookie = api.cluster.bookie_ids[0]
     job = (await api.http.post(f"/api/v2/bookies/{bookie}/drain")).json()["id"]
     await is_asked.wait()
@@ -132,3 +134,26 @@ async def test_a_drain_that_ends_while_the_bookie_is_told_leaves_it_writable(api
         await asyncio.sleep(0.02)
     assert row["state"] == ("cancelled" if end == "cancelled" else "failed")
     assert told == [True, False]
+
+
+async def test_a_drain_leaves_alone_whom_an_operator_held_read_only(api, monkeypatch):
+    """Its registration may still say "writable": that follows later."""
+    told: list[str] = []
+
+    async def somewhere(*_):
+        return "http://127.0.0.1:1"
+
+    def look(_address, _path, **_options):
+        return {"read_only": True, "reasons": ["operator: new disks"], "since_ms": 1}
+
+    monkeypatch.setattr(bookie_http, "look", look)
+    monkeypatch.setattr(
+        bookie_endpoints, "ask_bookie", lambda _method, _address, path, **_: told.append(path)
+    )
+    monkeypatch.setattr(bookie_endpoints, "http_of", somewhere)
+    bookie = api.cluster.bookie_ids[0]
+    job = (await api.http.post(f"/api/v2/bookies/{bookie}/drain")).json()["id"]
+    while (row := (await api.http.get(f"/api/v2/jobs/{job}")).json())["state"] == "running":
+        await asyncio.sleep(0.02)
+    assert row["state"] in ("done", "failed"), row
+    assert told == []

@@ -403,5 +403,7 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
         run(cluster, "readonly", "on", bookie, "--reason", "new disks")
         with monkeypatch.context() as patched:
             patched.setattr(Mover, "run", blocked)
-            assert "as it did before" not in say(cluster, "drain", bookie, code=4)
-        assert run(cluster, "readonly", "status", bookie)["read_only"]
+            err = say(cluster, "drain", bookie, code=4)
+        assert f"{bookie} was made read-only before, and stays so" in err
+        assert "as it did before" not in err
+        assert run(cluster, "readonly", "status", bookie)["reasons"] == ["operator: new disks"]

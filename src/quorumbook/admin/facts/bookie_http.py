@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from quorumbook.ids import BookieId
     from quorumbook.metadata.bookies.service_info import BookieServiceInfo
 
+#: Whether a bookie is read-only, and why; the peer's path.
+READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 TIMEOUT_S = 60.0
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
@@ -67,3 +69,16 @@ def look(address: str, path: str, *, timeout_s: float = TIMEOUT_S) -> Any:
         ConnectFailedError: It does not answer, or refuses.
     """
     return ask("GET", address, path, timeout_s=timeout_s)
+
+
+def is_held_read_only(address: str, *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Ask a bookie whether somebody wanted it read-only, who is not to be overruled; blocks.
+
+    Its registration does not tell: that follows later, and is no different where a disk is full.
+
+    Raises:
+        ConnectFailedError: It does not answer, or refuses.
+    """
+    state = look(address, READ_ONLY_PATH, timeout_s=timeout_s)
+    # The peer keeps no time.
+    return state.get("since_ms") is not None or state.get("readOnly") is True

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quorumbook.admin.facts.bookie_http import http_in, look
+from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, http_in, look
 from quorumbook.errors import ConnectFailedError, MetadataFormatError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.labels import labels_of_properties, show_labels
@@ -21,7 +21,6 @@ from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.store import MetadataStore
 
 WRITABLE, READ_ONLY, DOWN = "writable", "read-only", "down"
-READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 _DIRECTORIES_PATH = "/api/v1/bookie/directories"
 _ASK_TIMEOUT_S = 5.0
 _ASKED_AT_ONCE = 16

@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, is_held_read_only
 from quorumbook.admin.facts.bookie_http import ask as ask_bookie
-from quorumbook.admin.facts.bookies import DOWN, READ_ONLY_PATH, WRITABLE, BookieFacts, http_of
+from quorumbook.admin.facts.bookies import DOWN, BookieFacts, http_of
 from quorumbook.admin.facts.room import no_room
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field
@@ -188,12 +189,13 @@ async def _move(
     client = await service.client()
     async with contextlib.AsyncExitStack() as undo:
         if facts.state != DOWN:
-            # First: an answer may be lost, and a job be cancelled, when the bookie has done it.
-            if facts.state == WRITABLE:
+            address = await http_of(client_store(client), bookie_id)
+            if not await asyncio.to_thread(is_held_read_only, address, timeout_s=_TIMEOUT_S):
+                # First: an answer may be lost, and a job be cancelled, when the bookie has done it.
                 undo.push_async_callback(_writable_again, ask, bookie_id)
-            await set_read_only(
-                ask, bookie_id, is_read_only=True, reason=f"{job.kind}: job {job.id}"
-            )
+                await set_read_only(
+                    ask, bookie_id, is_read_only=True, reason=f"{job.kind}: job {job.id}"
+                )
         chosen = [share async for share in shares(client, [bookie_id])]
         job.total = len(chosen)
 

@@ -187,17 +187,18 @@ async def make_read_only(
 
     That is there before the bookie is asked: it may have done it when its answer is lost.
     """
+    from quorumbook.admin.facts.bookie_http import is_held_read_only
     from quorumbook.admin.facts.bookies import http_of
     from quorumbook.cli.bookie.state import set_read_only
     from quorumbook.errors import QuorumbookError
 
-    writable, _ = await client.bookies()
     address = await http_of(client_store(client), bookie)
     off = f"quorumbook bookie readonly off {bookie}"
+    if is_held_read_only(address):
+        call.note(f"{bookie} was made read-only before, and stays so; `{off}` takes that back")
+        return
 
     def take_back() -> None:
-        if bookie not in writable:
-            return
         try:
             set_read_only(call, address, is_read_only=False, reason="")
             call.note(f"{bookie} takes new ledgers again, as it did before")

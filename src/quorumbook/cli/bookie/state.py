@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from quorumbook.admin.facts.bookie_http import look
+from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, look
 from quorumbook.cli.bookie.http_client import address_of, change
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import REFUSED
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from quorumbook import BookKeeper
     from quorumbook.cli.output import Row
     from quorumbook.ids import BookieId
-
-READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 
 
 @click.command(cls=ClusterCommand)
