@@ -441,3 +441,51 @@ def test_a_record_larger_than_an_entry_is_one_record_to_who_wrote_it(quorumbook)
     written = quorumbook("stream", "write", "large", "-o", "json", stdin=line + b"\ny\n")
     assert json.loads(written.text)["records"] == 2
     assert "2 records in stream large" in written.err
+
+
+def test_schemas_from_the_command_line(quorumbook, tmp_path):
+    def file(name, *fields):
+        path = tmp_path / name
+        made = [{"name": field, "type": kind, **more} for field, kind, more in fields]
+        path.write_text(json.dumps({"type": "record", "name": "R", "fields": made}))
+        return str(path)
+
+    quorumbook("stream", "create", "schemed")
+    show = ("stream", "schema", "show", "schemed")
+    assert "stream schema set schemed FILE" in quorumbook(*show, code=3).err
+    first = file("one.avsc", ("total", "long", {}))
+    put = ("stream", "schema", "set", "schemed")
+    expected = {"name": "schemed", "version": 1, "compatibility": "backward"}
+    for more in ("--dry-run",), ():
+        assert json.loads(quorumbook(*put, first, *more, "-o", "json").text) == expected
+    quorumbook("stream", "write", "schemed", "--encode", stdin=b'{"total": 7}\n')
+    bad = file("bad.avsc", ("total", "long", {}), ("who", "string", {}))
+    for more in ("--dry-run",), ():
+        refused = quorumbook(*put, bad, *more, code=5).err
+        assert "backward" in refused
+        assert "the field who is new and has no default" in refused
+    second = file("two.avsc", ("total", "long", {}), ("who", "string", {"default": "?"}))
+    assert json.loads(quorumbook(*put, second, "-o", "json").text)["version"] == 2
+    more = b'{"total": 8, "who": "me"}\n'
+    quorumbook("stream", "write", "schemed", "--encode", "--header", "h=v", stdin=more)
+    wrong = quorumbook("stream", "write", "schemed", "--encode", stdin=b'{"total": "x"}\n', code=2)
+    assert "does not fit the schema" in wrong.err
+
+    read = ("stream", "read", "schemed", "--decode", "schema")
+    rows = [json.loads(line) for line in quorumbook(*read, "-o", "jsonl").text.splitlines()]
+    assert [row["json"] for row in rows] == [{"total": 7, "who": "?"}, {"total": 8, "who": "me"}]
+    assert rows[1]["headers"] == {"h": "v", "schema-version": "2"}
+    assert quorumbook(*read).text.splitlines()[0] == '{"total": 7, "who": "?"}'
+    quorumbook("stream", "write", "schemed", stdin=b"junk\n")
+    found = quorumbook(*read, code=1)
+    assert "does not fit the schema: it names no version" in found.err
+    assert "auto" in found.err
+
+    rows = json.loads(quorumbook(*show, "-o", "json").text)
+    assert [(row["version"], row["kind"]) for row in rows] == [(1, "avro"), (2, "avro")]
+    shown = quorumbook(*show, "--version", 1, "-o", "table").text
+    assert shown.rstrip("\n") == (tmp_path / "one.avsc").read_text()
+    changed = quorumbook(*put, "--compatibility", "full", "-o", "json").text
+    assert json.loads(changed) == {"name": "schemed", "version": 2, "compatibility": "full"}
+    assert "give a FILE" in quorumbook(*put, code=2).err
+    assert "not a schema" in quorumbook(*put, first, "--kind", "protobuf", code=2).err

@@ -241,6 +241,25 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "unsupported-format": ("Upgrade this side; the other one writes a newer format.",),
     "reader-idle": ("The message says why nothing comes. Check bookies and metadata.",),
     "apply": ("The cause is your own code's error; correct it, and open the view again.",),
+    "schema-not-found": (
+        "`quorumbook stream schema show NAME` lists the versions that there are.",
+        "To set one: `quorumbook stream schema set NAME FILE`.",
+    ),
+    "schema-incompatible": (
+        "The message names the field. Give it a default, or make it optional, and set the schema"
+        " again; `--dry-run` says whether it could be set.",
+        "If readers of the older records may fail, change the rule:"
+        " `quorumbook stream schema set NAME FILE --compatibility none`.",
+    ),
+    "schema-conflict": (
+        "Read the schema with `quorumbook stream schema show NAME`, then decide again.",
+    ),
+    "bad-record": (
+        "The message says why the record does not fit. `quorumbook stream read NAME --decode auto`"
+        " shows it as it is.",
+        "If the record is as it should be, its schema is not: look at"
+        " `quorumbook stream schema show NAME`, and at the record's header schema-version.",
+    ),
     "policy-conflict": ("Somebody else changed the policy. Read it again, and decide.",),
     "cursor-conflict": ("Another process moved the cursor. Only one should; or `refresh` it.",),
     "checkpoint-changed": ("Use another application name, or the old checkpoint.",),

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -223,3 +224,18 @@ class Network(Protocol):
     ) -> asyncio.Transport:
         """Go on with TLS from the next byte on; returns the transport to use from now on."""
         ...
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def utc_time(seconds: int, microseconds: int = 0) -> datetime:
+    """Return the time so long after the beginning of 1970.
+
+    Raises:
+        ValueError: it is out of the range of years from 1 to 9999.
+    """
+    try:
+        return _EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
+    except OverflowError as error:
+        raise ValueError(f"a time of {seconds} seconds is out of range") from error

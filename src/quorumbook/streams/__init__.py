@@ -8,6 +8,7 @@ cursors       how far somebody is;  single acknowledgements
 partitions    streams under one name;  consumer groups
 views         tables, state machines, byte streams
 transactions  many processes append in one step
+schemas       what records are decoded by
 retention     what is deleted;  tier: what is moved to files
 metadata      what the metadata store holds;  segments: what follows from a list of them
 metrics       what writers and readers count
@@ -21,6 +22,13 @@ from quorumbook.streams.cursors.reader import CursorReader
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position, parse_position
+from quorumbook.streams.format.schemas import (
+    Compatibility,
+    Schema,
+    SchemaKind,
+    StreamSchemas,
+    version_headers,
+)
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.metrics import STREAM_METRICS
 from quorumbook.streams.namespace import Namespace, NamespaceEvent
@@ -42,6 +50,7 @@ from quorumbook.streams.reading.seek import SequenceId, TxId
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot
 from quorumbook.streams.retention.orphans import Orphan, OrphanState
 from quorumbook.streams.retention.retention import RetentionReport
+from quorumbook.streams.schemas.decoder import Decoder
 from quorumbook.streams.stream import Segment, Stream, StreamInfo
 from quorumbook.streams.views.byte_stream import ByteStream
 from quorumbook.streams.views.state_machine import Command, State, StateMachine
@@ -58,11 +67,13 @@ __all__ = [
     "ByteStream",
     "Change",
     "Command",
+    "Compatibility",
     "Consumer",
     "ConsumerOptions",
     "ControlRecord",
     "Cursor",
     "CursorReader",
+    "Decoder",
     "Delivery",
     "Gap",
     "GroupInfo",
@@ -85,6 +96,8 @@ __all__ = [
     "RecordBatch",
     "ReportingReader",
     "RetentionReport",
+    "Schema",
+    "SchemaKind",
     "Segment",
     "SequenceId",
     "Split",
@@ -96,10 +109,12 @@ __all__ = [
     "StreamItem",
     "StreamPolicy",
     "StreamReader",
+    "StreamSchemas",
     "StreamSnapshot",
     "StreamWriter",
     "TableView",
     "TxId",
     "WriterOptions",
     "parse_position",
+    "version_headers",
 ]

@@ -11,6 +11,7 @@
     ├── ReaderIdleError  CursorConflictError  CursorBusyError  AckLimitError
     ├── PartitionLostError  GroupInUseError  PartlySealedError
     ├── FilesUnavailableError  PolicyConflictError
+    ├── SchemaNotFoundError  SchemaIncompatibleError  SchemaConflictError  BadRecordError
     └── TransactionError
         └── CheckpointChangedError  TransactionLostError  TransactionTooLargeError
 """
@@ -171,6 +172,31 @@ class PolicyConflictError(StreamError):
 
     code = 603
     retriable = True
+
+
+class SchemaNotFoundError(StreamError):
+    """The stream has no schema, or no such version of it."""
+
+    code = 630
+
+
+class SchemaIncompatibleError(StreamError):
+    """A new version of the schema breaks the rule of compatibility; the message names the field."""
+
+    code = 631
+
+
+class SchemaConflictError(StreamError):
+    """Somebody else changed the stream's schema since it was read."""
+
+    code = 632
+    retriable = True
+
+
+class BadRecordError(StreamError):
+    """A record does not fit the stream's schema; the message says where it is and why."""
+
+    code = 633
 
 
 class CursorConflictError(StreamError):

@@ -43,6 +43,8 @@ from quorumbook.streams.reading.seek import (
 from quorumbook.streams.reading.snapshot import Split, StreamSnapshot, read_split, take_snapshot
 from quorumbook.streams.retention.retention import Retention, RetentionReport
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment, truncate
+from quorumbook.streams.schemas.having import HasSchemas
+from quorumbook.streams.schemas.registering import SchemaNodes, schema_nodes
 from quorumbook.streams.segments import start_sequence_ids
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.options import WriterOptions
@@ -77,7 +79,7 @@ class StreamInfo:
         return sum(segment.metadata.record_count for segment in self.segments)
 
 
-class Stream(Tabular):
+class Stream(Tabular, HasSchemas):
     """A stream by its name; made by ``Namespace.stream``."""
 
     def __init__(self, context: StreamContext) -> None:
@@ -95,6 +97,10 @@ class Stream(Tabular):
     def _table_parts(self) -> list[FramePart]:
         """Return what is in a table of it: itself."""
         return [FramePart(self._context, self.name)]
+
+    async def _schema_nodes(self) -> tuple[StreamContext, SchemaNodes]:
+        """Return where its schemas are: a partition has those of its whole."""
+        return self._context, await schema_nodes(self._context)
 
     async def info(self) -> StreamInfo:
         """Return what the metadata say.

@@ -16,7 +16,7 @@ from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW
 from quorumbook.cli.progress import progress
 from quorumbook.cli.stream.groups import groups
-from quorumbook.cli.stream.input import append_lines, json_form, line_form
+from quorumbook.cli.stream.input import append_lines, encoded_form, json_form, line_form
 from quorumbook.cli.stream.keeping import cursors, retention
 from quorumbook.cli.stream.options import (
     WHERE,
@@ -34,6 +34,7 @@ from quorumbook.cli.stream.options import (
 from quorumbook.cli.stream.output import DECODERS, RecordPrinter, gap_line
 from quorumbook.cli.stream.policies import alter, orphans, policy_texts
 from quorumbook.cli.stream.policies import policy as policy_command
+from quorumbook.cli.stream.schemas import schema
 from quorumbook.cli.stream.state import seal, segments, show, truncate
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def stream() -> None:
 
 decode_option = click.option(
     "--decode", type=click.Choice(DECODERS), default="auto", show_default=True,
-    help="How payloads are shown.",
+    help="How payloads are shown; schema: by the stream's.",
 )  # fmt: skip
 key_separator_option = click.option(
     "--key-separator", metavar="TEXT", help="Print keys before payloads, and this between them."
@@ -128,6 +129,8 @@ def create(
 @click.option("--key-separator", metavar="TEXT", help="What is before it in a line is the key.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE",
               help="What goes with every record; may be given several times.")  # fmt: skip
+@click.option("--encode", is_flag=True,
+              help="Records are JSON; encode each by the stream's schema.")  # fmt: skip
 @partition_option
 @takeover_option
 @wait_option
@@ -135,8 +138,8 @@ def create(
 @click.pass_obj
 def write(
     call: Call, name: str, files: Sequence[str], expect: int | None, input_form: str,
-    key_separator: str | None, headers: Sequence[str], partition: int | None, takeover: str,
-    wait_s: float, path: str,
+    key_separator: str | None, headers: Sequence[str], encode: bool, partition: int | None,
+    takeover: str, wait_s: float, path: str,
 ) -> None:  # fmt: skip
     """Append the lines of files, or of standard input, as records.
 
@@ -162,13 +165,14 @@ def write(
                 advance(records)
 
             found = await whole_or_part(namespace, name, partition)
+            taken = encoded_form(form, await found.decoder()) if encode else form
             if expect is not None and isinstance(found, PartitionedStream):
                 raise click.UsageError("--expect is about one partition: say --partition, too")
             try:
                 async with found.writer(**options) as writer:
                     first = getattr(writer, "next_sequence_id", None)
                     with progress("writing", None, is_wanted=not is_typed) as advance:
-                        await append_lines(writer, files, form, expect, count)
+                        await append_lines(writer, files, taken, expect, count)
             finally:
                 call.note(f"{written} {'record' if written == 1 else 'records'} in stream {name}")
             return {"name": name, "first_sequence": first, "records": written}
@@ -235,6 +239,8 @@ async def _print(
     gaps = 0
     async with opened(call, path) as namespace:
         found = await whole_or_part(namespace, name, partition)
+        if printer.needs_decoder:
+            printer.decode_by(await found.decoder())
         if isinstance(found, PartitionedStream):
             if end is not None or not isinstance(begin, str | datetime):
                 raise click.UsageError("positions are those of one partition: say --partition, too")
@@ -341,5 +347,6 @@ stream.add_command(cursors)
 stream.add_command(groups)
 stream.add_command(retention)
 stream.add_command(policy_command)
+stream.add_command(schema)
 stream.add_command(orphans)
 stream.add_command(alter)

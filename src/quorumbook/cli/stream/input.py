@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quorumbook.streams import (
         AppendedBatch,
         Attributes,
+        Decoder,
         PartitionAppended,
         PartitionedWriter,
         StreamWriter,
@@ -95,6 +96,32 @@ def json_form(lines: list[bytes]) -> InputPiece:
     if len(piece.txids) != len(piece.payloads):
         raise click.UsageError("either all records have a txid, or none")
     return piece
+
+
+def encoded_form(form: Form, decoder: Decoder) -> Form:
+    """Return what encodes the records of a form, which are JSON, by a stream's schema."""
+    from quorumbook.streams import Attributes, version_headers
+    from quorumbook.streams.errors import BadRecordError
+
+    version = tuple(version_headers(decoder.version).items())
+
+    def encode(payload: bytes) -> bytes:
+        try:
+            return decoder.encode(json.loads(payload))
+        except (ValueError, RecursionError, BadRecordError) as error:
+            text = payload[:200].decode(errors="backslashreplace")
+            raise click.UsageError(f"{text} does not fit the schema: {error}") from error
+
+    def read(lines: list[bytes]) -> InputPiece:
+        piece = form(lines)
+        given = piece.attributes or [None] * len(piece.payloads)
+        found = [each or Attributes() for each in given]
+        return piece._replace(
+            payloads=list(map(encode, piece.payloads)),
+            attributes=[each._replace(headers=(*each.headers, *version)) for each in found],
+        )
+
+    return read
 
 
 def _payload(row: dict[str, Any]) -> bytes:

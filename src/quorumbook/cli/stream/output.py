@@ -12,10 +12,10 @@ import click
 from quorumbook.cli.output import JSON, RAW, TABLE
 
 if TYPE_CHECKING:
-    from quorumbook.streams import Notice, Record, RecordBatch
+    from quorumbook.streams import Decoder, Notice, Record, RecordBatch
 
 #: How payloads are shown; ``auto`` is text where they are, and base64.
-DECODERS = ("auto", "text", "base64", "hex", "json")
+DECODERS = ("auto", "text", "base64", "hex", "json", "schema")
 
 
 class RecordPrinter:
@@ -31,7 +31,17 @@ class RecordPrinter:
         self._form = form
         self._decode = decode
         self._separator = None if key_separator is None else key_separator.encode()
+        self._decoder: Decoder | None = None
         self._count = 0
+
+    @property
+    def needs_decoder(self) -> bool:
+        """Whether ``decode_by`` comes first."""
+        return self._decode == "schema"
+
+    def decode_by(self, decoder: Decoder) -> None:
+        """Take what decodes payloads."""
+        self._decoder = decoder
 
     def show(self, batch: RecordBatch) -> None:
         """Print a batch."""
@@ -53,14 +63,14 @@ class RecordPrinter:
     def _line(self, record: Record) -> bytes:
         payload = record.payload
         if self._decode != "auto":
-            payload = _text(_decoded(record, self._decode)).encode()
+            payload = _text(self._decoded(record, self._decode)).encode()
         if self._separator is None:
             return payload + b"\n"
         return (record.key or b"") + self._separator + payload + b"\n"
 
     def _show(self, record: Record, partition: int | None = None) -> None:
         if self._form == TABLE:
-            decoded = _decoded(record, "text" if self._decode == "auto" else self._decode)
+            decoded = self._decoded(record, "text" if self._decode == "auto" else self._decode)
             about = "".join(f"{name}={value}  " for name, value in _carried(record).items())
             where = "" if partition is None else f"p{partition:<5}"
             print(f"{where}{record.sequence_id:8}  {record.position!s:12}  {about}{_text(decoded)}")
@@ -87,8 +97,22 @@ class RecordPrinter:
             "appended_at_ms": record.appended_at_ms,
             "bytes": len(record.payload),
             **_carried(record),
-            **_decoded(record, self._decode),
+            **self._decoded(record, self._decode),
         }
+
+    def _decoded(self, record: Record, decode: str) -> dict[str, Any]:
+        if self._decoder is None:
+            return _decoded(record, decode)
+        from quorumbook.streams.errors import BadRecordError
+        from quorumbook.streams.schemas.columns import plain
+
+        try:
+            return {"json": plain(self._decoder.value(record.payload, record.headers))}
+        except BadRecordError as error:
+            raise click.ClickException(
+                f"record {record.position} does not fit the schema: {error}; --decode auto shows "
+                "it as it is"
+            ) from error
 
 
 def gap_line(notice: Notice) -> str:

@@ -18,6 +18,8 @@
       …/allocation                           empty, or a ledger that is not used yet
       …/subscribers/<id>                     a position, in base64
       …/tier/<18 digits>                     ours: a segment's Parquet files
+      …/schemas                              ours: what records are decoded by (``format.schemas``)
+    <ns>/<stream>/<partitions>               ours: it has partitions (``partition_node``)
 
 ``<default>`` is literal.  A client id is URL-encoded in the name of a lock member, as Java does
 it.  Segments of old writers are named by transaction ids: ``inprogress_<hex>``,
@@ -46,6 +48,8 @@ LAYOUT_VERSION_DATA = b"\xff\xff\xff\xff"
 #: Where the number of a lock member cannot be read, it comes last.
 _LAST_MEMBER = 2**31 - 1
 _ROOT_NAME = "<default>"
+_PARTITIONS_NAME = "<partitions>"
+_PARTITION = re.compile(r"p(0|[1-9]\d*)")
 _IN_PROGRESS = "inprogress_"
 _COMPLETED = "logrecs_"
 _RESERVED_FIRST = (".", "<")
@@ -150,6 +154,27 @@ class StreamPaths:
     def segment_tier(self, number: int) -> str:
         """Return the node that lists a segment's files."""
         return f"{self.tier}/{number:018d}"
+
+    @property
+    def schemas(self) -> str:
+        """The parent of the versions of the stream's schema."""
+        return f"{self.root}/schemas"
+
+    @property
+    def partitioned_schemas(self) -> str:
+        """The same of a partitioned stream of this name."""
+        return f"{self.partitions}/schemas"
+
+    @property
+    def partitions(self) -> str:
+        """The node that a partitioned stream of this name has."""
+        return f"{self.stream}/{_PARTITIONS_NAME}"
+
+    def whole(self) -> StreamPaths | None:
+        """Return the paths of the partitioned stream that one of this name may be a part of."""
+        above, slash, part = self.name.rpartition("/")
+        is_part = slash and _PARTITION.fullmatch(part)
+        return StreamPaths(self.namespace, above) if is_part else None
 
     def segment(self, number: int, *, is_in_progress: bool) -> str:
         """Return the node of a segment."""

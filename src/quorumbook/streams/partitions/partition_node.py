@@ -27,7 +27,6 @@ from quorumbook.streams.stream_context import stream_context
 
 _VERSION = 1
 _HASH = "crc32"
-_NODE_NAME = "<partitions>"
 
 
 async def partition_count(namespace: Namespace, name: str) -> int | None:
@@ -51,7 +50,7 @@ async def partitioned_among(namespace: Namespace, names: Iterable[str]) -> list[
 
 def node_of(plain: Stream) -> str:
     """Return the path of the node."""
-    return f"{stream_context(plain).nodes.paths.stream}/{_NODE_NAME}"
+    return stream_context(plain).nodes.paths.partitions
 
 
 async def _exists(plain: Stream) -> bool:

@@ -54,6 +54,8 @@ from quorumbook.streams.reading.options import check_plain
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.seek import Start, Time, end_position
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
+from quorumbook.streams.schemas.having import HasSchemas
+from quorumbook.streams.schemas.registering import SchemaNodes, schema_nodes
 from quorumbook.streams.stream import Stream
 from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.writing.options import WriterOptions
@@ -78,7 +80,7 @@ class GroupInfo:
     damage: StreamError | None = None
 
 
-class PartitionedStream(Tabular):
+class PartitionedStream(Tabular, HasSchemas):
     """Streams under one name; made by ``create`` and ``open``."""
 
     def __init__(self, namespace: Namespace, name: str, partition_count: int) -> None:
@@ -94,6 +96,11 @@ class PartitionedStream(Tabular):
             FramePart(stream_context(each), self._name, number)
             for number, each in enumerate(self._partitions)
         ]
+
+    async def _schema_nodes(self) -> tuple[StreamContext, SchemaNodes]:
+        """Return where its schemas are: one list for all partitions."""
+        context = stream_context(self.partitions[0])
+        return context, await schema_nodes(context)
 
     @classmethod
     async def create(

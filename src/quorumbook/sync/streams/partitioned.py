@@ -119,6 +119,14 @@ class PartitionedStream(Tabular):
 
     refresh = blocking(aio.PartitionedStream.refresh, _streams)
     """Notice partitions that were added, and return all."""
+    schemas = blocking(aio.PartitionedStream.schemas)
+    """Return all versions of the schema, and the rule that a new one keeps to."""
+    schema = blocking(aio.PartitionedStream.schema)
+    """Return one version of the schema; None: the last."""
+    set_schema = blocking(aio.PartitionedStream.set_schema)
+    """Add a version to the schema, change the rule that new versions keep to, or both."""
+    decoder = blocking(aio.PartitionedStream.decoder)
+    """Return what decodes records, and encodes them."""
     grow = blocking(aio.PartitionedStream.grow)
     """Have more partitions: empty ones, behind those that there are."""
     delete = blocking(aio.PartitionedStream.delete)

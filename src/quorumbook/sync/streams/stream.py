@@ -58,6 +58,15 @@ class Stream(Tabular):
     set_policy = blocking(aio.Stream.set_policy)
     """Replace what the stream says for itself."""
 
+    schemas = blocking(aio.Stream.schemas)
+    """Return all versions of the schema, and the rule that a new one keeps to."""
+    schema = blocking(aio.Stream.schema)
+    """Return one version of the schema; None: the last."""
+    set_schema = blocking(aio.Stream.set_schema)
+    """Add a version to the schema, change the rule that new versions keep to, or both."""
+    decoder = blocking(aio.Stream.decoder)
+    """Return what decodes records, and encodes them."""
+
     @takes(WriterOptions)
     def writer(self, **options: Any) -> StreamWriter:
         """Become the writer: ``with stream.writer() as writer``; see the asyncio twin."""

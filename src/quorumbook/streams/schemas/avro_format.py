@@ -1,0 +1,265 @@
+"""Records of Avro's binary encoding, without a file's header, by an Avro schema.
+
+The top level is a record, whose fields are the columns.  A record is read by the schema that it
+was written with and becomes one of the schema that is asked for, as Avro's resolution has it.
+
+fastavro decodes.  What it would believe is looked at before: a schema that contains itself has no
+columns; items that take no bytes make a list as long as a record says, so their lists are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from quorumbook.client.reading.tabular import needs_extra
+from quorumbook.errors import ConfigError
+from quorumbook.streams.schemas.columns import Column, ColumnKind, shaped
+from quorumbook.streams.schemas.limits import (
+    MAX_DEFAULT_BYTES,
+    MAX_TYPES,
+    StepBudget,
+    check_depth,
+    parse_json,
+)
+
+_PRIMITIVES = {
+    "null": ColumnKind.JSON,
+    "boolean": ColumnKind.BOOL,
+    "int": ColumnKind.INT32,
+    "long": ColumnKind.INT64,
+    "float": ColumnKind.FLOAT32,
+    "double": ColumnKind.FLOAT64,
+    "bytes": ColumnKind.BYTES,
+    "string": ColumnKind.STRING,
+}
+#: What a logical type is made of, and the column it has; others are read as what they are made of.
+_LOGICAL = {
+    ("int", "date"): ColumnKind.DATE,
+    ("long", "timestamp-millis"): ColumnKind.TIMESTAMP,
+    ("long", "timestamp-micros"): ColumnKind.TIMESTAMP,
+    ("bytes", "decimal"): ColumnKind.DECIMAL,
+    ("fixed", "decimal"): ColumnKind.DECIMAL,
+}
+_FIXED_SIZES = {"null": 0, "float": 4, "double": 8}
+_KEPT = ("type", "name", "namespace", "aliases", "fields", "items", "values", "symbols", "size",
+         "default")  # fmt: skip
+_MAX_FIXED_BYTES = 1 << 16
+
+
+class AvroFormat:
+    """One version of an Avro schema, compiled."""
+
+    def __init__(self, text: str) -> None:
+        """Compile it.
+
+        Raises:
+            ConfigError: it is not an Avro schema, asks for too much, or has no columns.
+        """
+        with needs_extra("'quorumbook[schema]'"):
+            import fastavro  # noqa: PLC0415
+        try:
+            walk = _SchemaWalk()
+            #: The schema with what matters for decoding, and with every name's full form.
+            self.schema = walk.cleaned(parse_json(text.encode()), "", 0)
+            self.names = walk.names
+            self.column = _column(self.schema, self.names)
+            self._parsed = fastavro.parse_schema(self.schema)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever the package makes of a hostile schema
+            raise ConfigError(f"the Avro schema is not usable: {error}") from error
+        if self.column.kind is not ColumnKind.STRUCT or not self.column.fields:
+            raise ConfigError(
+                "the Avro schema is not usable: its top level is not a record with fields, so it "
+                "has no columns"
+            )
+        self._is_shaped = not self.column.needs_shaping()
+
+    def decode(self, payload: bytes, written: AvroFormat) -> Any:
+        """Return the record that was written with a version, as one of this version.
+
+        Raises:
+            ValueError: the bytes are not such a record, or it does not become one of this.
+        """
+        import fastavro  # noqa: PLC0415
+
+        data = io.BytesIO(payload)
+        reader = None if written is self else self._parsed
+        try:
+            value = fastavro.schemaless_reader(data, written._parsed, reader)
+        except Exception as error:  # whatever the package makes of hostile bytes
+            found = str(error) or type(error).__name__
+            raise ValueError(f"not a record of its schema: {found}") from error
+        rest = len(payload) - data.tell()
+        if rest:
+            raise ValueError(f"{rest} bytes are left behind the record")
+        return value
+
+    def row(self, value: Any) -> Any:
+        """Return a decoded value as its columns hold it; ValueError: it does not fit them."""
+        return value if self._is_shaped else shaped(self.column, value)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the record of a value; ValueError: it does not fit the schema."""
+        import fastavro  # noqa: PLC0415
+
+        data = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(data, self._parsed, value, strict=True)
+        except Exception as error:
+            raise ValueError(f"not a value of its schema: {error}") from error
+        return data.getvalue()
+
+
+class _SchemaWalk:
+    """Goes through a schema once, by what it means: names are followed where they are used."""
+
+    def __init__(self) -> None:
+        #: What each full name stands for.
+        self.names: dict[str, dict[str, Any]] = {}
+        self._open: set[str] = set()
+        self._budget = StepBudget(MAX_TYPES, "types in one Avro schema, with what they refer to")
+        self._defaults = StepBudget(MAX_DEFAULT_BYTES, "bytes of defaults in one Avro schema")
+
+    def cleaned(self, schema: Any, namespace: str, depth: int) -> Any:
+        """Return a schema as it is kept."""
+        self._budget.take()
+        check_depth(depth)
+        if isinstance(schema, str):
+            return schema if schema in _PRIMITIVES else self._referred(schema, namespace, depth)
+        if isinstance(schema, list):
+            branches = [self.cleaned(each, namespace, depth + 1) for each in schema]
+            if not branches:
+                raise ValueError("a union without branches")
+            return branches
+        if not isinstance(schema, dict) or "type" not in schema:
+            raise ValueError("a type is a name, a list, or an object with a type")
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self.cleaned(kind, namespace, depth + 1)
+        kept = {name: schema[name] for name in _KEPT if name in schema}
+        if (kind, schema.get("logicalType")) in _LOGICAL:
+            kept["logicalType"] = schema["logicalType"]
+            if schema["logicalType"] == "decimal":
+                kept["precision"], kept["scale"] = _digits(schema)
+        return self._of_kind(kind, kept, namespace, depth)
+
+    def _of_kind(self, kind: str, kept: dict[str, Any], namespace: str, depth: int) -> Any:
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._defined(kind, kept, namespace, depth)
+        if kind == "array":
+            kept["items"] = self.cleaned(kept.get("items"), namespace, depth + 1)
+            if not min_size(kept["items"], self.names):
+                raise ValueError("items of an array take no bytes, so it has no end")
+            return kept
+        if kind == "map":
+            kept["values"] = self.cleaned(kept.get("values"), namespace, depth + 1)
+            return kept
+        if kind in _PRIMITIVES:
+            return kept if "logicalType" in kept else kind
+        return self._referred(kind, namespace, depth)
+
+    def _defined(self, kind: str, kept: dict[str, Any], namespace: str, depth: int) -> Any:
+        name, space = kept.get("name"), kept.pop("namespace", namespace)
+        if not isinstance(name, str) or not isinstance(space, str):
+            raise ValueError(f"a type of kind {kind} has a name")
+        full = name if "." in name or not space else f"{space}.{name}"
+        if full in self.names:
+            raise ValueError(f"the name {full} is given twice")
+        kept["name"] = full
+        self.names[full] = kept
+        if kind == "fixed" and not 0 < int(kept.get("size", 0)) <= _MAX_FIXED_BYTES:
+            raise ValueError(f"{full} has 1 to {_MAX_FIXED_BYTES} bytes")
+        if kind in ("record", "error"):
+            self._open.add(full)
+            kept["fields"] = [
+                self._field(each, full.rpartition(".")[0], depth) for each in kept["fields"]
+            ]
+            self._open.discard(full)
+        return kept
+
+    def _field(self, field: Any, namespace: str, depth: int) -> Any:
+        if not isinstance(field, dict) or not isinstance(field.get("name"), str):
+            raise ValueError("a field has a name")
+        kept = {name: field[name] for name in ("name", "default", "aliases") if name in field}
+        self._defaults.take(len(json.dumps(kept.get("default"))))
+        inner = {name: value for name, value in field.items() if name not in kept}
+        return kept | {"type": self.cleaned(inner["type"], namespace, depth + 1)}
+
+    def _referred(self, name: str, namespace: str, depth: int) -> str:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        if full not in self.names:
+            full = name
+        if full not in self.names:
+            raise ValueError(f"there is no type {name[:80]!r}")
+        if full in self._open:
+            raise ValueError(f"{full} contains itself, so it has no columns")
+        self._count(self.names[full], depth)
+        return full
+
+    def _count(self, schema: Any, depth: int) -> None:
+        """Count again what a name stands for, with all that lies in it."""
+        self._budget.take()
+        check_depth(depth)
+        if isinstance(schema, str) and schema in self.names:
+            self._count(self.names[schema], depth)
+        elif isinstance(schema, list):
+            for each in schema:
+                self._count(each, depth + 1)
+        elif isinstance(schema, dict):
+            inner = [field["type"] for field in schema.get("fields", ())]
+            inner += [schema[name] for name in ("items", "values") if name in schema]
+            for each in inner:
+                self._count(each, depth + 1)
+
+
+def _digits(schema: Mapping[str, Any]) -> tuple[int, int]:
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if not (isinstance(precision, int) and isinstance(scale, int)):
+        raise ValueError("a decimal has a precision")
+    if not 0 <= scale <= precision <= 38 or not precision:
+        raise ValueError(f"a decimal has 1 to 38 digits, not {precision} with {scale} of them last")
+    return precision, scale
+
+
+def min_size(schema: Any, names: Mapping[str, Any]) -> int:
+    """Return how many bytes a value takes at least."""
+    if isinstance(schema, str) and schema in names:
+        return min_size(names[schema], names)
+    if isinstance(schema, list):
+        return 1
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if kind == "fixed":
+        return int(schema["size"])
+    if kind in ("record", "error"):
+        return sum(min_size(field["type"], names) for field in schema["fields"])
+    return _FIXED_SIZES.get(kind, 1)
+
+
+def _column(schema: Any, names: Mapping[str, Any]) -> Column:
+    if isinstance(schema, str) and schema in names:
+        return _column(names[schema], names)
+    if isinstance(schema, list):
+        branches = [each for each in schema if each != "null"]
+        return _column(branches[0], names) if len(branches) == 1 else Column(ColumnKind.JSON)
+    kind = schema if isinstance(schema, str) else schema["type"]
+    logical = "" if isinstance(schema, str) else schema.get("logicalType", "")
+    if (kind, logical) in _LOGICAL:
+        found = _LOGICAL[kind, logical]
+        if found is ColumnKind.DECIMAL:
+            return Column(found, digits=(schema["precision"], schema["scale"]))
+        return Column(found)
+    if kind in _PRIMITIVES:
+        return Column(_PRIMITIVES[kind])
+    if kind == "enum":
+        return Column(ColumnKind.STRING)
+    if kind == "fixed":
+        return Column(ColumnKind.BYTES)
+    if kind in ("array", "map"):
+        inner = _column(schema["items" if kind == "array" else "values"], names)
+        return Column(ColumnKind.LIST if kind == "array" else ColumnKind.MAP, inner)
+    fields = tuple((field["name"], _column(field["type"], names)) for field in schema["fields"])
+    return Column(ColumnKind.STRUCT, fields=fields)
