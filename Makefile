@@ -24,7 +24,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture lock release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture lock release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -42,6 +42,14 @@ setup: .venv/.ready  ## Make .venv with the package and the development tools.
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --editable '.$(KERBEROS)' --group dev
 	@touch $@
+
+# One of each, as `kubectl apply` takes them: of a release that is called as the chart is.
+kubernetes:  ## Write deploy/kubernetes, what the Helm chart renders by itself; takes helm.
+	@for name in admin certificates quorumbook tokens; do \
+		helm template quorumbook deploy/helm --namespace quorumbook --kube-version 1.34.0 \
+			--set namespace.create=true --show-only templates/$$name.yaml 2>/dev/null \
+			| sed -e '1s/.*/# Rendered from deploy\/helm by `make kubernetes`./' -e '/^# Source: /d' -e 's/[[:space:]]*$$//' >deploy/kubernetes/$$name.yaml || exit 1; \
+	done
 
 demo: setup  ## Write 336,776 real events, kill a bookie, heal, read every copy back.
 	$(BIN)/quorumbook demo

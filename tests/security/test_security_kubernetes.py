@@ -14,15 +14,17 @@ import os
 import shlex
 import ssl
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 
 from doubles.certificates import CLIENT, SERVER, Authority
-from doubles.deployment import Container, Stage, stage
+from doubles.deployment import PATIENCE_S, Container, Stage, stage
 from security.deployment_harness import (
     KUBERNETES,
     READY,
@@ -74,7 +76,7 @@ def test_what_kubernetes_mounts_is_there_and_secrets_are_of_certificates() -> No
         names = {*volumes} | {c["metadata"]["name"] for c in claims}
         for volume in volumes.values():
             if secret := volume.get("secret"):
-                assert secret["secretName"] in {*made, TOKEN_JOB["metadata"]["name"]}
+                assert secret["secretName"] in {*made, "http-token", "admin-token"}
                 # A key is for the pod's group, and for nobody else.
                 assert secret["defaultMode"] == 0o440
                 assert "fsGroup" in pod["securityContext"]
@@ -95,21 +97,26 @@ def test_ports_labels_and_paths_of_the_kubernetes_manifests_fit() -> None:
         labels = workload["spec"]["template"]["metadata"]["labels"].items()
         (main,) = pod["containers"]
         ports = {p["name"]: p["containerPort"] for p in main["ports"]}
-        assert ports["http"] == config["http"]["port"]
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            assert main.get(probe, {"httpGet": {"port": "http"}})["httpGet"]["port"] in ports
+        assert ports.get("http", config["http"]["port"]) == config["http"]["port"]
+        assert ports.get("https", config["admin"]["port"]) == config["admin"]["port"]
+        probes = [p for p in ("startupProbe", "livenessProbe", "readinessProbe") if p in main]
+        assert probes
+        assert all(main[probe]["httpGet"]["port"] in ports for probe in probes)
         # Every pod has a policy, and it opens ports that are there.
         policy = policies[workload["metadata"]["name"]]["spec"]
         assert policy["podSelector"]["matchLabels"].items() <= labels
         assert policy["policyTypes"] == ["Ingress"]
         opened = {p["port"]: rule for rule in policy["ingress"] for p in rule["ports"]}
-        assert set(opened) == set(ports)
-        assert opened["http"]["from"], "whoever likes reaches what can change a bookie"
+        if "https" in ports:
+            assert not opened, "only who forwards a port reaches the admin server"
+        else:
+            assert set(opened) == set(ports)
+            assert opened["http"]["from"], "whoever likes reaches what can change a bookie"
         mounts = tuple(m["mountPath"] for m in main["volumeMounts"])
         files = [v for k, v in config["tls"].items() if k.endswith("_file")]
         assert all(path.startswith(mounts) for path in files)
         assert all(Path(path).name in ("tls.crt", "tls.key", "ca.crt") for path in files)
-    (service,) = of_kind("Service")
+    (service,) = (s for s in of_kind("Service") if s["metadata"]["name"] == "bookie")
     (bookies,) = of_kind("StatefulSet")
     assert bookies["spec"]["serviceName"] == service["metadata"]["name"]
     assert {p["port"] for p in service["spec"]["ports"]} == {3181, config["http"]["port"]}
@@ -127,7 +134,7 @@ def test_ports_labels_and_paths_of_the_kubernetes_manifests_fit() -> None:
 class Api(http.server.BaseHTTPRequestHandler):
     """Kubernetes, as far as it makes a secret: once, and for the right account."""
 
-    secrets: ClassVar[dict[str, bytes]] = {}
+    secrets: ClassVar[dict[str, dict[str, bytes]]] = {}
 
     def do_POST(self) -> None:
         made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -136,7 +143,7 @@ class Api(http.server.BaseHTTPRequestHandler):
         assert self.path == "/api/v1/namespaces/quorumbook/secrets"
         assert self.headers["Authorization"] == "Bearer of the account"
         if not is_known:
-            self.secrets[name] = base64.b64decode(made["data"]["token"])
+            self.secrets[name] = {k: base64.b64decode(v) for k, v in made["data"].items()}
         self.send_response(409 if is_known else 201)
         self.end_headers()
 
@@ -144,8 +151,8 @@ class Api(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def make_token(made: Stage, ca: Authority) -> bytes:
-    """Run the job that makes the token, twice, against such a Kubernetes; return the secret."""
+def make_tokens(made: Stage, ca: Authority) -> dict[str, dict[str, bytes]]:
+    """Run the job that makes the tokens, twice, against such a Kubernetes; return the secrets."""
     host = made.host("kubernetes.default.svc")
     account = made.directory / "account"
     account.mkdir()
@@ -163,8 +170,11 @@ def make_token(made: Stage, ca: Authority) -> bytes:
         (job,) = TOKEN_JOB["spec"]["template"]["spec"]["containers"]
         found = []
         for _ in range(2):
-            made.run(Container(host, job["command"], variables, {ACCOUNT: account}))
-            found.append(Api.secrets["http-token"])
+            new = made.directory / "new"
+            new.mkdir(exist_ok=True)
+            mounts = {ACCOUNT: account, "/new": new}
+            made.run(Container(host, job["command"], variables, mounts))
+            found.append(dict(Api.secrets))
         server.shutdown()
     assert found[0] == found[1]
     return found[0]
@@ -189,10 +199,12 @@ def issue_secrets(made: Stage, ca: Authority, ips: list[str]) -> None:
         os.rename(issued.certificate_file, secret / "tls.crt")
         os.rename(issued.key_file, secret / "tls.key")
         (secret / "ca.crt").write_bytes(Path(ca.ca_file).read_bytes())
-    token = made.directory / "http-token/token"
-    token.parent.mkdir()
-    token.write_bytes(make_token(made, ca))
-    token.chmod(0o440)
+    for name, data in make_tokens(made, ca).items():
+        for file, content in data.items():
+            path = made.directory / name / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o440)
 
 
 def pod_container(
@@ -225,12 +237,18 @@ def pod_container(
 async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     running: Stage, zookeeper_classpath: str, tmp_path: Path, ca: Authority
 ) -> None:
-    (bookies,), (recovery,) = of_kind("StatefulSet"), of_kind("Deployment")
+    (bookies,) = of_kind("StatefulSet")
+    recovery, admin = (
+        next(d for d in of_kind("Deployment") if d["metadata"]["name"] == name)
+        for name in ("recovery", "admin")
+    )
     # One more than ship, for the page says how there come to be fewer.
     names = [f"bookie-{i}" for i in range(bookies["spec"]["replicas"] + 1)]
     hosts = [running.host(f"{name}.bookie.quorumbook.svc.cluster.local") for name in names]
     keeper = running.host("zookeeper")
-    await asyncio.to_thread(issue_secrets, running, ca, [*hosts, keeper])
+    # Not by the short name, which is also that of a role.
+    console = running.host("admin.quorumbook.svc", "admin.quorumbook.svc.cluster.local")
+    await asyncio.to_thread(issue_secrets, running, ca, [*hosts, keeper, console])
     start_zookeeper(running, tmp_path, zookeeper_classpath, keeper, tmp_path / "zookeeper-tls")
     pod = bookies["spec"]["template"]["spec"]
     started = []
@@ -252,7 +270,7 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     roleless = ca.issue("roleless")
     await is_refused(uri, client_tls(ca, roleless), "of no role")
     # What the pod's stop waits for runs as it is printed.
-    hook = pods()[0][1]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    hook = main["lifecycle"]["preStop"]["exec"]["command"]
     stop = Container(hosts[0], hook, started[0].variables, started[0].mounts)
     await asyncio.to_thread(running.run, stop)
     words = ["quorumbook", "bookie", "scrub", "--now", f"http://{hosts[0]}:8080"]
@@ -267,4 +285,27 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     inside = Container(container.host, words, container.variables, container.mounts)
     await asyncio.to_thread(running.run, inside)
     assert "read-only" in running.logs[-1].read_text()
+    pod = admin["spec"]["template"]["spec"]
+    served = pod_container(running, pod, pod["containers"][0], "admin-0", console)
+    running.start(served)
+    await asyncio.to_thread(is_administered_with_the_token_alone, console, tmp_path, names)
     said_nothing_alarming(running)
+
+
+def is_administered_with_the_token_alone(host: str, directory: Path, names: list[str]) -> None:
+    """Ask the admin server for its bookies, with the first token and without it."""
+    context = ssl.create_default_context(cafile=str(directory / "admin-tls/ca.crt"))
+    with httpx.Client(base_url=f"https://{host}:8085", verify=context) as client:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                assert client.get("/heartbeat").status_code == 200
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert client.get("/api/v2/bookies").status_code == 401
+        token = (directory / "admin-token/token").read_text()
+        answer = client.get("/api/v2/bookies", headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["bookies"]) == len(names), answer.text

@@ -25,7 +25,11 @@ from quorumbook.streams import STREAM_METRICS
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 SETTINGS = DEPLOY / "systemd/quorumbook.toml"
-MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes/quorumbook.yaml").read_text()))
+MANIFESTS = [
+    manifest
+    for name in ("admin", "quorumbook")
+    for manifest in yaml.safe_load_all((DEPLOY / f"kubernetes/{name}.yaml").read_text())
+]
 COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
 #: Those that run the command `quorumbook`.
 SERVICES = [
@@ -95,7 +99,7 @@ def test_kubernetes_accepts_the_manifest():
     done = _run(
         Path(sys.executable).with_name("kubernetes-validate"),
         "--strict", "--quiet",
-        DEPLOY / "kubernetes/quorumbook.yaml", DEPLOY / "kubernetes/http-token.yaml",
+        *(DEPLOY / f"kubernetes/{name}.yaml" for name in ("admin", "quorumbook", "tokens")),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert {m["kind"] for m in MANIFESTS} >= {"StatefulSet", "PodDisruptionBudget", "Deployment"}
