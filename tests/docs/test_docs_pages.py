@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from docs.pages import DOCS, Reader, blocks, fits
+from docs.pages import DOCS, ROOT, Reader, fits
 from quorumbook.testing import LocalCluster
 
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
@@ -95,12 +95,18 @@ def test_a_page_s_files_and_environment_stay(tmp_path):
 
 
 def test_no_tutorial_or_how_to_is_long_and_each_begins_with_an_example():
-    pages = [*TUTORIALS, *sorted((DOCS / "how-to").glob("*.md"))]
+    """Whatever the navigation shows as one, wherever its file lies."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    sections = re.split(r"^  - ([\w-]+):", navigation, flags=re.MULTILINE)
+    shown = dict(zip(sections[1::2], sections[2::2], strict=True))
+    pages = re.findall(r"[\w/-]+\.md", shown["Tutorials"] + shown["How-to"])
+    assert set(pages) >= {
+        page.relative_to(DOCS).as_posix() for page in [*TUTORIALS, *(DOCS / "how-to").glob("*.md")]
+    }
     for page in pages:
-        text = page.read_text(encoding="utf-8")
-        assert len(text.split()) <= 900, page.name
-        if page.name != "index.md":
-            assert blocks(text) or "    quorumbook" in text, page.name
-            first = re.search(r"^```", text, re.MULTILINE)
-            assert first is not None, page.name
-            assert text[: first.start()].count("\n") < 25, f"{page.name}: no example on top"
+        text = (DOCS / page).read_text(encoding="utf-8")
+        assert len(text.split()) <= 900, page
+        if not page.endswith("/index.md"):
+            first = re.search(r"^ *```", text, re.MULTILINE)
+            assert first is not None, page
+            assert text[: first.start()].count("\n") < 25, f"{page}: no example on top"

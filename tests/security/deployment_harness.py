@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -163,7 +164,8 @@ def of_kind(*kinds: str) -> list[dict[str, Any]]:
     return [manifest for manifest in KUBERNETES if manifest["kind"] in kinds]
 
 
-def printed(section: str) -> list[str]:
-    """Return the commands that a section of ``docs/deployment.md`` prints, one each."""
-    text = (ROOT / "docs/deployment.md").read_text().split(f"\n## {section}\n")[1]
-    return [line.strip() for line in text.split("\n## ")[0].splitlines() if line.startswith("    ")]
+def printed(page: str) -> list[str]:
+    """Return the commands that a how-to of deployment prints, one each."""
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
+    blocks = re.findall(r"^ *```sh\n(.*?)```$", text, re.MULTILINE | re.DOTALL)
+    return [line.strip() for block in blocks for line in block.splitlines()]

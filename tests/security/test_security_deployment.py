@@ -108,7 +108,7 @@ async def test_compose_as_it_ships_serves_its_own_and_turns_strangers_away(
 ) -> None:
     composed = Composed(running, zookeeper_classpath)
     await asyncio.to_thread(composed.up)
-    (asked,) = (shlex.split(c) for c in printed("Compose") if " run " in c)
+    (asked,) = (shlex.split(c) for c in printed("deploy-with-compose") if " run " in c)
     service, *words = asked[asked.index("--rm") + 1 :]
     tools = composed.container(service, words)
     await asyncio.to_thread(running.run, tools)
@@ -237,7 +237,7 @@ async def test_a_host_is_set_up_and_asked_by_the_commands_that_are_printed(
     root = Container(host, [], {}, mounts)
     environment = {"PATH": f"{tmp_path}/stubs:{tmp_path}/local:/usr/sbin:/usr/bin:/sbin:/bin"}
     done = []
-    for command in printed("systemd"):
+    for command in printed("deploy-with-systemd"):
         if command.startswith("quorumbook cluster init"):
             start_zookeeper(running, tmp_path, zookeeper_classpath, keeper, tmp_path / "zk1-tls")
             config = tmp_path / "etc/quorumbook.toml"

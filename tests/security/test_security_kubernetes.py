@@ -278,7 +278,9 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     await asyncio.to_thread(
         is_changed_with_the_token_alone, running, operator, hosts, f"{auditor.host}:8080"
     )
-    (drain,) = (shlex.split(c) for c in printed("Kubernetes") if c.startswith("kubectl exec"))
+    (drain,) = (
+        shlex.split(c) for c in printed("deploy-on-kubernetes") if c.startswith("kubectl exec")
+    )
     where, words = drain[: drain.index("--")], drain[drain.index("--") + 1 :]
     pod_of = dict(zip(names, started, strict=True))
     container = pod_of[where[-1]]
