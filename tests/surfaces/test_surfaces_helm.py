@@ -176,8 +176,6 @@ def test_values_arrive_and_options_are_those_that_there_are(render, tmp_path):
 def test_mistyped_values_are_refused_by_name(helm, tmp_path, values, said):
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    done = _run(
-        helm, "template", "own", CHART, "--values", file, "--kube-version", VERSIONS[0]
-    )
+    done = _run(helm, "template", "own", CHART, "--values", file, "--kube-version", VERSIONS[0])
     assert done.returncode != 0
     assert said in done.stderr
