@@ -315,15 +315,21 @@ TEXT = decoder(avro(record(("a", "string", {}))))
 ANY = decoder(json_schema(obj(a={})))
 MANY = decoder(proto(("a", 1, F.TYPE_MESSAGE, F.LABEL_REPEATED, ".t.In"), In=[
     ("x", 1, F.TYPE_INT32)]))  # fmt: skip
-BAD = {
-    "avro: nothing": (LIST, b"", ""),
-    "avro: a block that promises more": (LIST, varint(1 << 40) + varint(1), ""),
-    "avro: a block that promises less than nothing": (LIST, varint(-(1 << 62)) + varint(1), ""),
-    "avro: a text of a length below 0": (TEXT, varint(-1) + b"abc", ""),
-    "avro: a text that promises more": (TEXT, varint(1 << 50) + b"abc", ""),
-    "avro: not UTF-8": (TEXT, varint(1) + b"\xff", ""),
+MAYBE = decoder(avro(record(("a", ["null", "string"], {}))))
+SYMBOL = decoder(avro(record(("a", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, {}))))
+NUMBER = decoder(avro(record(("a", "int", {}))))
+MONEY = decoder(
+    avro(record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}, {})))
+)
+BAD: dict[str, tuple[Decoder, bytes, str | None]] = {
+    "avro: nothing": (LIST, b"", None),
+    "avro: a block that promises more": (LIST, varint(1 << 40) + varint(1), None),
+    "avro: a block that promises less than nothing": (LIST, varint(-(1 << 62)) + varint(1), None),
+    "avro: a text of a length below 0": (TEXT, varint(-1) + b"abc", None),
+    "avro: a text that promises more": (TEXT, varint(1 << 50) + b"abc", None),
+    "avro: not UTF-8": (TEXT, varint(1) + b"\xff", None),
     "avro: more behind": (TEXT, varint(1) + b"abc", "left behind"),
-    "avro: a number without end": (LIST, b"\xff" * 100, ""),
+    "avro: a number without end": (LIST, b"\xff" * 100, None),
     "avro: more values than may be": (
         LIST, varint(200_000) + b"\0" * 200_000 + b"\0", "more than 100000 values"),
     "json: deep": (ANY, b'{"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "more than 64 levels"),
@@ -331,7 +337,7 @@ BAD = {
         ANY, b'{"a":' + b'["]]]\\"]]",' * 100 + b"1" + b"]" * 100 + b"}", "more than 64 levels"),
     "json: NaN": (ANY, b'{"a": NaN}', "NaN"),
     "json: beyond numbers": (ANY, b'{"a": 1e999}', "beyond the range"),
-    "json: a number of many digits": (ANY, b'{"a": ' + b"9" * 5000 + b"}", ""),
+    "json: a number of many digits": (ANY, b'{"a": ' + b"9" * 5000 + b"}", None),
     "json: a name twice": (ANY, b'{"a": 1, "a": 2}', "stands twice"),
     "json: half a surrogate pair": (
         decoder(json_schema(obj(a={"type": "string"}))), b'{"a": "\\ud800"}', "surrogates"),
@@ -340,13 +346,23 @@ BAD = {
         b'{"a": [' + b"1," * 150_000 + b"1]}", "more than 100000 values"),
     "json: a number beyond its column": (
         decoder(json_schema(obj(a={"type": "integer"}))), b'{"a": 9223372036854775808}', "int64"),
-    "protobuf: not a message": (MANY, b"\xff" * 20, ""),
-    "protobuf: a length that promises more": (MANY, b"\x0a\xff\xff\xff\xff\x0f", ""),
+    "protobuf: not a message": (MANY, b"\xff" * 20, None),
+    "protobuf: a length that promises more": (MANY, b"\x0a\xff\xff\xff\xff\x0f", None),
     "protobuf: more values than may be": (MANY, b"\x0a\x00" * 200_000, "more than 100000 values"),
     "protobuf: a time out of range": (
         decoder(proto(("at", 1, F.TYPE_MESSAGE, None, ".google.protobuf.Timestamp"))),
         b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f", "out of range"),
     "any: a large record": (ANY, b" " * (limits.MAX_RECORD_BYTES + 1), "are decoded"),
+    "avro: a branch below 0": (MAYBE, varint(-1) + b"\x02a", "not the index of a branch or symbol"),
+    "avro: a branch beyond": (MAYBE, varint(2) + b"\x02a", "out of range"),
+    "avro: a symbol below 0": (SYMBOL, varint(-2), "not the index of a branch or symbol"),
+    "avro: a symbol beyond": (SYMBOL, varint(2), "out of range"),
+    "avro: a number beyond its column": (NUMBER, varint(1 << 31), "a is out of the range of int32"),
+    "avro: more digits than its decimal has": (
+        MONEY, varint(3) + (1_000_000).to_bytes(3, "big"), "a has more than 6 digits"),
+    "avro: a day out of range": (
+        decoder(avro(record(("a", {"type": "int", "logicalType": "date"}, {})))),
+        varint((1 << 31) - 1), None),
 }  # fmt: skip
 
 
@@ -385,6 +401,30 @@ def test_what_a_json_schema_costs_is_bounded(schema: Any, value: str, reason: st
     assert len(str(raised.value)) < 300  # and no text of the whole value
 
 
+@pytest.mark.parametrize("is_older", [False, True])
+def test_an_index_below_0_is_refused_wherever_it_lies(is_older: bool) -> None:
+    symbols = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+    inner = record(("x", ["null", symbols], {}), ("y", "E", {}), name="I")
+    fields = [
+        ("l", {"type": "array", "items": inner}, {}), ("m", {"type": "map", "values": "E"}, {}),
+    ]  # fmt: skip
+    versions = [avro(record(*fields)), avro(record(*fields, ("z", "int", {"default": 0})))]
+    found = decoder(*versions[: 1 + is_older])
+
+    def bytes_of(branch: int, symbol: int, named: int, value: int) -> bytes:
+        items = varint(1) + b"".join(map(varint, (branch, symbol, named))) + b"\0"
+        return items + varint(1) + varint(1) + b"k" + varint(value) + b"\0"
+
+    good = found.value(bytes_of(1, 0, 1, 1), version_headers(1))
+    assert (good["l"], good["m"]) == ([{"x": "A", "y": "B"}], {"k": "B"})
+    for place in range(4):
+        for index in -1, -2, 2:
+            indexes = [1, 0, 1, 1]
+            indexes[place] = index
+            with pytest.raises(BadRecordError):
+                found.value(bytes_of(*indexes), version_headers(1))
+
+
 def test_steps_are_counted_alike_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     check = check_of({"items": {"type": "integer"}})
     monkeypatch.setattr("quorumbook.streams.schemas.json_checks.MAX_STEPS", 1000)
@@ -396,7 +436,7 @@ def test_steps_are_counted_alike_on_every_machine(monkeypatch: pytest.MonkeyPatc
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_bytes_by_chance_are_decoded_or_bad(payload: bytes) -> None:
-    for found in LIST, TEXT, ANY, MANY:
+    for found in LIST, TEXT, ANY, MANY, MAYBE, SYMBOL, NUMBER, MONEY:
         with contextlib.suppress(BadRecordError):
             found.row(payload)
 

@@ -4,7 +4,8 @@ The top level is a record, whose fields are the columns.  A record is read by th
 was written with and becomes one of the schema that is asked for, as Avro's resolution has it.
 
 fastavro decodes.  What it would believe is looked at before: a schema that contains itself has no
-columns; items that take no bytes make a list as long as a record says, so their lists are refused.
+columns; items that take no bytes make a list as long as a record says, so their lists are refused;
+a branch or a symbol below 0 would be counted from the end.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class AvroFormat:
             self.names = walk.names
             self.column = _column(self.schema, self.names)
             self._parsed = fastavro.parse_schema(self.schema)
+            self._written = _with_checked_indexes(self._parsed)
         except ConfigError:
             raise
         except Exception as error:  # whatever the package makes of a hostile schema
@@ -89,7 +91,7 @@ class AvroFormat:
         data = io.BytesIO(payload)
         reader = None if written is self else self._parsed
         try:
-            value = fastavro.schemaless_reader(data, written._parsed, reader)
+            value = fastavro.schemaless_reader(data, written._written, reader)
         except Exception as error:  # whatever the package makes of hostile bytes
             found = str(error) or type(error).__name__
             raise ValueError(f"not a record of its schema: {found}") from error
@@ -214,6 +216,40 @@ class _SchemaWalk:
             inner += [schema[name] for name in ("items", "values") if name in schema]
             for each in inner:
                 self._count(each, depth + 1)
+
+
+class _Indexed(list[Any]):
+    """Branches or symbols, which have no index below 0.
+
+    Compiled code adds the length to such an index before it asks for the item.
+    """
+
+    def __getitem__(self, index: Any) -> Any:
+        if index < 0:
+            raise ValueError(f"{index} is not the index of a branch or symbol")
+        return super().__getitem__(index)
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _with_checked_indexes(parsed: Any) -> Any:
+    """Return a schema as fastavro has it, for records that were written with it."""
+    if isinstance(parsed, list):
+        return _Indexed(map(_with_checked_indexes, parsed))
+    if not isinstance(parsed, dict):
+        return parsed
+    found = dict(parsed)
+    for name in found.keys() & {"type", "items", "values"}:
+        found[name] = _with_checked_indexes(found[name])
+    if "fields" in found:
+        found["fields"] = list(map(_with_checked_indexes, found["fields"]))
+    if "symbols" in found:
+        found["symbols"] = _Indexed(found["symbols"])
+    if "__named_schemas" in found:
+        known = found["__named_schemas"].items()
+        found["__named_schemas"] = {name: _with_checked_indexes(each) for name, each in known}
+    return found
 
 
 def _digits(schema: Mapping[str, Any]) -> tuple[int, int]:

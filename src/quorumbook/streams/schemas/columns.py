@@ -41,6 +41,11 @@ class ColumnKind(Enum):
     STRUCT = "struct"
 
 
+_SHAPED = {
+    ColumnKind.JSON, ColumnKind.LIST, ColumnKind.MAP, ColumnKind.INT32, ColumnKind.DECIMAL,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """The type of a value; every value may be null."""
@@ -53,8 +58,8 @@ class Column:
     digits: tuple[int, int] = (38, 0)
 
     def needs_shaping(self) -> bool:
-        """Tell whether decoded values are not as the column holds them, or may be many."""
-        if self.kind in (ColumnKind.JSON, ColumnKind.LIST, ColumnKind.MAP):
+        """Tell whether decoded values may not be as the column holds them, or may be many."""
+        if self.kind in _SHAPED:
             return True
         return any(column.needs_shaping() for _, column in self.fields)
 
@@ -92,12 +97,23 @@ def _shape(column: Column, value: Any, budget: StepBudget, where: str) -> Any:
         if not -bound <= value < bound:
             raise ValueError(f"{where} is out of the range of {kind.value}")
         return int(value)
+    if kind is ColumnKind.DECIMAL:
+        return _decimal(column, value, where)
     if kind is ColumnKind.FLOAT64:
         try:
             return float(value)
         except OverflowError as error:
             raise ValueError(f"{where} is out of the range of {kind.value}") from error
     return value
+
+
+def _decimal(column: Column, value: Any, where: str) -> Decimal:
+    digits, behind = column.digits
+    found = Decimal(value)
+    _, taken, exponent = found.as_tuple()
+    if not isinstance(exponent, int) or len(taken) + exponent > digits - behind:
+        raise ValueError(f"{where} has more than {digits} digits")
+    return found
 
 
 def _text(value: str) -> str:
