@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import httpx
 import pytest
 
@@ -23,10 +25,13 @@ NODES = {
     "partitions": "/streams/bad/<partitions>",
     "the highest transaction": f"{PART}/maxtxid",
 }
-#: Not about the damaged object alone.
+#: What nothing of a stream can be said without.
+WHOLLY = ("partitions", "the highest transaction")
+#: Not about the damaged object alone, and the page of a stream of which a part is damaged.
 LISTS = (
     "/ui", "/ui/bookies", "/ui/ledgers", "/ui/streams", "/ui/streams/good", "/ui/recovery",
     "/api/v2/cluster", "/api/v2/bookies", "/api/v2/ledgers", S, f"{S}/good",
+    "/ui/streams/bad",
     "/api/v2/recovery", "/api/v2/recovery/underreplicated",
     "/api/v1/ledger/list", "/api/v1/bookie/list_bookies",
 )  # fmt: skip
@@ -54,7 +59,22 @@ async def test_a_damaged_node_costs_lists_and_pages_that_one_object(api, what):
     async with httpx.AsyncClient(transport=transport, base_url=URL) as pages:
         answers = {url: await pages.get(url) for url in LISTS}
         failed = {url: each.text[:500] for url, each in answers.items() if each.status_code != 200}
+        page = answers["/ui/streams/bad"]
+        if what in WHOLLY:
+            assert failed.pop("/ui/streams/bad", "")
+            assert path in html.unescape(page.text)
         assert failed == {}
+        if what == "a segment":
+            # Its only one: it is named, and what else is known is shown.
+            (part,) = (await pages.get(f"{S}/bad")).json()["partitions"]
+            assert (part["segments"], part["is_sealed"]) == ([], False)
+            assert [path in sentence for sentence in part["damaged"]] == [True]
+            assert path in html.unescape(page.text)
+        if what == "a ledger":
+            found = answers["/api/v2/ledgers"].json()
+            assert (found["damaged_count"], len(found["damaged"])) == (1, 1)
+            assert found["damaged"][0].startswith("ledger 0")
+            assert found["damaged"][0] in html.unescape(answers["/ui/ledgers"].text)
         assert "good" in answers["/ui/streams"].text
         assert "good" in answers[S].text
         # What is about that stream alone shows what is whole, or names the node.

@@ -145,8 +145,9 @@ DAMAGES = {
     ),
     "a segment": Damage(
         lambda w: w.stream.segment(1, is_in_progress=False), "left out of the segments: ",
-        gone={"streams": _is_one, "segments": _is_first},
-        changed={"segments": {"start_seq"}, "cursors": {"lag_records", "lag_bytes"}},
+        gone={"segments": _is_first},
+        changed={"streams": {"segments", "records", "first_segment", "last_segment"},
+                 "segments": {"start_seq"}, "cursors": {"lag_records", "lag_bytes"}},
     ),
     "a segment's files": Damage(
         lambda w: w.stream.segment_tier(1), "the files of segment 1 of stream one: ",

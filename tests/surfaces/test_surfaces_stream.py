@@ -156,6 +156,8 @@ def test_commands_show_what_is_whole_and_name_what_is_damaged(quorumbook):
     shown = quorumbook("stream", "segments", "marred", "-o", "json")
     assert [row["segment"] for row in json.loads(shown.text)] == [1, 3]
     assert segment in shown.err
+    shown = quorumbook("stream", "show", "marred", "-o", "json")
+    assert (json.loads(shown.text)["segments"], segment in shown.err) == (2, True)
     assert [row["records"] for row in json.loads(quorumbook(*cursors).text)] == [None, None]
     assert [row["cursor"] for row in json.loads(quorumbook(*cursors, "--delete", "a").text)] == [
         "b"

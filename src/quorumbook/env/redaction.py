@@ -58,9 +58,18 @@ def redacted(text: str) -> str:
 
 
 def redacted_query(query: str) -> str:
-    """Return ``?a=1&password=***`` for the query of an address; names are read as servers do."""
-    pairs = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
-    shown = [(name, HIDDEN if is_secret_name(name) else redacted(value)) for name, value in pairs]
+    """Return ``?a=1&password=***`` for the query of an address; names are read as servers do.
+
+    One without secrets stays as it was written.
+    """
+    query = query.removeprefix("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    shown = [
+        (redacted(name), HIDDEN if value and is_secret_name(name) else redacted(value))
+        for name, value in pairs
+    ]
+    if shown == pairs:
+        return f"?{query}" if query else ""
     return f"?{urlencode(shown, safe='*/:')}" if shown else ""
 
 

@@ -102,8 +102,12 @@ class Stream(Tabular, HasSchemas):
         """Return where its schemas are: a partition has those of its whole."""
         return self._context, await schema_nodes(self._context)
 
-    async def info(self) -> StreamInfo:
+    async def info(self, on_damaged: Callable[[StreamError], None] | None = None) -> StreamInfo:
         """Return what the metadata say.
+
+        Args:
+            on_damaged: Told of each segment that cannot be read, by an error that names its node;
+                the others are returned, to be shown.  None: the first such error is raised.
 
         Raises:
             StreamNotFoundError: there is no such stream.
@@ -113,7 +117,9 @@ class Stream(Tabular, HasSchemas):
         return StreamInfo(
             name=self.name,
             policy=await self._context.policy(),
-            segments=await self.segments(),
+            segments=await (
+                self.segments() if on_damaged is None else self.readable_segments(on_damaged)
+            ),
             writer=await self._context.lock().owner(),
             is_sealed=state.max_txid == END_TXID,
             max_txid=state.max_txid,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quorumbook.env.redaction import redacted
+from quorumbook.env.redaction import redacted, redacted_query
 
 C = "c4nary"
 
@@ -64,3 +64,19 @@ def test_what_is_no_secret_stays(text):
 def test_json_stays_json_and_keeps_its_other_fields():
     found = json.loads(redacted('{"password": "x", "n": [1, {"tokens": "y", "deep": null}]}'))
     assert found == {"password": "***", "n": [1, {"tokens": "***", "deep": None}]}
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("", ""),
+        ("?", ""),
+        ("read_only=true&reason=a%0ab%20c", "?read_only=true&reason=a%0ab%20c"),
+        ("?a=1&password=x&b", "?a=1&password=***&b="),
+        ("pass%77ord=x", "?password=***"),
+        (f"qb_{C * 4}", "?***="),
+        (f"next=http%3a%2f%2fu%3A{C}%40h%2F", "?next=http://***%40h/"),
+    ],
+)
+def test_a_query_stays_as_written_unless_it_has_secrets(query, shown):
+    assert redacted_query(query) == shown

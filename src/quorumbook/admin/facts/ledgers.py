@@ -75,12 +75,14 @@ class LedgerPage:
     ledgers: list[LedgerMetadata] = field(default_factory=list)
     #: Where the next page goes on; None: this is the last.
     next_after: LedgerId | None = None
+    #: A sentence for each that was passed and cannot be understood, so nobody knows if it fits.
+    damaged: list[str] = field(default_factory=list)
 
 
 async def ledger_page(store: MetadataStore, wanted: LedgerFilter, limit: int) -> LedgerPage:
     """Return the first of the ledgers that are wanted, ascending by id."""
     page = LedgerPage()
-    async with contextlib.aclosing(_wanted(store, wanted)) as found:
+    async with contextlib.aclosing(_wanted(store, wanted, page.damaged)) as found:
         async for metadata in found:
             if len(page.ledgers) == limit:
                 page.next_after = page.ledgers[-1].ledger_id
@@ -90,9 +92,10 @@ async def ledger_page(store: MetadataStore, wanted: LedgerFilter, limit: int) ->
 
 
 async def _wanted(
-    store: MetadataStore, wanted: LedgerFilter
+    store: MetadataStore, wanted: LedgerFilter, damaged: list[str]
 ) -> AsyncGenerator[LedgerMetadata, None]:
-    async with contextlib.aclosing(all_ledgers(store, after=wanted.after)) as ledgers:
+    found = all_ledgers(store, damaged, after=wanted.after)
+    async with contextlib.aclosing(found) as ledgers:
         async for metadata in ledgers:
             if wanted.takes(metadata):
                 yield metadata

@@ -10,11 +10,12 @@ from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.records import NAME, NAMESPACE, PARTITION, start_of
-from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamInfo, StreamPolicy
+from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamPolicy
 from quorumbook.streams.cursors.cursor import lag_to_show, place
 from quorumbook.streams.errors import (
     CursorConflictError,
     NamespaceNotBoundError,
+    StreamError,
     StreamNotFoundError,
 )
 from quorumbook.streams.metadata.policy import DEFAULTS
@@ -62,7 +63,7 @@ async def stream(ask: Ask) -> dict[str, object]:
     """Return what the metadata say of a stream, its cursors and groups included."""
     found = await ask.service.streams.whole(ask.query["namespace"], ask.path["name"])
     parts = [found] if isinstance(found, Stream) else list(found.partitions)
-    rows = [_info(await part.info()) for part in parts]
+    rows = [await _info(part) for part in parts]
     policy = await parts[0].policy()
     namespace = await ask.service.streams.namespace(ask.query["namespace"])
     whole = policy.over(await namespace.policy()).over(DEFAULTS).given()
@@ -81,7 +82,9 @@ def _plain(value: object) -> object:
     return value if isinstance(value, int | float | str | bool) or value is None else str(value)
 
 
-def _info(info: StreamInfo) -> dict[str, object]:
+async def _info(part: Stream) -> dict[str, object]:
+    damaged: list[StreamError] = []
+    info = await part.info(damaged.append)
     return {
         "name": info.name,
         "writer": info.writer or None,
@@ -104,6 +107,7 @@ def _info(info: StreamInfo) -> dict[str, object]:
             }
             for segment in info.segments
         ],
+        "damaged": [str(error) for error in damaged],
     }
 
 

@@ -19,6 +19,7 @@ from typing import TypeAlias, cast
 
 from quorumbook.bookie.http.access import HttpAccess, Refusal, is_loopback_only
 from quorumbook.env import Env, logger, patience
+from quorumbook.env.redaction import redacted_query
 from quorumbook.errors import ConfigError
 
 _log = logger("bookie.http")
@@ -64,6 +65,11 @@ def whole_number(text: str, name: str) -> int:
     if len(text) <= 19 and text.isascii() and text.isdigit() and int(text) <= _NUMBER_MAX:
         return int(text)
     raise BadHttpRequestError(f"{name} must be a number from 0 to {_NUMBER_MAX}, not {text!r:.40}")
+
+
+def _shown(target: str) -> str:
+    path, _, query = target.partition("?")
+    return path + redacted_query(query)
 
 
 class _HttpConnection(asyncio.Protocol):
@@ -121,7 +127,7 @@ class _HttpConnection(asyncio.Protocol):
         try:
             status, kind, text = self._server.respond(target.partition("?")[0])
         except Exception:
-            _log.exception("%s failed", target)
+            _log.exception("%.200s failed", _shown(target))
             status, kind, text = 500, _TEXT, b"Internal Server Error\n"
         self._send(method, status, kind, text)
 
@@ -137,13 +143,13 @@ class _HttpConnection(asyncio.Protocol):
         status, answer = 200, cast(object, None)
         if method != "GET":
             host, port = self._transport.get_extra_info("peername")[:2]
-            _log.info("%s %.200s is carried out for %s:%d", method, target, host, port)
+            _log.info("%s %.200s is carried out for %s:%d", method, _shown(target), host, port)
         try:
             status, answer = await page(method, target, body)
         except BadHttpRequestError as error:
             status, answer = 400, {"error": str(error)}
         except Exception:
-            _log.exception("%s failed", target)
+            _log.exception("%.200s failed", _shown(target))
             status, answer = 500, {"error": "Internal Server Error"}
         if not self._transport.is_closing():
             self._send(method, status, _JSON, json.dumps(answer).encode() + b"\n")

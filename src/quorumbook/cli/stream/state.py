@@ -6,6 +6,7 @@ Of a partitioned stream they are about all partitions, with a line for each.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,7 @@ def show(call: Call, name: str, partition: int | None, path: str) -> None:
 
     Of a partitioned stream, that of all partitions together and of each.
     """
+    damaged = partial(_say_damaged, call)
 
     async def run() -> list[StreamInfo] | StreamInfo:
         from quorumbook.streams import PartitionedStream
@@ -51,8 +53,8 @@ def show(call: Call, name: str, partition: int | None, path: str) -> None:
         async with opened(call, path) as namespace:
             found = await whole_or_part(namespace, name, partition)
             if isinstance(found, PartitionedStream):
-                return [await part.info() for part in found.partitions]
-            return await found.info()
+                return [await part.info(damaged) for part in found.partitions]
+            return await found.info(damaged)
 
     found = call.run(run())
     if not isinstance(found, list):
@@ -116,10 +118,11 @@ def segments(call: Call, name: str, partition: int | None, path: str) -> None:
     call.output.rows(*call.run(run()), empty="nothing was written yet")
 
 
-async def _segment_rows(call: Call, stream: Stream) -> list[dict[str, object]]:
-    def damaged(error: StreamError) -> None:
-        call.note(f"warning: a segment is left out, and readers of the stream stop at it: {error}")
+def _say_damaged(call: Call, error: StreamError) -> None:
+    call.note(f"warning: a segment is left out, and readers of the stream stop at it: {error}")
 
+
+async def _segment_rows(call: Call, stream: Stream) -> list[dict[str, object]]:
     return [
         {
             "segment": segment.metadata.number,
@@ -132,7 +135,7 @@ async def _segment_rows(call: Call, stream: Stream) -> list[dict[str, object]]:
             "last_txid": segment.metadata.last_txid,
             "first_active": str(segment.metadata.first_active),
         }
-        for segment in await stream.readable_segments(damaged)
+        for segment in await stream.readable_segments(partial(_say_damaged, call))
     ]
 
 

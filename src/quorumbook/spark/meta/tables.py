@@ -246,7 +246,7 @@ async def _stream_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator
         return
     async for name in namespace.streams():
         try:
-            info = await namespace.stream(name).info()
+            info = await namespace.stream(name).info(_left_out)
         except (CorruptRecordsError, UnsupportedFormatError, ConfigError) as error:
             _log.error("left out of the streams: %s: %s", name, error)
             continue
