@@ -33,7 +33,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(
     r"(?:<!-- (?P<how>background until|again until|not run|terminal \d+): ?(?P<what>.*?) ?-->\n+)?"
-    r"^```(?P<language>sh|python|text|toml)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
+    r"^```(?P<language>sh|python|java|text|toml)(?: title=\"(?P<title>[^\"]+)\")?\n"
+    r"(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 _LONGEST_S = 100.0
