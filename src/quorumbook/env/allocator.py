@@ -16,6 +16,7 @@ import asyncio
 import ctypes
 import os
 from collections.abc import Callable
+from functools import cache
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 #: Larger than nearly all that a bookie gets, joins and sends, smaller than its largest frames.
@@ -52,6 +53,7 @@ async def giving_back() -> None:
         await asyncio.to_thread(give_back_freed_memory)
 
 
+@cache
 def _function(name: str) -> Callable[..., int] | None:
     """Return a function of glibc; other libraries have none of these."""
     try:

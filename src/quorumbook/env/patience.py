@@ -43,11 +43,12 @@ class Timer:
         self._callback = callback
         self._turns = _TURNS
         self._due = self._loop.time() + max(delay_s, 0)
-        self._handle: asyncio.Handle = self._loop.call_at(self._due, self._over)
+        self._handle: asyncio.Handle | None = self._loop.call_at(self._due, self._over)
 
     def cancel(self) -> None:
         """Never call back, and forget whom: who has the timer is mostly what it would call."""
-        self._handle.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
         self._callback = _nothing
 
     def _over(self) -> None:
@@ -62,6 +63,8 @@ class Timer:
             self._turns -= 1
             self._handle = self._loop.call_soon(self._turn)
         else:
+            # It refers to this timer: a circle, which only the garbage collector would find.
+            self._handle = None
             self._callback()
 
 

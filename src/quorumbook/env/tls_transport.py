@@ -13,9 +13,13 @@ and its ``pause_writing`` and ``resume_writing`` go to the protocol above.  Open
 little beside itself.
 
 A peer can make a few bytes cost much: a handshake costs a signature, and each new key that a record
-asks for ten times what its bytes would.  So what comes is decrypted in slices, and at a bookie each
-of them waits for a turn of the loop that has time left; what is held meanwhile is one chunk.  A
-handshake has a largest size there, and a peer whose records hold nothing is given up.
+asks for ten times what its bytes would.  So what comes is decrypted in slices of so many bytes and
+records, and at a bookie each of them waits for a turn of the loop that has time left; what is held
+meanwhile is one chunk.  Records tell their length in the clear:
+
+    type u8 | version u16 | length u16 | so many bytes
+
+A handshake has a largest size at a bookie, and a peer whose records hold nothing is given up.
 
 Certificates, and what a failed handshake means to people, are ``tls.py``'s.
 """
@@ -37,6 +41,9 @@ _PIECE_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
 #: So much is decrypted before somebody else may have the loop; about a record.
 _SLICE_BYTES = 16 * 1024
+#: And so many records, each of which may ask for a new key: about a millisecond's work.
+_SLICE_RECORDS = 64
+_HEAD_BYTES = 5
 #: What a client's side of a handshake takes at most; with a chain of certificates a few KB.
 _HANDSHAKE_BYTES_MAX = 32 * 1024
 #: Records without data in a row: a new key now and then, but not many.
@@ -84,6 +91,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._turns = turns
         #: What came and is not decrypted yet; nothing more is received meanwhile.
         self._held = memoryview(b"")
+        #: Where in it the next record begins, and what came of its head at the end of a chunk.
+        self._record_at = 0
+        self._head = b""
         self._is_waiting = False
         #: The protocol above wants nothing more for now.
         self._is_paused = False
@@ -99,7 +109,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Decrypt a chunk and hand it on, in one piece unless the turn ends meanwhile."""
-        self._held = memoryview(data)
+        self._held = memoryview(self._head + data if self._head else data)
+        self._head = b""
         self._take()
 
     def eof_received(self) -> bool:
@@ -227,7 +238,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         while self._held and not (is_over or self._is_closing):
             if turns is not None and turns.is_over:
                 break
-            piece, self._held = self._held[:_SLICE_BYTES], self._held[_SLICE_BYTES:]
+            piece = self._slice()
             self._incoming.write(piece)
             if self._done is not None:
                 self._shake(len(piece))
@@ -243,6 +254,23 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self.close()
         elif self._held:
             self._wait()
+
+    def _slice(self) -> memoryview:
+        """Take a slice off what is held; a part of a head at its end waits for the rest of it."""
+        held, at = self._held, self._record_at
+        if self._turns is None:
+            self._held = held[_SLICE_BYTES:]
+            return held[:_SLICE_BYTES]
+        records = 0
+        while at < _SLICE_BYTES and at + _HEAD_BYTES <= len(held) and records < _SLICE_RECORDS:
+            at += _HEAD_BYTES + (held[at + 3] << 8 | held[at + 4])
+            records += 1
+        if at < len(held) < at + _HEAD_BYTES:
+            self._head, held = bytes(held[at:]), held[:at]
+        size = min(at, _SLICE_BYTES, len(held))
+        self._record_at = at - size
+        self._held = held[size:]
+        return held[:size]
 
     def _wait(self) -> None:
         """Have the rest wait for a turn; whoever paused us meanwhile says when to go on."""

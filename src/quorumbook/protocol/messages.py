@@ -180,7 +180,12 @@ _classes: dict[str, Any] = {}
 def message_class(name: str) -> Any:
     """Return the class of a message of the table, such as ``"LedgerMetadataFormat"``."""
     if name not in _classes:
-        _classes[name] = message_factory.GetMessageClass(_pool.FindMessageTypeByName(name))
+        descriptor = _pool.FindMessageTypeByName(name)
+        _classes[name] = message_factory.GetMessageClass(descriptor)
+        # The library makes the classes of its parts when they are used, and again and again.
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                message_class(field.message_type.full_name)
     return _classes[name]
 
 

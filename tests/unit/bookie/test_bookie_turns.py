@@ -10,7 +10,13 @@ from bookie_harness import MIB, ScriptedStorage, serve, settle, until, v2_adds
 
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
-from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue, Weight
+from quorumbook.bookie.connections.loop_turns import (
+    Outbox,
+    Turn,
+    TurnQueue,
+    TurnsBelow,
+    Weight,
+)
 
 MS = 1_000_000
 OK = 0
@@ -79,6 +85,47 @@ async def test_a_turn_ends_when_it_has_worked_long_enough_and_small_chunks_go_fi
     assert max(turns[1:]) <= 2
     done = [one for one in took[:before] if one is not small]
     assert len(set(done)) == len(done), "nobody has a second turn before all have had one"
+
+
+async def test_who_has_proven_nothing_waits_behind_all_others_and_gets_on_all_the_same() -> None:
+    clock = _Clock()
+    took: list[_Worker] = []
+    queue = TurnQueue(Turn(clock), lambda: True)
+    below = TurnsBelow(queue, lambda: False)
+    strangers = [_Worker(clock, took) for _ in range(20)]
+    for one in strangers:
+        below.wait(one, 100)
+    await _turns_of(took, 3)
+    busy = _Worker(clock, took, pieces=50)
+    busy.queue = queue
+    queue.add(cast(BookieConnection, busy), Weight.MIDDLE)
+    small = _Worker(clock, took)
+    TurnsBelow(queue, lambda: True).wait(small, 100)
+    before = len(took)
+    turns = await _turns_of(took, before + 40)
+    assert took[before : before + 3] == [small, busy, strangers[before]]
+    assert max(turns[1:]) <= 3, "one of each kind"
+    assert [one for one in took if one in strangers] == strangers, "none starves"
+
+
+async def test_a_chunk_is_a_strangers_until_a_request_was_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = []
+    add = TurnQueue.add
+
+    def added(queue: TurnQueue, connection: Any, weight: Weight) -> None:
+        kinds.append(weight)
+        add(queue, connection, weight)
+
+    monkeypatch.setattr(TurnQueue, "add", added)
+    async with serve() as server:
+        client = await server.connect()
+        monkeypatch.setattr(Turn, "is_over", property(lambda _: True))
+        for entry_id in range(2):
+            client.send(v2_adds(7, [entry_id], b"x"))
+            assert await client.add_codes(1) == [(entry_id, OK)]
+    assert kinds == [Weight.UNPROVEN, Weight.SMALL]
 
 
 async def test_who_waits_for_the_journals_goes_on_when_they_have_room_and_holds_up_nobody() -> None:

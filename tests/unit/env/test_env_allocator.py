@@ -91,6 +91,20 @@ print(before - resident() > 80 * MB)
     assert told("allocator.keep_freed_memory()" + text) == "True"
 
 
+@glibc
+def test_giving_back_again_and_again_leaves_nothing_for_the_garbage_collector():
+    text = """
+import gc
+allocator.give_back_freed_memory()
+gc.collect()
+gc.disable()
+for _ in range(3):
+    allocator.give_back_freed_memory()
+print(gc.collect())
+"""
+    assert told(text) == "0"
+
+
 def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(allocator, "_function", lambda name: None)
     allocator.keep_freed_memory()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -137,3 +139,25 @@ def test_a_thread_that_stood_still_looks_again_before_it_gives_up(
     assert patience.wait(event, 1)
     event = _Event(0, monkeypatch)
     assert not patience.wait(event, 1)
+
+
+async def test_a_timer_that_is_over_is_gone_without_the_garbage_collector() -> None:
+    over = asyncio.Event()
+
+    class Called:
+        def __call__(self) -> None:
+            over.set()
+
+    called = Called()
+    kept = weakref.ref(called)
+    timers = [patience.Timer(0, called)]
+    del called
+    gc.disable()
+    try:
+        await over.wait()
+        await asyncio.sleep(0)
+        timers[0].cancel()  # too late, and no error
+        timers.clear()
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -153,11 +153,11 @@ def test_a_peer_that_asks_for_new_keys_without_end_is_given_up_soon(ca: Authorit
     turns.left = 100
     pair.shake()
     pair.tls.data_received(pair.new_keys(9700))
-    # A quarter of a megabyte would take 160 ms; a turn does a sixteenth of it.
+    # A quarter of a megabyte would take 160 ms; a turn does less than a hundredth of it.
     answered = len(pair.below.take())
-    assert 0 < answered <= 16 * 1024
+    assert 0 < answered <= 2 * 1024
     assert pair.below.is_paused
-    for _ in range(2):
+    for _ in range(20):
         turns.next()
     assert pair.below.is_closed
     assert turns.waiting == []
@@ -174,6 +174,48 @@ def test_new_keys_now_and_then_are_nothing_special(ca: Authority) -> None:
         pair.tls.data_received(pair.new_keys(100) + pair.records([piece]))
     assert pair.above.data == sent
     assert not pair.below.is_closed
+
+
+def test_a_turn_gives_few_new_keys_also_where_data_comes_between_them(ca: Authority) -> None:
+    turns = _Turns(1)
+    pair = _Pair(ca, turns)
+    turns.left = 100
+    pair.shake()
+    sent, chunk = b"", b""
+    for index in range(40):
+        piece = bytes([index])
+        sent += piece
+        chunk += pair.new_keys(50) + pair.records([piece])
+    one_answer = len(pair.new_keys(1))
+    pair.tls.data_received(chunk)
+    most = len(pair.below.take())
+    while turns.waiting:
+        turns.next()
+        most = max(most, len(pair.below.take()))
+    # 2,040 records, of which 64 come in a slice: 16 KB would hold 600.
+    assert 0 < most <= 64 * one_answer
+    assert pair.above.data == sent
+    assert not pair.below.is_closed
+    assert not pair.below.is_paused
+
+
+def test_records_come_whole_wherever_chunks_end(ca: Authority) -> None:
+    dice = random.Random(7)
+    turns = _Turns(3)
+    pair = _Pair(ca, turns)
+    turns.left = 100
+    pair.shake()
+    pieces = [dice.randbytes(dice.choice((1, 2, 30, 3000, 16384))) for _ in range(300)]
+    stream = pair.records(pieces)
+    while stream:
+        size = dice.choice((1, 2, 3, 4, 5, 6, 7, 100, 5000, 40_000))
+        turns.left = 3
+        pair.tls.data_received(stream[:size])
+        while turns.waiting:
+            turns.next()
+        assert not pair.below.is_paused
+        stream = stream[size:]
+    assert pair.above.data == b"".join(pieces)
 
 
 @pytest.mark.parametrize("slices", [1, 2, 5])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from quorumbook.protocol.answers import (
 )
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.frames import frame
-from quorumbook.protocol.messages import message_class
+from quorumbook.protocol.messages import message_class, parse
 from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
@@ -459,3 +461,10 @@ def test_answers_of_two_ledgers_are_not_mixed_up() -> None:
         v2.AddAnswers(5, 1, 1, 0),
         v2.AddAnswers(5, 2, 2, 104),
     ]
+
+
+def test_the_classes_of_a_messages_parts_are_made_once():
+    info = v3.encode_bookie_info(1)
+    made = weakref.ref(type(parse("Request", info[4:]).header))
+    gc.collect()
+    assert made() is type(parse("Request", info[4:]).header)

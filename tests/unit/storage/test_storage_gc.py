@@ -18,6 +18,7 @@ from quorumbook.errors import (
     StorageError,
 )
 from quorumbook.storage.collection.collector import Collector
+from quorumbook.storage.gc import gc_storage
 from quorumbook.storage.gc.decisions import (
     LEDGERS_ALWAYS,
     GcPlan,
@@ -148,6 +149,38 @@ async def test_r27_a_deleted_ledger_goes_in_the_second_pass_and_its_space_comes_
     assert garbage.collector.statistics.deleted_ledgers == 3
     await world.restart()
     assert world.storage.ledger_ids() == []
+    await world.storage.stop()
+
+
+async def test_a_pass_goes_by_pages_of_the_ledgers_that_are_known_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc_storage, "_LEDGERS_AT_A_TIME", 3)
+    world = World(tmp_path)
+    known = [2, 3, 5, 6, 7, 11, 12, 20]
+    await filled(world, *known)
+    # Others of the cluster lie before, between and behind those that are known here.
+    garbage = Garbage(world, 0, 1, 3, 4, 6, 8, 9, 10, 12, 20, 21, 30)
+    garbage.cluster.unlisted = {6}
+    asked: list[list[int]] = []
+    missing = garbage.cluster.missing
+
+    async def noted(ledger_ids: list[int]) -> list[int]:
+        asked.append(ledger_ids)
+        return await missing(ledger_ids)
+
+    monkeypatch.setattr(garbage.cluster, "missing", noted)
+    await garbage.collect()
+    assert asked == [[2, 5], [6, 7, 11]], "a page at a time, those that are not listed"
+    assert garbage.collector.statistics.suspected_ledgers == 4
+    # What breaks off behind the last known ledger is not whole either.
+    garbage.cluster.listing_error = MetadataUnavailableError("away")
+    await garbage.collect()
+    assert garbage.collector.statistics.suspected_ledgers == 0
+    garbage.cluster.listing_error = None
+    for _ in range(2):
+        await garbage.collect()
+    assert world.storage.ledger_ids() == [3, 6, 12, 20]
     await world.storage.stop()
 
 

@@ -31,7 +31,7 @@ class Misled(FakeCluster):
 
     async def listing(self) -> AsyncIterator[int]:
         self.step()
-        for ledger_id in self._there():
+        for ledger_id in sorted(self._there()):
             yield ledger_id
         self.step()
 

@@ -30,11 +30,11 @@ def test_a_watch_is_cancelled_without_a_search_through_all_others() -> None:
     """Ten thousand readers of one ledger that leave at once must not stop the bookie."""
     handle = LedgerHandle(1, b"")
     readers = [Callback() for _ in range(300)]
-    cancels = [handle.watch_lac(0, reader) for reader in readers]
+    watches = [handle.watch_lac(0, reader) for reader in readers]
     Callback.compared = 0
-    for cancel in reversed(cancels[100:]):
-        cancel()
-        cancel()
+    for watch in reversed(watches[100:]):
+        handle.unwatch_lac(watch)
+        handle.unwatch_lac(watch)
     assert Callback.compared == 0
     handle.raise_lac(5)
     for callback in handle.take_woken(1000):
@@ -104,9 +104,9 @@ def test_a_rise_looks_at_nobody_whom_it_does_not_wake() -> None:
 
 def test_readers_of_one_rise_are_woken_in_pieces_and_cancelled_ones_leave_nothing() -> None:
     handle = LedgerHandle(1, b"")
-    cancels = [handle.watch_lac(5, lambda: None) for _ in range(1000)]
-    for cancel in cancels[:900]:
-        cancel()
+    watches = [handle.watch_lac(5, lambda: None) for _ in range(1000)]
+    for watch in watches[:900]:
+        handle.unwatch_lac(watch)
     assert len(handle._awaited) <= 2 * 100 + 16
     handle.raise_lac(6)
     assert len(handle.take_woken(60)) == 60

@@ -115,9 +115,9 @@ async def test_s39_readers_of_a_fenced_ledger_are_woken_by_recovery_adds(tmp_pat
     woken: list[str] = []
     handle = world.handle(1)
     handle.watch_lac(0, lambda: woken.append("a"))
-    cancel = handle.watch_lac(0, lambda: woken.append("cancelled"))
+    cancelled = handle.watch_lac(0, lambda: woken.append("cancelled"))
     handle.watch_lac(7, lambda: woken.append("later"))
-    cancel()
+    handle.unwatch_lac(cancelled)
     await world.append(run_of(1, [5], lac=3))
     assert woken == ["a"]
     await world.write_lac(1, 8)

@@ -34,7 +34,13 @@ from quorumbook.bookie.connections.admission import Admission, AdmissionGate
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.frame_budget import LARGE_BYTES, FrameBudget
 from quorumbook.bookie.connections.limits import Places, place_of
-from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue, Weight
+from quorumbook.bookie.connections.loop_turns import (
+    Outbox,
+    Turn,
+    TurnQueue,
+    TurnsBelow,
+    Weight,
+)
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger
@@ -259,7 +265,7 @@ class BookieConnection(asyncio.Protocol):
         if self._is_heavy(0):
             self._owner.behind.add(self, Weight.HEAVY)
         else:
-            self._owner.behind.wait(self, size_bytes)
+            self._owner.behind.wait(self, size_bytes, is_proven=self._is_proven())
 
     def _take_in_pending(self, *, has_requests: bool) -> None:
         owner = self._owner
@@ -277,7 +283,7 @@ class BookieConnection(asyncio.Protocol):
             return
         if has_requests or not self._frame_since_ns:
             self._frame_since_ns = owner.env.clock.now_ns()
-            if self._may_go and owner.places.is_proven(self):
+            if self._may_go and self._is_proven():
                 self._stays()
         frame_bytes = decoder.frame_bytes
         if frame_bytes > LARGE_BYTES and not self._has_large_frame and not self._closing:
@@ -303,6 +309,9 @@ class BookieConnection(asyncio.Protocol):
                 self._stays()
             self._owner.handler.handle(self, requests)
         return requests
+
+    def _is_proven(self) -> bool:
+        return self._owner.places.is_proven(self)
 
     def _stays(self) -> None:
         self._may_go = False
@@ -349,8 +358,9 @@ class BookieConnection(asyncio.Protocol):
         """Send what is there in the clear, and go on with TLS from the next byte on."""
         self.flush()
         self._transport = self._owner.env.network.start_tls(
-            self._transport, self, context, server_side=True, done=done, turns=self._owner.behind
-        )
+            self._transport, self, context, server_side=True, done=done,
+            turns=TurnsBelow(self._owner.behind, self._is_proven),
+        )  # fmt: skip
 
     def is_known_as(self, name: str) -> None:
         """Take the name that its peer has proven; what it changes is logged under it."""

@@ -73,12 +73,15 @@ class Weight(IntEnum):
     MIDDLE = 1
     HEAVY = 2
     """It has so many adds under way that it waits for the journals as well."""
+    UNPROVEN = 3
+    """Anybody's: nothing of it was carried out yet."""
 
 
 class TurnQueue:
-    """Connections with requests to carry out, small chunks first.
+    """Connections with requests to carry out: small chunks first, those of strangers last.
 
-    So who asks little does not stand behind those who ask very much.
+    So who asks little does not stand behind those who ask very much, and a client at work not
+    behind a crowd that has proven nothing; of each kind one goes on in a turn at least.
 
     Args:
         turn: How long one works.
@@ -102,9 +105,12 @@ class TurnQueue:
         """Tell whether the present turn of the loop has worked long enough."""
         return self._turn.is_over
 
-    def wait(self, asker: Asker, size_bytes: int) -> None:
+    def wait(self, asker: Asker, size_bytes: int, *, is_proven: bool) -> None:
         """Have it go on with a chunk of that size, small ones first."""
-        self.add(asker, Weight.SMALL if size_bytes <= _SMALL_CHUNK_BYTES else Weight.MIDDLE)
+        if not is_proven:
+            self.add(asker, Weight.UNPROVEN)
+        else:
+            self.add(asker, Weight.SMALL if size_bytes <= _SMALL_CHUNK_BYTES else Weight.MIDDLE)
 
     def add(self, connection: Asker, weight: Weight) -> None:
         """Have the connection go on behind those of its kind that wait already."""
@@ -118,8 +124,8 @@ class TurnQueue:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _may_go_on(self) -> bool:
-        small, middle, heavy = self._waiting
-        return bool(small or middle) or (bool(heavy) and self.admits_heavy())
+        small, middle, heavy, unproven = self._waiting
+        return bool(small or middle or unproven) or (bool(heavy) and self.admits_heavy())
 
     def _go_on(self) -> None:
         self._is_scheduled = False
@@ -131,6 +137,23 @@ class TurnQueue:
                 if self._turn.is_over:
                     break
         self.wake()
+
+
+class TurnsBelow:
+    """The turns of what lies below a connection: TLS decrypts before anybody knows for whom."""
+
+    def __init__(self, queue: TurnQueue, is_proven: Callable[[], bool]) -> None:
+        self._queue = queue
+        self._is_proven = is_proven
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the present turn of the loop has worked long enough."""
+        return self._queue.is_over
+
+    def wait(self, asker: Asker, size_bytes: int) -> None:
+        """Have it go on with so many bytes, as the connection would."""
+        self._queue.wait(asker, size_bytes, is_proven=self._is_proven())
 
 
 class Outbox:

@@ -60,7 +60,7 @@ class ClusterLedgers:
         return 0 if counters.short is None else counters.short
 
     async def listing(self) -> AsyncIterator[LedgerId]:
-        """Yield all ledgers; raise where that is not all."""
+        """Yield all ledgers, ascending; raise where that is not all."""
         async for ledger_id in self._ledgers.list():
             yield ledger_id
         await self._check()

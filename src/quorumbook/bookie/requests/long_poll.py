@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 
@@ -23,7 +24,7 @@ from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.reads import ReadRequests
 from quorumbook.env import logger, patience
-from quorumbook.ids import INVALID_ENTRY_ID, LedgerId
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import answers
 from quorumbook.protocol.requests import Read
 from quorumbook.protocol.status import Status
@@ -40,27 +41,35 @@ _OVER_MAX = 1024
 
 
 class _Poll:
-    """One reader who waits."""
+    """One reader who waits; one object, as there may be very many."""
 
-    __slots__ = ("_cancel_watch", "arrived_ns", "connection", "is_over", "request")
+    __slots__ = ("_handle", "_on_news", "_watch", "arrived_ns", "connection", "is_over", "request")
 
     def __init__(
         self,
         connection: BookieConnection,
         request: Read,
         arrived_ns: int,
-        watch: Callable[[_Poll], Callable[[], None]],
+        handle: LedgerHandle,
+        previous_lac: EntryId,
+        on_news: Callable[[_Poll], None],
     ) -> None:
         self.connection = connection
         self.request = request
         self.arrived_ns = arrived_ns
         self.is_over = False
-        self._cancel_watch = watch(self)
+        self._handle = handle
+        self._on_news = on_news
+        self._watch = handle.watch_lac(previous_lac, self)
+
+    def __call__(self) -> None:
+        """There is what it waits for."""
+        self._on_news(self)
 
     def end(self) -> None:
         """Wait no longer."""
         self.is_over = True
-        self._cancel_watch()
+        self._handle.unwatch_lac(self._watch)
 
 
 class LongPolls:
@@ -84,6 +93,8 @@ class LongPolls:
         self._timer: patience.Timer | None = None
         #: Polls that end soon, of each event that ends some.
         self._ending: deque[Iterator[_Poll]] = deque()
+        #: One object for all of them.
+        self._on_news = partial(self._end, woken=True)
 
     def start(self, connection: BookieConnection, request: Read, now_ns: int) -> None:
         """Wait, or answer at once what needs no waiting."""
@@ -98,11 +109,7 @@ class LongPolls:
         if timeout_ms <= 0 or handle.last_add_confirmed > previous_lac:
             self._finish(connection, request, now_ns, woken=False)
             return
-
-        def watch(poll: _Poll) -> Callable[[], None]:
-            return handle.watch_lac(previous_lac, lambda: self._end(poll, woken=True))
-
-        poll = _Poll(connection, request, now_ns, watch)
+        poll = _Poll(connection, request, now_ns, handle, previous_lac, self._on_news)
         connection.long_polls[poll] = None
         self._waiting.setdefault(request.ledger_id, {})[poll] = None
         self._metrics.long_polls_waiting += 1

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import chain
 from typing import Protocol
 
 from quorumbook.env import Env, logger
@@ -46,8 +45,6 @@ from quorumbook.storage.store import LedgerStorage
 
 #: Ledgers asked for at a time; those that are gone are forgotten in one step of the loop.
 _BATCH = 200
-#: Ledgers looked through in one step of the loop.
-_SLICE = 10_000
 _STEP_BYTES = 256 * 1024
 _SECOND = 1_000_000_000
 _log = logger("storage.gc")
@@ -57,7 +54,7 @@ class KnownLedgers(Owners, Protocol):
     """What the metadata store says of ledgers; errors are ``MetadataError``."""
 
     def listing(self) -> AsyncIterator[LedgerId]:
-        """Yield all ledgers of the cluster that this bookie belongs to, or raise."""
+        """Yield all ledgers of the cluster that this bookie belongs to, ascending, or raise."""
         ...
 
     async def missing(self, ledger_ids: list[LedgerId]) -> list[LedgerId]:
@@ -322,20 +319,26 @@ class Collector:
         return free
 
     async def _missing(self) -> tuple[LedgerRanges, int]:
-        """Return the ledgers that the cluster denies now, and how many are known here."""
-        # Before the listing: what is made later cannot be missing from it.
-        known = await self._gc.ledger_ids()
-        unlisted = bytearray(b"\1") * len(known)
-        async for ledger_id in self._cluster.listing():
-            at = bisect_left(known, ledger_id)
-            if at < len(known) and known[at] == ledger_id:
-                unlisted[at] = 0
+        """Return the ledgers that the cluster denies now, and how many are known here.
+
+        Both lists ascend, and go by side by side.  One that is made meanwhile may be known here
+        and not listed; its own node is there.
+        """
+        listing = self._cluster.listing()
+        listed = await anext(listing, None)
+        known = 0
         missing: list[LedgerRanges] = []
-        for at in range(0, len(known), _SLICE):
-            asked = compress(known[at : at + _SLICE], unlisted[at : at + _SLICE])
-            found = [await self._cluster.missing(batch) for batch in in_batches(asked, _BATCH)]
+        async for page in self._gc.ledger_ids():
+            known += len(page)
+            unlisted = dict.fromkeys(page)
+            while listed is not None and listed <= page[-1]:
+                unlisted.pop(listed, None)
+                listed = await anext(listing, None)
+            found = [await self._cluster.missing(batch) for batch in in_batches(unlisted, _BATCH)]
             missing.append(LedgerRanges.of(chain.from_iterable(found)))
-        return LedgerRanges.union(missing), len(known)
+        async for _ in listing:
+            """Only its end says that it was whole."""
+        return await self._gc.decide(lambda: LedgerRanges.in_order(missing)), known
 
     async def _delete_proven(self, ledger_ids: LedgerRanges) -> None:
         session = self._cluster.session()

@@ -106,12 +106,13 @@ class SurplusCopies:
 
     async def _search(self, now: int) -> None:
         found: dict[LedgerId, tuple[int, StoredExtent]] = {}
-        for batch in in_batches(await self._gc.ledger_ids(), _BATCH):
-            extents = await self._gc.extents(batch)
-            for ledger_id in await self._owners.surplus(sorted(extents)):
-                extent = extents[ledger_id]
-                since, before = self._found.get(ledger_id, (now, extent))
-                found[ledger_id] = (since if extent == before else now, extent)
+        async for page in self._gc.ledger_ids():
+            for batch in in_batches(page, _BATCH):
+                extents = await self._gc.extents(batch)
+                for ledger_id in await self._owners.surplus(sorted(extents)):
+                    extent = extents[ledger_id]
+                    since, before = self._found.get(ledger_id, (now, extent))
+                    found[ledger_id] = (since if extent == before else now, extent)
         self._found = found
 
     async def _drop(self, batch: list[LedgerId]) -> int:

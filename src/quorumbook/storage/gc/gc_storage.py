@@ -6,8 +6,7 @@ is a job between two checkpoints on the flush worker.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -23,6 +22,8 @@ from quorumbook.storage.index.stored_run import StoredExtent
 T = TypeVar("T")
 #: So much of the index is read before others have the worker.
 _LOGS_A_JOB = 16
+#: Ledgers that are named at a time.
+_LEDGERS_AT_A_TIME = 10_000
 
 
 class GcStorage:
@@ -76,9 +77,14 @@ class GcStorage:
         """Make a decision over sets of ledgers on the worker: they may be millions."""
         return await run_job(self._worker, decision)
 
-    async def ledger_ids(self) -> array[LedgerId]:
-        """Return the ledgers that are in the index, ascending."""
-        return await run_job(self._worker, self._index.ledger_ids)
+    async def ledger_ids(self) -> AsyncIterator[list[LedgerId]]:
+        """Yield the ledgers that are in the index, ascending, some at a time: they may be many."""
+        last: LedgerId | None = None
+        while page := await run_job(
+            self._worker, partial(self._index.ledger_ids_above, last, _LEDGERS_AT_A_TIME)
+        ):
+            yield page
+            last = page[-1]
 
     @property
     def checkpoints(self) -> int:

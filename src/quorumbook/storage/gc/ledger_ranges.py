@@ -44,6 +44,11 @@ class LedgerRanges:
         """Put sets together."""
         return cls(sorted(chain.from_iterable(part.pairs() for part in parts)))
 
+    @classmethod
+    def in_order(cls, parts: Iterable[LedgerRanges]) -> LedgerRanges:
+        """Put sets together each of which lies above the one before."""
+        return cls(chain.from_iterable(part.pairs() for part in parts))
+
     def pairs(self) -> Iterator[Pair]:
         """Yield first and last id of each range, ascending."""
         return zip(self._firsts, self._lasts, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -123,12 +122,15 @@ class IndexReader:
         for page in self._pages(STATE_COLUMNS, "ledger"):
             yield from map(row_to_state, page)
 
-    def ledger_ids(self) -> array[LedgerId]:
-        """Return all ledgers, ascending."""
-        found = array("q")
-        for page in self._pages("id", "ledger"):
-            found.extend([row[0] for row in page])
-        return found
+    def ledger_ids(self) -> Iterator[LedgerId]:
+        """Yield all ledgers, ascending, read some at a time."""
+        return (row[0] for page in self._pages("id", "ledger") for row in page)
+
+    def ledger_ids_above(self, ledger_id: LedgerId | None, count: int) -> list[LedgerId]:
+        """Return the lowest ledgers above one, or of all, so many at most."""
+        above = _LEAST_ID if ledger_id is None else ledger_id
+        rows = self._rows("SELECT id FROM ledger WHERE id > ? ORDER BY id LIMIT ?", above, count)
+        return [row[0] for row in rows]
 
     def births(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, int]:
         """Return ``LedgerState.born_at`` of those of these ledgers that are here."""

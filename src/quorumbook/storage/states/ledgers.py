@@ -196,26 +196,25 @@ class LedgerHandle:
         """The metadata has the ledger: a plain add need not wait for a look any more."""
         self.was_deleted = False
 
-    def watch_lac(self, above: EntryId, callback: Callable[[], None]) -> Callable[[], None]:
+    def watch_lac(self, above: EntryId, callback: Callable[[], None]) -> int:
         """Call back once, on the loop, when the last add confirmed is above ``above``.
 
         Also called when the ledger is deleted.  The caller checks first whether it already is.
 
         Returns:
-            A function that cancels the watch.
+            A number for ``unwatch_lac``; there may be tens of thousands.
         """
         self._watches += 1
-        number = self._watches
-        self._waiters[number] = callback
-        heappush(self._awaited, (above, number))
+        self._waiters[self._watches] = callback
+        heappush(self._awaited, (above, self._watches))
+        return self._watches
 
-        def cancel() -> None:
-            self._waiters.pop(number, None)
-            if len(self._awaited) > 2 * len(self._waiters) + _CANCELLED_MAX:
-                self._awaited = [one for one in self._awaited if one[1] in self._waiters]
-                heapify(self._awaited)
-
-        return cancel
+    def unwatch_lac(self, number: int) -> None:
+        """Do not call back any more, if that was not done yet."""
+        self._waiters.pop(number, None)
+        if len(self._awaited) > 2 * len(self._waiters) + _CANCELLED_MAX:
+            self._awaited = [one for one in self._awaited if one[1] in self._waiters]
+            heapify(self._awaited)
 
     def watch_records(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back once, on the loop, when the records on their way now have all ended.
