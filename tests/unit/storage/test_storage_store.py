@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,9 +116,10 @@ async def test_s39_readers_of_a_fenced_ledger_are_woken_by_recovery_adds(tmp_pat
     woken: list[str] = []
     handle = world.handle(1)
     handle.watch_lac(0, lambda: woken.append("a"))
-    cancelled = handle.watch_lac(0, lambda: woken.append("cancelled"))
+    cancelled = partial(woken.append, "cancelled")
+    handle.watch_lac(0, cancelled)
     handle.watch_lac(7, lambda: woken.append("later"))
-    handle.unwatch_lac(cancelled)
+    handle.unwatch_lac(0, cancelled)
     await world.append(run_of(1, [5], lac=3))
     assert woken == ["a"]
     await world.write_lac(1, 8)

@@ -16,8 +16,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from heapq import heapify, heappop, heappush
-from itertools import count, islice
+from itertools import islice
+from math import ceil
 
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.metrics import BookieMetrics
@@ -28,6 +28,7 @@ from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import answers
 from quorumbook.protocol.requests import Read
 from quorumbook.protocol.status import Status
+from quorumbook.storage.states.groups import OrderedGroups
 from quorumbook.storage.states.ledgers import LedgerHandle
 from quorumbook.storage.store import LedgerStorage
 
@@ -36,14 +37,14 @@ _log = logger("bookie.polls")
 _POLLS_A_TURN = 200
 #: A loop's clock and its timers may differ by as much.
 _CLOCK_STEP_S = 0.001
-#: Polls that are over may stay so long among the times to come.
-_OVER_MAX = 1024
+#: Polls end at multiples of this, so that many end together.
+_STEP_S = 0.01
 
 
 class _Poll:
     """One reader who waits; one object, as there may be very many."""
 
-    __slots__ = ("_handle", "_on_news", "_watch", "arrived_ns", "connection", "is_over", "request")
+    __slots__ = ("_handle", "_on_news", "arrived_ns", "connection", "due", "is_over", "request")
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class _Poll:
         request: Read,
         arrived_ns: int,
         handle: LedgerHandle,
-        previous_lac: EntryId,
+        due: float,
         on_news: Callable[[_Poll], None],
     ) -> None:
         self.connection = connection
@@ -60,7 +61,9 @@ class _Poll:
         self.is_over = False
         self._handle = handle
         self._on_news = on_news
-        self._watch = handle.watch_lac(previous_lac, self)
+        #: By the loop's clock, when its time is over.
+        self.due = due
+        handle.watch_lac(self._previous_lac, self)
 
     def __call__(self) -> None:
         """There is what it waits for."""
@@ -69,7 +72,13 @@ class _Poll:
     def end(self) -> None:
         """Wait no longer."""
         self.is_over = True
-        self._handle.unwatch_lac(self._watch)
+        self._handle.unwatch_lac(self._previous_lac, self)
+
+    @property
+    def _previous_lac(self) -> EntryId:
+        previous_lac = self.request.previous_lac
+        assert previous_lac is not None
+        return previous_lac
 
 
 class LongPolls:
@@ -87,9 +96,8 @@ class LongPolls:
         self._metrics = metrics
         self._reads = reads
         self._waiting: dict[LedgerId, dict[_Poll, None]] = {}
-        #: When each one's time is over, the first in front; with those that ended before.
-        self._times: list[tuple[float, int, _Poll]] = []
-        self._numbers = count()
+        #: By when their time is over, those who wait.
+        self._times: OrderedGroups[float, _Poll] = OrderedGroups()
         self._timer: patience.Timer | None = None
         #: Polls that end soon, of each event that ends some.
         self._ending: deque[Iterator[_Poll]] = deque()
@@ -109,11 +117,16 @@ class LongPolls:
         if timeout_ms <= 0 or handle.last_add_confirmed > previous_lac:
             self._finish(connection, request, now_ns, woken=False)
             return
-        poll = _Poll(connection, request, now_ns, handle, previous_lac, self._on_news)
+        limit_s = min(timeout_ms / 1000, self._options.max_long_poll_timeout_s)
+        due = ceil((asyncio.get_running_loop().time() + limit_s) / _STEP_S) * _STEP_S
+        poll = _Poll(connection, request, now_ns, handle, due, self._on_news)
         connection.long_polls[poll] = None
         self._waiting.setdefault(request.ledger_id, {})[poll] = None
         self._metrics.long_polls_waiting += 1
-        self._limit(poll, min(timeout_ms / 1000, self._options.max_long_poll_timeout_s))
+        before = self._times.lowest
+        self._times.add(due, poll)
+        if before is None or due < before:
+            self._wait_for_the_next()
 
     def fenced(self, ledger_id: LedgerId) -> None:
         """A ledger is fenced: whoever waited for its writer waits no longer."""
@@ -123,29 +136,20 @@ class LongPolls:
         """A connection is gone: its polls end without an answer."""
         self._end_soon([poll for poll in connection.long_polls if isinstance(poll, _Poll)])
 
-    def _limit(self, poll: _Poll, timeout_s: float) -> None:
-        due = asyncio.get_running_loop().time() + timeout_s
-        heappush(self._times, (due, next(self._numbers), poll))
-        if self._times[0][2] is poll:
-            self._wait_for_the_next()
-
     def _wait_for_the_next(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._times and self._times[0][2].is_over:
-            heappop(self._times)
-        if self._times:
-            delay_s = self._times[0][0] - asyncio.get_running_loop().time()
+        due = self._times.lowest
+        if due is not None:
+            delay_s = due - asyncio.get_running_loop().time()
             self._timer = patience.Timer(delay_s, self._time_is_over)
 
     def _time_is_over(self) -> None:
         now = asyncio.get_running_loop().time()
-        over = []
-        while self._times and self._times[0][0] <= now + _CLOCK_STEP_S:
-            poll = heappop(self._times)[2]
-            if not poll.is_over:
-                over.append(poll)
+        over: list[_Poll] = []
+        while (due := self._times.lowest) is not None and due <= now + _CLOCK_STEP_S:
+            over += self._times.take()
         self._wait_for_the_next()
         self._end_soon(over)
 
@@ -179,9 +183,7 @@ class LongPolls:
         if not polls:
             del self._waiting[ledger_id]
         self._metrics.long_polls_waiting -= 1
-        if len(self._times) > 2 * self._metrics.long_polls_waiting + _OVER_MAX:
-            self._times = [one for one in self._times if not one[2].is_over]
-            heapify(self._times)
+        self._times.remove(poll.due, poll)
         if connection.is_open:
             self._finish(connection, poll.request, poll.arrived_ns, woken=woken)
 

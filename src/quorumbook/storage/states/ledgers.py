@@ -15,16 +15,14 @@ from __future__ import annotations
 import hmac
 import weakref
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
 from itertools import islice
 from struct import Struct
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.storage.states.groups import OrderedGroups
 from quorumbook.storage.states.state_file import StoredLedger
 
 _LAC = Struct(">q")
-#: Cancelled watches that may lie among the others, beside as many as there are others.
-_CANCELLED_MAX = 16
 #: Handles looked at in one turn of the loop to find some that can be forgotten.
 _LOOKED_AT_A_TURN = 256
 
@@ -49,11 +47,9 @@ class LedgerHandle:
     __slots__ = (
         "__weakref__",
         "_arrivals",
-        "_awaited",
         "_ended",
         "_fence_waiters",
         "_waiters",
-        "_watches",
         "deferred_in_flight",
         "explicit_lac",
         "explicit_lac_id",
@@ -116,11 +112,8 @@ class LedgerHandle:
         self._ended = 0
         #: By the key that cancels the watch: at which of them to call, in ascending order.
         self._arrivals: dict[object, tuple[int, Callable[[], None]]] = {}
-        #: By the number that cancels the watch.
-        self._waiters: dict[int, Callable[[], None]] = {}
-        #: Above which last add confirmed each waits, the lowest first; cancelled ones too.
-        self._awaited: list[tuple[EntryId, int]] = []
-        self._watches = 0
+        #: By the last add confirmed above which they wait; most ledgers never have any.
+        self._waiters: OrderedGroups[EntryId, Callable[[], None]] | None = None
 
     def __repr__(self) -> str:
         fenced = ", fenced" if self.is_fenced else ""
@@ -196,25 +189,19 @@ class LedgerHandle:
         """The metadata has the ledger: a plain add need not wait for a look any more."""
         self.was_deleted = False
 
-    def watch_lac(self, above: EntryId, callback: Callable[[], None]) -> int:
+    def watch_lac(self, above: EntryId, callback: Callable[[], None]) -> None:
         """Call back once, on the loop, when the last add confirmed is above ``above``.
 
         Also called when the ledger is deleted.  The caller checks first whether it already is.
-
-        Returns:
-            A number for ``unwatch_lac``; there may be tens of thousands.
         """
-        self._watches += 1
-        self._waiters[self._watches] = callback
-        heappush(self._awaited, (above, self._watches))
-        return self._watches
+        if self._waiters is None:
+            self._waiters = OrderedGroups()
+        self._waiters.add(above, callback)
 
-    def unwatch_lac(self, number: int) -> None:
+    def unwatch_lac(self, above: EntryId, callback: Callable[[], None]) -> None:
         """Do not call back any more, if that was not done yet."""
-        self._waiters.pop(number, None)
-        if len(self._awaited) > 2 * len(self._waiters) + _CANCELLED_MAX:
-            self._awaited = [one for one in self._awaited if one[1] in self._waiters]
-            heapify(self._awaited)
+        if self._waiters is not None:
+            self._waiters.remove(above, callback)
 
     def watch_records(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back once, on the loop, when the records on their way now have all ended.
@@ -251,12 +238,13 @@ class LedgerHandle:
     def take_woken(self, max_count: int) -> list[Callable[[], None]]:
         """Take the callbacks of readers whose wait is over; looks at no others."""
         lac = self.last_add_confirmed
-        awaited = self._awaited
+        waiters = self._waiters
         woken: list[Callable[[], None]] = []
-        while len(woken) < max_count and awaited and (awaited[0][0] < lac or self.is_deleted):
-            callback = self._waiters.pop(heappop(awaited)[1], None)
-            if callback is not None:
-                woken.append(callback)
+        while waiters and len(woken) < max_count:
+            above = waiters.lowest
+            if above is None or (above >= lac and not self.is_deleted):
+                break
+            woken += waiters.take(max_count - len(woken))
         return woken
 
     def state(self) -> StoredLedger:
