@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -115,6 +118,26 @@ def is_changed_with_the_token_alone(
                 urllib.request.urlopen(request)
             assert refused.value.code == 401, place
     made.run(operator)
+
+
+def is_administered_with_the_token_alone(url: str, ca: Path, token: str, bookies: int) -> None:
+    """Ask the admin server for its bookies, without the first token and with it."""
+    context = ssl.create_default_context(cafile=str(ca))
+    # Its names lead elsewhere here.
+    context.check_hostname = False
+    with httpx.Client(base_url=url, verify=context) as client:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                assert client.get("/heartbeat").status_code == 200
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert client.get("/api/v2/bookies").status_code == 401
+        answer = client.get("/api/v2/bookies", headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["bookies"]) == bookies, answer.text
 
 
 async def registered(uri: str, count: int) -> None:

@@ -26,6 +26,7 @@ from quorumbook.metadata.uri import open_store
 from security.deployment_harness import (
     DEPLOY,
     READY,
+    is_administered_with_the_token_alone,
     is_changed_with_the_token_alone,
     is_refused,
     is_used_by,
@@ -78,12 +79,16 @@ class Composed:
             variables = {k: self.stage.text(v, made) for k, v in variables.items()}
             place = self.stage.directory / name
             words = zookeeper_command(place, self.classpath, variables, host)
-        return Container(host, [w.replace("$$", "$") for w in words], variables, mounts)
+        # Who runs here stands for the user of the image.
+        words = [w.replace("10001:10001", f"{os.getuid()}:{os.getgid()}") for w in words]
+        words = [w.replace("10001", str(os.getgid())).replace("$$", "$") for w in words]
+        return Container(host, words, variables, mounts)
 
     def up(self) -> None:
         """Start the services in the order that their dependencies ask for."""
         begun: set[str] = set()
-        waiting = [n for n, s in COMPOSE.items() if "profiles" not in s and n != "prometheus"]
+        others = ("prometheus", "grafana")
+        waiting = [n for n, s in COMPOSE.items() if "profiles" not in s and n not in others]
         while waiting:
             ready = [n for n in waiting if set(COMPOSE[n].get("depends_on", {})) <= begun]
             assert ready, f"services wait for each other: {waiting}"
@@ -127,8 +132,19 @@ async def test_compose_as_it_ships_serves_its_own_and_turns_strangers_away(
     operator = composed.container("tools", ["bookie", "scrub", "--now", f"http://{hosts[0]}:8080"])
     recovery = f"{running.hosts['recovery.host']}:8080"
     await asyncio.to_thread(is_changed_with_the_token_alone, running, operator, hosts, recovery)
+    await asyncio.to_thread(
+        is_administered_with_the_token_alone,
+        f"https://{running.hosts['admin.host']}:8085",
+        tmp_path / "admin-tls/ca.pem",
+        (tmp_path / "tokens/first").read_text().strip(),
+        3,
+    )
     # At the next start, what is good for long is left as it is.
-    kept = [tmp_path / "client-tls/tls.pem", tmp_path / "http-token/token"]
+    kept = [
+        tmp_path / "client-tls/tls.pem",
+        tmp_path / "http-token/token",
+        tmp_path / "tokens/first",
+    ]
     before = [path.read_bytes() for path in kept]
     await asyncio.to_thread(running.run, composed.container("certificates"))
     assert [path.read_bytes() for path in kept] == before
@@ -150,11 +166,20 @@ def test_every_volume_service_and_port_that_compose_names_is_there() -> None:
         assert (DEPLOY / "compose" / path).is_file()
     for service in COMPOSE.values():
         assert set(service.get("depends_on", {})) <= set(COMPOSE)
-    # The key of the CA is in the hands of one service alone, and only one port leaves the host.
+    # The key of the CA is in the hands of one service alone, and no port leaves the host.
     assert [n for n, s in COMPOSE.items() if "authority" in str(s.get("volumes"))] == [
         "certificates"
     ]
-    assert [p for s in COMPOSE.values() for p in s.get("ports", [])] == ["127.0.0.1:9090:9090"]
+    ports = [p for s in COMPOSE.values() for p in s.get("ports", [])]
+    assert [p.rpartition(":")[0] for p in ports] == [
+        "127.0.0.1:8085", "127.0.0.1:9090", "127.0.0.1:3000"
+    ]  # fmt: skip
+    # Nobody of ours has rights, or writes to the image; who makes the certificates gives them away.
+    for name, service in COMPOSE.items():
+        if service["image"] == "quorumbook":
+            assert service["read_only"] is True
+            assert service["cap_drop"] == ["ALL"]
+            assert ("user" in service, "cap_add" in service) == 2 * (name == "certificates",)
     # Each bookie is called by a name that its certificate has.
     named = COMPOSE["certificates"]["command"][0].splitlines()[1].split()[4:]
     bookies = [s["environment"] for n, s in COMPOSE.items() if n.startswith("bookie-")]

@@ -14,20 +14,19 @@ import os
 import shlex
 import ssl
 import threading
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx
 import pytest
 
 from doubles.certificates import CLIENT, SERVER, Authority
-from doubles.deployment import PATIENCE_S, Container, Stage, stage
+from doubles.deployment import Container, Stage, stage
 from security.deployment_harness import (
     KUBERNETES,
     READY,
+    is_administered_with_the_token_alone,
     is_changed_with_the_token_alone,
     is_refused,
     is_used_by,
@@ -234,14 +233,19 @@ def pod_container(
     return found
 
 
+def deployed(made: Stage, name: str, host: str) -> Container:
+    """Start a pod of a Deployment."""
+    (found,) = (d for d in of_kind("Deployment") if d["metadata"]["name"] == name)
+    pod = found["spec"]["template"]["spec"]
+    container = pod_container(made, pod, pod["containers"][0], f"{name}-0", host)
+    made.start(container)
+    return container
+
+
 async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     running: Stage, zookeeper_classpath: str, tmp_path: Path, ca: Authority
 ) -> None:
     (bookies,) = of_kind("StatefulSet")
-    recovery, admin = (
-        next(d for d in of_kind("Deployment") if d["metadata"]["name"] == name)
-        for name in ("recovery", "admin")
-    )
     # One more than ship, for the page says how there come to be fewer.
     names = [f"bookie-{i}" for i in range(bookies["spec"]["replicas"] + 1)]
     hosts = [running.host(f"{name}.bookie.quorumbook.svc.cluster.local") for name in names]
@@ -257,9 +261,7 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
         await asyncio.to_thread(running.run, pod_container(running, pod, init, name, host))
         started.append(pod_container(running, pod, main, name, host))
         running.start(started[-1])
-    pod = recovery["spec"]["template"]["spec"]
-    auditor = pod_container(running, pod, pod["containers"][0], "recovery-0", running.host("r"))
-    running.start(auditor)
+    auditor = deployed(running, "recovery", running.host("r"))
     for container in (*started, auditor):
         await asyncio.to_thread(running.wait_healthy, container, ["python", "-c", READY])
     config = tomllib.loads((tmp_path / "bookie-0-config/quorumbook.toml").read_text())
@@ -287,27 +289,12 @@ async def test_kubernetes_as_it_ships_serves_its_own_and_turns_strangers_away(
     inside = Container(container.host, words, container.variables, container.mounts)
     await asyncio.to_thread(running.run, inside)
     assert "read-only" in running.logs[-1].read_text()
-    pod = admin["spec"]["template"]["spec"]
-    served = pod_container(running, pod, pod["containers"][0], "admin-0", console)
-    running.start(served)
-    await asyncio.to_thread(is_administered_with_the_token_alone, console, tmp_path, names)
+    deployed(running, "admin", console)
+    await asyncio.to_thread(
+        is_administered_with_the_token_alone,
+        f"https://{console}:8085",
+        tmp_path / "admin-tls/ca.crt",
+        (tmp_path / "admin-token/token").read_text(),
+        len(names),
+    )
     said_nothing_alarming(running)
-
-
-def is_administered_with_the_token_alone(host: str, directory: Path, names: list[str]) -> None:
-    """Ask the admin server for its bookies, with the first token and without it."""
-    context = ssl.create_default_context(cafile=str(directory / "admin-tls/ca.crt"))
-    with httpx.Client(base_url=f"https://{host}:8085", verify=context) as client:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                assert client.get("/heartbeat").status_code == 200
-                break
-            except httpx.TransportError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-        assert client.get("/api/v2/bookies").status_code == 401
-        token = (directory / "admin-token/token").read_text()
-        answer = client.get("/api/v2/bookies", headers={"Authorization": f"Bearer {token}"})
-        assert answer.status_code == 200, answer.text
-        assert len(answer.json()["bookies"]) == len(names), answer.text
