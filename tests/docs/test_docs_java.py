@@ -12,6 +12,7 @@ from brokers.pulsar_cluster import POM as PULSAR
 from brokers.pulsar_cluster import java_command
 from docs.pages import DOCS, Reader
 from docs.test_docs_pages import free_ports
+from doubles.spark import need_spark
 from interop.peer_driver import LEAN
 from interop.peer_java import Java, Missing, find_jars, free_port
 
@@ -98,3 +99,12 @@ esac
 """,
     )
     follow("pulsar.md", tmp_path, 2181, 6650, 8080)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("spark")
+def test_a_pipeline_on_spark_goes_on_where_it_stopped_and_is_drawn(tmp_path):
+    need_spark()
+    follow("spark-pipeline.md", tmp_path)
+    assert (tmp_path / "late.svg").read_text().count("<path") > 50

@@ -104,6 +104,11 @@ class BookKeeper(Closing):
         #: What a child made by fork is told.
         self._forked: LocalProtocolError | None = None
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open" if self._context else "not started"
+        # What follows the path may be secret.
+        return f"<BookKeeper {self._metadata_uri.partition('?')[0]}, {state}>"
+
     # Life ----------------------------------------------------------------------------------
 
     async def start(self) -> BookKeeper:

@@ -54,6 +54,9 @@ class BookKeeper(Closing):
     def __enter__(self) -> BookKeeper:
         return self.start()
 
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
     metadata_uri = held(aio.BookKeeper, lambda it: it.metadata_uri)
     """What the client was connected with."""
     options = held(aio.BookKeeper, lambda it: it.options)

@@ -38,7 +38,10 @@ class Entry(NamedTuple):
 
 def short(payload: bytes) -> str:
     """Return how a payload begins, for people."""
-    return repr(payload) if len(payload) <= SHORT_BYTES else f"{payload[:SHORT_BYTES]!r}…"
+    shown = payload[:SHORT_BYTES]
+    if len(repr(shown)) > 2 * SHORT_BYTES:  # bytes that are not letters take four places each
+        shown = payload[: SHORT_BYTES // 4]
+    return repr(shown) if shown == payload else f"{shown!r}…"
 
 
 class EntryBatch:

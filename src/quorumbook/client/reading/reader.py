@@ -312,7 +312,7 @@ class LedgerReader(Closing, TabularLedger):
         self._refreshing = None
 
     def __repr__(self) -> str:
-        state = self._metadata.state.name
+        state = self._metadata.state.name.lower()
         return f"<LedgerReader {self.id}, {state}, last add confirmed {self._lac}>"
 
     # Inside --------------------------------------------------------------------------------

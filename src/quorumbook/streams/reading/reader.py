@@ -104,6 +104,9 @@ class BaseReader(Closing, Generic[R]):
             return self._batch.sequence_id(self._handed_out)
         return self._scanner.expected
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._context.name} at {self.position}>"
+
     def __aiter__(self) -> AsyncIterator[R]:
         return self
 

@@ -36,6 +36,9 @@ class Namespace(Closing):
         super().__init__()
         self._aio = namespace
 
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
     @classmethod
     @takes(NamespaceOptions)
     def open(cls, address: str, **options: Any) -> Namespace:

@@ -60,6 +60,9 @@ class BaseReader(Closing, Generic[R]):
             return left.first_sequence_id
         return self._aio.next_sequence_id
 
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
     def __iter__(self) -> Iterator[R]:
         return self
 

@@ -49,6 +49,9 @@ class Stream(Tabular):
         super().__init__()
         self._aio = stream
 
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
     name = held(aio.Stream, lambda it: it.name)
     """The stream's name, in normal form."""
     info = blocking(aio.Stream.info)
