@@ -15,6 +15,7 @@ import pytest
 
 import quorumbook.streams
 import quorumbook.sync.streams
+from doubles.clusters import STORES, local_cluster
 from quorumbook.errors import BackpressureError, LedgerClosedError, LocalProtocolError
 from quorumbook.streams import Command, Gap, Position, SequenceId, StreamPolicy
 from quorumbook.streams.cursors.cursor import take_over
@@ -27,7 +28,7 @@ from quorumbook.streams.errors import (
     WriterBusyError,
     WriterFencedError,
 )
-from quorumbook.sync.loop import run_once
+from quorumbook.sync.loop import run_once, unwrapped
 from quorumbook.sync.streams import (
     ByteStream,
     Namespace,
@@ -35,7 +36,6 @@ from quorumbook.sync.streams import (
     StateMachine,
     TableView,
 )
-from quorumbook.sync.streams.cursor import unwrapped
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
@@ -43,9 +43,7 @@ PATIENCE_S = 60.0
 _ONLY_BLOCKING = {"scan", "arrow_reader"}
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 @pytest.fixture

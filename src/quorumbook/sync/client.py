@@ -28,20 +28,14 @@ def wrapped(client: aio.BookKeeper) -> BookKeeper:
     return twin
 
 
-def unwrapped(client: BookKeeper) -> aio.BookKeeper:
-    """Return the client that does the work of a twin."""
-    return client._aio  # noqa: SLF001 - of this module
-
-
-class BookKeeper(Closing):
+class BookKeeper(Closing[aio.BookKeeper]):
     """The blocking twin of ``quorumbook.BookKeeper``."""
 
     def __init__(
         self, metadata_uri: str, *, options: ClientOptions | None = None, env: Env | None = None
     ) -> None:
         """Prepare; nothing happens before ``start``, which entering the ``with`` block does."""
-        super().__init__()
-        self._aio = aio.BookKeeper(metadata_uri, options=options, env=env)
+        super().__init__(aio.BookKeeper(metadata_uri, options=options, env=env))
 
     def start(self) -> BookKeeper:
         """Open the metadata store and look whether there is a cluster."""
@@ -53,9 +47,6 @@ class BookKeeper(Closing):
 
     def __enter__(self) -> BookKeeper:
         return self.start()
-
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
 
     metadata_uri = held(aio.BookKeeper, lambda it: it.metadata_uri)
     """What the client was connected with."""

@@ -1,6 +1,6 @@
 """How the blocking twin is declared: each method names the one of asyncio that does its work.
 
-    class Cursor(LoopBound):
+    class Cursor(Twin[aio.Cursor]):
         commit = blocking(aio.Cursor.commit)
         lag = blocking(aio.Cursor.lag)
         name = held(aio.Cursor, lambda cursor: cursor.name)
@@ -23,7 +23,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Method(Protocol[P, R_co]):
+class TwinMethod(Protocol[P, R_co]):
     """A method with the parameters of another, for type checkers and editors."""
 
     @overload
@@ -33,11 +33,11 @@ class Method(Protocol[P, R_co]):
 
 
 @overload
-def blocking(method: Callable[Concatenate[Any, P], Awaitable[R]]) -> Method[P, R]: ...
+def blocking(method: Callable[Concatenate[Any, P], Awaitable[R]]) -> TwinMethod[P, R]: ...
 @overload
 def blocking(
     method: Callable[Concatenate[Any, P], Awaitable[T]], then: Callable[[T], R]
-) -> Method[P, R]: ...
+) -> TwinMethod[P, R]: ...
 def blocking(method: Any, then: Any = None) -> Any:
     """Return a method that waits for one of asyncio.
 
@@ -54,14 +54,14 @@ def blocking(method: Any, then: Any = None) -> Any:
     return described_as(method)(call)
 
 
-def deriving(method: Callable[Concatenate[Any, P], T], then: Callable[[T], R]) -> Method[P, R]:
+def deriving(method: Callable[Concatenate[Any, P], T], then: Callable[[T], R]) -> TwinMethod[P, R]:
     """Return a method that makes something of what a method of asyncio returns at once."""
     name = method.__name__
 
     def call(self: Any, *args: Any, **keywords: Any) -> Any:
         return then(getattr(self._aio, name)(*args, **keywords))
 
-    described: Method[P, R] = described_as(method)(call)
+    described: TwinMethod[P, R] = described_as(method)(call)
     return described
 
 
@@ -76,14 +76,14 @@ def once(function: Callable[P, Awaitable[R]]) -> Callable[P, R]:
 
 def iterating(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
-) -> Method[P, Iterator[R]]:
+) -> TwinMethod[P, Iterator[R]]:
     """Return a method that iterates as one of asyncio does, step by step."""
     name = method.__name__
 
     def call(self: Any, *args: Any, **keywords: Any) -> Any:
         return self._iterate(lambda: getattr(self._aio, name)(*args, **keywords))
 
-    described: Method[P, Iterator[R]] = described_as(method)(call)
+    described: TwinMethod[P, Iterator[R]] = described_as(method)(call)
     return described
 
 

@@ -6,19 +6,14 @@ from types import TracebackType
 
 from quorumbook.metadata import election as aio
 from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.loop import LoopBound
+from quorumbook.sync.loop import Twin
 
 
-class Election(LoopBound):
+class Election(Twin[aio.Election]):
     """The blocking twin of ``quorumbook.metadata.election.Election``: it avoids fights, no more.
 
     Safety is the fence's; a leader that was paused believes to lead while another one does.
     """
-
-    def __init__(self, election: aio.Election) -> None:
-        """Wrap a candidate that was made on the loop thread."""
-        super().__init__()
-        self._aio = election
 
     def __enter__(self) -> Election:
         self._run(self._aio.__aenter__)
@@ -32,11 +27,8 @@ class Election(LoopBound):
     ) -> None:
         self.resign()
 
-    @property
-    def candidate(self) -> str:
-        """By which name this candidate stands."""
-        return self._aio.candidate
-
+    candidate = held(aio.Election, lambda it: it.candidate)
+    """By which name this candidate stands."""
     is_leader = held(aio.Election, lambda it: it.is_leader)
     """Whether this candidate leads, as far as this process knows."""
     wait_to_lead = blocking(aio.Election.wait_to_lead)

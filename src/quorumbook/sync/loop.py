@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 from quorumbook.env import forks
 from quorumbook.errors import ClientClosedError, LocalProtocolError, QuorumbookError
 
+A = TypeVar("A")
 T = TypeVar("T")
 #: A signal that comes right before a thread begins to wait is not seen while it waits.
 _LOOK_FOR_SIGNALS_S = 0.5
@@ -21,7 +22,7 @@ _LOOK_FOR_SIGNALS_S = 0.5
 _END_S = 5.0
 
 
-class _Job(Generic[T]):
+class _LoopJob(Generic[T]):
     """Work that another thread waits for; an interrupt may come at any point of that."""
 
     def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
@@ -90,7 +91,7 @@ class LoopThread:
         if self._is_stopped:
             work.close()
             raise ClientClosedError("the program is ending: the client's event loop has stopped")
-        job = _Job(work, self.loop)
+        job = _LoopJob(work, self.loop)
         try:
             self.loop.call_soon_threadsafe(job.start)
             return job.wait()
@@ -196,8 +197,25 @@ class LoopBound:
                     self._run(iteration.aclose)
 
 
-class Closing(LoopBound):
-    """Something that the end of a ``with`` block closes."""
+class Twin(LoopBound, Generic[A]):
+    """The twin of an object of asyncio that lives on the loop thread, and does the work there."""
+
+    def __init__(self, of: A) -> None:
+        """Wrap what was made on the loop thread."""
+        super().__init__()
+        self._aio = of
+
+    def __repr__(self) -> str:
+        return f"<sync {self._aio!r}>"
+
+
+def unwrapped(twin: Twin[A]) -> A:
+    """Return what does the work of a twin."""
+    return twin._aio  # noqa: SLF001 - of this module
+
+
+class Closing(Twin[A]):
+    """A twin that the end of a ``with`` block closes."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -219,8 +237,8 @@ class Closing(LoopBound):
         self.close()
 
 
-class ClosingQuietly(Closing):
-    """Something whose closing has nothing to say where the block failed already."""
+class ClosingQuietly(Closing[A]):
+    """A twin whose closing has nothing to say where the block failed already."""
 
     def _end_block(self, error: BaseException | None) -> None:
         if error is None:

@@ -17,13 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class LedgerReader(Closing):
+class LedgerReader(Closing[aio.LedgerReader]):
     """The blocking twin of ``quorumbook.LedgerReader``."""
-
-    def __init__(self, reader: aio.LedgerReader) -> None:
-        """Wrap a reader that was opened on the loop thread."""
-        super().__init__()
-        self._aio = reader
 
     id = held(aio.LedgerReader, lambda it: it.id)
     """The ledger's id."""
@@ -113,6 +108,3 @@ class LedgerReader(Closing):
 
     close = blocking(aio.LedgerReader.close)
     """Let go; the ledger itself stays as it is."""
-
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"

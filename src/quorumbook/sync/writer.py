@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, check_fits
 from quorumbook.client.writing import writer as aio
@@ -18,14 +19,15 @@ from quorumbook.sync.declared import blocking, held
 from quorumbook.sync.futures import AppendBatchFuture, AppendFuture, Batch
 from quorumbook.sync.loop import ClosingQuietly
 
+T = TypeVar("T")
 
-class LedgerWriter(ClosingQuietly):
+
+class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
     """The blocking twin of ``quorumbook.LedgerWriter``."""
 
     def __init__(self, writer: aio.LedgerWriter) -> None:
         """Wrap a writer that was created on the loop thread."""
-        super().__init__()
-        self._aio = writer
+        super().__init__(writer)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._max_entries = writer.options.max_pending_entries
@@ -203,15 +205,15 @@ class LedgerWriter(ClosingQuietly):
 
     def confirmed(self, entry_id: EntryId | None = None) -> None:
         """Wait until an entry, and all before it, are safe; everything if no id is given."""
-        self._run(lambda: self._confirmed(entry_id))
+        self._behind(lambda: self._aio.confirmed(entry_id))
 
     def flush(self) -> None:
         """Wait until everything appended so far is safe, and tailing readers can see it."""
-        self._run(self._flush)
+        self._behind(self._aio.flush)
 
     def force(self) -> EntryId:
         """Have everything appended so far synced; see ``quorumbook.LedgerWriter``."""
-        return self._run(self._force)
+        return self._behind(self._aio.force)
 
     def close(self, *, force: bool = True) -> None:
         """Wait for pending entries, then close the ledger behind the last confirmed one."""
@@ -229,8 +231,14 @@ class LedgerWriter(ClosingQuietly):
             self._room.notify_all()
         self._run(self._aio.abort)
 
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
+    def _behind(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run something behind all that was appended before."""
+
+        async def run() -> T:
+            await self._settled()
+            return await work()
+
+        return self._run(run)
 
     # On the calling thread, with the lock
 
@@ -307,18 +315,6 @@ class LedgerWriter(ClosingQuietly):
             self._is_over = self._is_over or error is not None
             self._room.notify_all()
         batch.finish(error)
-
-    async def _confirmed(self, entry_id: EntryId | None) -> None:
-        await self._settled()
-        await self._aio.confirmed(entry_id)
-
-    async def _flush(self) -> None:
-        await self._settled()
-        await self._aio.flush()
-
-    async def _force(self) -> EntryId:
-        await self._settled()
-        return await self._aio.force()
 
     async def _close(self, force: bool) -> None:
         with contextlib.suppress(QuorumbookError):

@@ -7,17 +7,16 @@ from typing import Any
 
 from quorumbook.streams.views import byte_stream as aio
 from quorumbook.sync.declared import blocking
-from quorumbook.sync.loop import LoopBound
-from quorumbook.sync.streams.stream import Stream, unwrapped
+from quorumbook.sync.loop import Twin, unwrapped
+from quorumbook.sync.streams.stream import Stream
 
 
-class ByteStream(LoopBound):
+class ByteStream(Twin[aio.ByteStream]):
     """The blocking twin of ``quorumbook.streams.ByteStream``."""
 
     def __init__(self, stream: Stream) -> None:
         """Take a stream, whose policy does not leave transaction ids free."""
-        super().__init__()
-        self._aio = aio.ByteStream(unwrapped(stream))
+        super().__init__(aio.ByteStream(unwrapped(stream)))
 
     def writer(self, **options: object) -> ByteWriter:
         """Append bytes, as the only one: ``with bytes.writer() as file``."""
@@ -37,13 +36,8 @@ class ByteStream(LoopBound):
     """Cut bytes off at the beginning."""
 
 
-class ByteWriter(LoopBound, io.RawIOBase):
+class ByteWriter(Twin[aio.ByteWriter], io.RawIOBase):
     """Appends bytes; ``write`` returns when they are safe."""
-
-    def __init__(self, writer: aio.ByteWriter) -> None:
-        """Take what ``ByteStream.writer`` opened."""
-        super().__init__()
-        self._aio = writer
 
     def writable(self) -> bool:
         """Tell that it can be written."""
@@ -72,14 +66,13 @@ class ByteWriter(LoopBound, io.RawIOBase):
                 self._run(self._aio.close)
 
 
-class ByteReader(LoopBound, io.RawIOBase):
+class ByteReader(Twin[aio.ByteReader], io.RawIOBase):
     """Reads bytes from any offset on."""
 
     def __init__(self, stream: ByteStream, reader: aio.ByteReader) -> None:
         """Take what ``ByteStream.reader`` made."""
-        super().__init__()
+        super().__init__(reader)
         self._stream = stream
-        self._aio = reader
 
     def readable(self) -> bool:
         """Tell that it can be read."""

@@ -11,13 +11,12 @@ from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.cursor import Cursor
 
 
-class Consumer(Closing):
+class Consumer(Closing[aio.Consumer]):
     """The blocking twin of ``quorumbook.streams.Consumer``."""
 
     def __init__(self, consumer: aio.Consumer) -> None:
         """Wrap a member that joined on the loop thread."""
-        super().__init__()
-        self._aio = consumer
+        super().__init__(consumer)
         #: What was fetched on the loop thread: an interrupt of who waits for it loses nothing.
         self._found: list[aio.Delivery] = []
 
@@ -62,9 +61,6 @@ class Consumer(Closing):
 
     def _end_block(self, error: BaseException | None) -> None:
         self.close(is_done=error is None)
-
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
 
 
 def on_thread(function: Callable[[int], None]) -> Callable[[int], Awaitable[None]]:

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from quorumbook.streams.cursors import cursor as aio
 from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.loop import LoopBound
+from quorumbook.sync.loop import Twin
 
 
-def unwrapped(cursor: Cursor) -> aio.Cursor:
-    """Return the cursor that does the work of a twin."""
-    return cursor._aio  # noqa: SLF001 - of this module
-
-
-class Cursor(LoopBound):
+class Cursor(Twin[aio.Cursor]):
     """The blocking twin of ``quorumbook.streams.Cursor``."""
-
-    def __init__(self, cursor: aio.Cursor) -> None:
-        """Wrap a cursor that was read on the loop thread."""
-        super().__init__()
-        self._aio = cursor
 
     name = held(aio.Cursor, lambda it: it.name)
     """Its name."""
@@ -54,6 +44,3 @@ class Cursor(LoopBound):
     """Forget the cursor; nothing holds retention for it any more."""
     lag = blocking(aio.Cursor.lag)
     """Return what is still before it."""
-
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"

@@ -13,13 +13,12 @@ from quorumbook.sync.loop import Closing
 from quorumbook.sync.streams.cursor import Cursor
 
 
-class CursorReader(Closing):
+class CursorReader(Closing[aio.CursorReader]):
     """The blocking twin of ``quorumbook.streams.CursorReader``."""
 
     def __init__(self, reader: aio.CursorReader) -> None:
         """Wrap a reader that was opened on the loop thread."""
-        super().__init__()
-        self._aio = reader
+        super().__init__(reader)
         self._cursor = Cursor(reader.cursor)
         #: What was fetched on the loop thread: an interrupt of who waits for it loses nothing.
         self._found: list[Record] = []

@@ -9,16 +9,10 @@ from quorumbook.options import takes
 from quorumbook.streams import namespace as aio
 from quorumbook.streams.metadata import namespace_options as aio_options
 from quorumbook.sync.client import BookKeeper, wrapped
-from quorumbook.sync.client import unwrapped as client_of
 from quorumbook.sync.declared import blocking, deriving, held, iterating, once
 from quorumbook.sync.election import Election
-from quorumbook.sync.loop import Closing, run_once
+from quorumbook.sync.loop import Closing, run_once, unwrapped
 from quorumbook.sync.streams.stream import Stream
-
-
-def unwrapped(namespace: Namespace) -> aio.Namespace:
-    """Return the namespace that does the work of a twin."""
-    return namespace._aio  # noqa: SLF001 - of this module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,23 +22,15 @@ class NamespaceOptions(aio_options.NamespaceOptions):
     client: BookKeeper | None = None  # type: ignore[assignment]  # of the twin
 
 
-class Namespace(Closing):
+class Namespace(Closing[aio.Namespace]):
     """The blocking twin of ``quorumbook.streams.Namespace``."""
-
-    def __init__(self, namespace: aio.Namespace) -> None:
-        """Wrap a namespace that was opened on the loop thread."""
-        super().__init__()
-        self._aio = namespace
-
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
 
     @classmethod
     @takes(NamespaceOptions)
     def open(cls, address: str, **options: Any) -> Namespace:
         """Open a namespace; see ``quorumbook.streams.Namespace``."""
         if options.get("client") is not None:
-            options["client"] = client_of(options["client"])
+            options["client"] = unwrapped(options["client"])
         return cls(run_once(lambda: aio.Namespace.open(address, **options)))
 
     bind = staticmethod(once(aio.Namespace.bind))

@@ -35,10 +35,10 @@ from quorumbook.streams.stream import Stream as AioStream
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import blocking, deriving, held
-from quorumbook.sync.loop import Closing, ClosingQuietly, run_once
+from quorumbook.sync.loop import Closing, ClosingQuietly, Twin, run_once, unwrapped
 from quorumbook.sync.streams.consumer import Consumer, on_thread
 from quorumbook.sync.streams.cursor import Cursor
-from quorumbook.sync.streams.namespace import Namespace, unwrapped
+from quorumbook.sync.streams.namespace import Namespace
 from quorumbook.sync.streams.stream import Stream
 from quorumbook.sync.streams.tabular import Tabular
 from quorumbook.sync.streams.writer import StreamWriter
@@ -81,13 +81,8 @@ def _reader(reader: AioReader) -> PartitionedReader:
     return PartitionedReader(reader)
 
 
-class PartitionedStream(Tabular):
+class PartitionedStream(Tabular, Twin[aio.PartitionedStream]):
     """The blocking twin of ``quorumbook.streams.PartitionedStream``."""
-
-    def __init__(self, stream: aio.PartitionedStream) -> None:
-        """Wrap what ``create`` or ``open`` found."""
-        super().__init__()
-        self._aio = stream
 
     @classmethod
     def create(
@@ -176,18 +171,15 @@ class PartitionedStream(Tabular):
     truncate = blocking(aio.PartitionedStream.truncate)
     """Cut off what lies before a cut in the partitions that it names, or before a time."""
 
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
 
-
-class PartitionedWriter(ClosingQuietly):
+class PartitionedWriter(ClosingQuietly[AioWriter]):
     """The blocking twin of ``quorumbook.streams.PartitionedWriter``."""
 
     def __init__(
         self, name: str, partition_count: int, writer: AioWriter, options: WriterOptions
     ) -> None:
         """Wrap a writer that was opened on the loop thread."""
-        super().__init__()
+        super().__init__(writer)
         self._name = name
         self._writers = {
             number: StreamWriter(each, options) for number, each in writer.writers.items()
@@ -296,13 +288,12 @@ def _appended(
             writer.drain()
 
 
-class PartitionedReader(Closing):
+class PartitionedReader(Closing[AioReader]):
     """The blocking twin of ``quorumbook.streams.PartitionedReader``."""
 
     def __init__(self, reader: AioReader) -> None:
         """Wrap a reader that was opened on the loop thread."""
-        super().__init__()
-        self._aio = reader
+        super().__init__(reader)
         #: What was fetched and not handed out; filled on the loop thread, so that an interrupt
         #: of who waits for it loses nothing.
         self._fetched: deque[PartitionRecord] = deque()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading import reader as aio
@@ -18,13 +18,12 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class BaseReader(Closing, Generic[R]):
+class BaseReader(Closing[aio.BaseReader[R]]):
     """What all blocking readers of a stream do."""
 
     def __init__(self, reader: aio.BaseReader[R]) -> None:
         """Wrap a reader that was opened on the loop thread."""
-        super().__init__()
-        self._aio = reader
+        super().__init__(reader)
         #: What was fetched and is being handed out record by record.
         self._batch: RecordBatch | None = None
         self._handed_out = 0
@@ -59,9 +58,6 @@ class BaseReader(Closing, Generic[R]):
         if left is not None and left.first_sequence_id >= 0:
             return left.first_sequence_id
         return self._aio.next_sequence_id
-
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
 
     def __iter__(self) -> Iterator[R]:
         return self

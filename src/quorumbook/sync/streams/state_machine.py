@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic
+from typing import Any
 
 from quorumbook.options import takes
 from quorumbook.streams.views import state_machine as aio
 from quorumbook.streams.views.state_machine import S
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.loop import Closing
-from quorumbook.sync.streams.stream import Stream, unwrapped
+from quorumbook.sync.loop import Closing, unwrapped
+from quorumbook.sync.streams.stream import Stream
 
 
-class StateMachine(Closing, Generic[S]):
+class StateMachine(Closing[aio.StateMachine[S]]):
     """The blocking twin of ``quorumbook.streams.StateMachine``.
 
     The state's methods run on the loop's thread, where they must not block.  It goes on there
@@ -31,11 +31,13 @@ class StateMachine(Closing, Generic[S]):
         truncates: bool = False,
     ) -> None:
         """Prepare; nothing is read before ``open``.  See the asyncio twin."""
-        super().__init__()
-        self.state = state
-        self._aio = aio.StateMachine(
-            unwrapped(stream), state, name=name, snapshot_every=snapshot_every, truncates=truncates
+        source = unwrapped(stream)
+        super().__init__(
+            aio.StateMachine(
+                source, state, name=name, snapshot_every=snapshot_every, truncates=truncates
+            )
         )
+        self.state = state
 
     def open(self) -> StateMachine[S]:
         """Restore the newest snapshot, apply what is behind it, and follow the stream."""

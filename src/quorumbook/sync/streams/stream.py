@@ -15,17 +15,12 @@ from quorumbook.streams.reading.reader import StreamReader as AioStreamReader
 from quorumbook.streams.reading.seek import Start
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import blocking, described_as, held, iterating
+from quorumbook.sync.loop import Twin, unwrapped
 from quorumbook.sync.streams.cursor import Cursor
-from quorumbook.sync.streams.cursor import unwrapped as unwrapped_cursor
 from quorumbook.sync.streams.cursor_reader import CursorReader
 from quorumbook.sync.streams.reader import ReportingReader, StreamReader
 from quorumbook.sync.streams.tabular import Tabular
 from quorumbook.sync.streams.writer import StreamWriter
-
-
-def unwrapped(stream: Stream) -> aio.Stream:
-    """Return the stream that does the work of a twin."""
-    return stream._aio  # noqa: SLF001 - of this module
 
 
 def _cursors(found: list[AioCursor]) -> list[Cursor]:
@@ -41,16 +36,8 @@ def _twin_of(reader: object) -> StreamReader | ReportingReader | CursorReader:
     return StreamReader(reader)
 
 
-class Stream(Tabular):
+class Stream(Tabular, Twin[aio.Stream]):
     """The blocking twin of ``quorumbook.streams.Stream``."""
-
-    def __init__(self, stream: aio.Stream) -> None:
-        """Wrap a stream of a namespace that was opened on the loop thread."""
-        super().__init__()
-        self._aio = stream
-
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
 
     name = held(aio.Stream, lambda it: it.name)
     """The stream's name, in normal form."""
@@ -103,7 +90,7 @@ class Stream(Tabular):
     @described_as(aio.Stream.reader)
     def reader(self, start: Any = "earliest", **options: Any) -> Any:
         """Read: ``with stream.reader() as reader``; see the asyncio twin."""
-        begin_at = unwrapped_cursor(start) if isinstance(start, Cursor) else start
+        begin_at = unwrapped(start) if isinstance(start, Cursor) else start
         return _twin_of(self._run(lambda: self._aio.reader(begin_at, **options)))
 
     find = blocking(aio.Stream.find)

@@ -9,14 +9,14 @@ from quorumbook.streams.reading.batches import Record
 from quorumbook.streams.views import table_view as aio
 from quorumbook.streams.views.table_view import own_key
 from quorumbook.sync.declared import blocking, held, iterating
-from quorumbook.sync.loop import Closing
-from quorumbook.sync.streams.stream import Stream, unwrapped
+from quorumbook.sync.loop import Closing, unwrapped
+from quorumbook.sync.streams.stream import Stream
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class TableView(Closing, Mapping[K, V]):
+class TableView(Closing[aio.TableView[K, V]], Mapping[K, V]):
     """The blocking twin of ``quorumbook.streams.TableView``.
 
     The table goes on while it is looked at: a look through it (``for``, ``keys``, ``items``,
@@ -36,8 +36,7 @@ class TableView(Closing, Mapping[K, V]):
         key: Callable[[Record], tuple[K, V | None] | None] = own_key,  # type: ignore[assignment]
     ) -> None:
         """Prepare; nothing is read before ``open``."""
-        super().__init__()
-        self._aio: aio.TableView[K, V] = aio.TableView(unwrapped(stream), key)
+        super().__init__(aio.TableView(unwrapped(stream), key))
 
     def open(self) -> TableView[K, V]:
         """Read what there is, and follow the stream from then on; ``with`` does it."""

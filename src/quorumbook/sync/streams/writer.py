@@ -11,7 +11,7 @@ from quorumbook.client.writing.writer import frozen
 from quorumbook.env import forks
 from quorumbook.streams.writing import writer as aio
 from quorumbook.streams.writing.options import WriterOptions
-from quorumbook.sync.declared import Method, blocking, described_as, held
+from quorumbook.sync.declared import TwinMethod, blocking, described_as, held
 from quorumbook.sync.loop import ClosingQuietly
 from quorumbook.sync.streams.calls import AppendCalls, LoopFuture
 
@@ -22,19 +22,19 @@ T = TypeVar("T")
 _CARRIED: dict[str, Any] = {"key": None, "headers": None, "event_time_ms": None}
 
 
-def _appending(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Method[P, T]:
+def _appending(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> TwinMethod[P, T]:
     """Return a method that appends as one of asyncio does, in the order of all calls, and waits."""
     is_batch = "batch" in method.__name__
 
     def call(self: StreamWriter, payload: Any, **options: Any) -> Any:
         return self._append(payload, options, is_batch=is_batch, waits=True).result()
 
-    return cast("Method[P, T]", described_as(method)(call))
+    return cast("TwinMethod[P, T]", described_as(method)(call))
 
 
 def _appending_nowait(
     method: Callable[Concatenate[Any, P], asyncio.Future[T]],
-) -> Method[P, Future[T]]:
+) -> TwinMethod[P, Future[T]]:
     """Return a method that appends as one of asyncio does, and returns a future."""
     is_batch = "batch" in method.__name__
 
@@ -43,10 +43,10 @@ def _appending_nowait(
             return self._append(payload, options, is_batch=is_batch, waits=False)
         return self._join(payload, _CARRIED | options if options else None)
 
-    return cast("Method[P, Future[T]]", described_as(method)(call))
+    return cast("TwinMethod[P, Future[T]]", described_as(method)(call))
 
 
-class StreamWriter(ClosingQuietly):
+class StreamWriter(ClosingQuietly[aio.StreamWriter]):
     """The blocking twin of ``quorumbook.streams.StreamWriter``, for any number of threads.
 
     What ``append_nowait`` and ``append_batch_nowait`` refuse for another reason than that too much
@@ -55,14 +55,13 @@ class StreamWriter(ClosingQuietly):
 
     def __init__(self, writer: aio.StreamWriter, options: WriterOptions) -> None:
         """Wrap a writer that was opened on the loop thread."""
-        super().__init__()
-        self._aio = writer
+        super().__init__(writer)
         self._calls = AppendCalls(self._loop_thread.loop, options, writer)
 
     @property
     def next_sequence_id(self) -> int:
         """The sequence id that the next record gets."""
-        return self._after_calls(self._next_sequence_id)
+        return self._known(lambda it: it.next_sequence_id)
 
     epoch = held(aio.StreamWriter, lambda it: it.epoch)
     """Greater than that of every writer before: a fencing token for other systems."""
@@ -70,11 +69,11 @@ class StreamWriter(ClosingQuietly):
     @property
     def last_txid(self) -> int:
         """The largest transaction id so far; -1 if there is none."""
-        return self._after_calls(self._last_txid)
+        return self._known(lambda it: it.last_txid)
 
     def last_number(self) -> int:
         """Return the last number of this writer's producer, stored or on its way; -1: none."""
-        return self._after_calls(self._last_number)
+        return self._known(aio.StreamWriter.last_number)
 
     last_position = held(aio.StreamWriter, lambda it: it.last_position)
     """Where the last acknowledged record of the present segment is; None if there is none."""
@@ -168,9 +167,6 @@ class StreamWriter(ClosingQuietly):
     abort = blocking(aio.StreamWriter.abort)
     """Stop at once: fail what is pending, and leave the segment for the next writer."""
 
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
-
     def _join(self, payload: Any, options: dict[str, Any] | None) -> Future[Any]:
         self._check_process()
         future: LoopFuture[Any] = LoopFuture()
@@ -201,11 +197,10 @@ class StreamWriter(ClosingQuietly):
 
         return self._run(run)
 
-    async def _next_sequence_id(self) -> int:
-        return self._aio.next_sequence_id
+    def _known(self, value: Callable[[aio.StreamWriter], T]) -> T:
+        """Return what the writer knows behind all that was appended before."""
 
-    async def _last_txid(self) -> int:
-        return self._aio.last_txid
+        async def known() -> T:
+            return value(self._aio)
 
-    async def _last_number(self) -> int:
-        return self._aio.last_number()
+        return self._after_calls(known)
