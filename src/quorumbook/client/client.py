@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
-import hmac
 from collections.abc import AsyncGenerator, Generator, Mapping, MutableSequence
 from typing import Any, Unpack
 
 from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.cluster.racks import rack_source
-from quorumbook.client.context import Context
+from quorumbook.client.context import Context, check_password
 from quorumbook.client.options import ClientOptions, LedgerWriterKeywords
+from quorumbook.client.reading.listing import metadata_of
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.recovery import recover as recover_ledger
 from quorumbook.client.transport.handshake import security_of
@@ -21,6 +20,7 @@ from quorumbook.client.waiting.closing import Closing
 from quorumbook.client.waiting.opening import Opening
 from quorumbook.client.waiting.outcomes import copy_error, each_within, limit
 from quorumbook.client.writing.creation import create
+from quorumbook.client.writing.unwritten import UNWRITTEN, claim, without_mark
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import Env, logger
 from quorumbook.env.forks import watch
@@ -28,13 +28,9 @@ from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     ClientClosedError,
     ConfigError,
-    LedgerClosedError,
     LocalProtocolError,
     MetadataFormatError,
-    MetadataVersionConflict,
-    NoSuchLedgerInMetadataError,
     RequestTimeoutError,
-    UnauthorizedError,
 )
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
@@ -55,10 +51,6 @@ from quorumbook.protocol.digest import DigestType, digester
 _log = logger("client")
 _LONGEST_TICK_S = 0.25
 _SHORTEST_TICK_S = 0.01
-#: How many ledgers' metadata a listing reads at a time.
-_LIST_BATCH = 64
-#: In the custom metadata of a ledger that waits for its writer.
-_UNWRITTEN = "quorumbook.unwritten"
 
 
 @takes(ClientOptions)
@@ -281,7 +273,7 @@ class BookKeeper(Closing):
             ledger_id,
             password,
             digest_type,
-            {**(custom_metadata or {}), _UNWRITTEN: b"1"},
+            {**(custom_metadata or {}), UNWRITTEN: b"1"},
         )
         return metadata.ledger_id
 
@@ -311,24 +303,13 @@ class BookKeeper(Closing):
         """
         own = self._options_with(options)
 
-        async def claim() -> LedgerWriter:
-            metadata, version = await self._claim(ledger_id, password)
+        async def claim_and_write() -> LedgerWriter:
+            context = self._running()
+            async with self._limit("claiming a ledger"):
+                metadata, version = await claim(context, ledger_id, password)
             return self._writer(own, metadata, version, password, deferred_sync)
 
-        return Opening(claim)
-
-    async def _claim(self, ledger_id: LedgerId, password: bytes) -> tuple[LedgerMetadata, int]:
-        context = self._running()
-        async with self._limit("claiming a ledger"):
-            metadata, version = await context.ledgers.read(ledger_id)
-            _check_password(metadata, password)
-            if metadata.state is not LedgerState.OPEN or _UNWRITTEN not in metadata.custom_metadata:
-                raise _has_writer(ledger_id)
-            metadata = _without_mark(metadata)
-            try:
-                return metadata, await context.ledgers.write_alone(metadata, version)
-            except MetadataVersionConflict as conflict:
-                raise _has_writer(ledger_id) from conflict
+        return Opening(claim_and_write)
 
     def open_ledger(
         self,
@@ -374,11 +355,11 @@ class BookKeeper(Closing):
         context = self._running()
         async with self._limit("opening a ledger"):
             metadata, version = await context.ledgers.read(ledger_id)
-            _check_password(metadata, password)
+            check_password(metadata, password)
             kind = metadata.digest_type or digest_type or DigestType.CRC32C
             seal = digester(kind, password)
             if recover and not metadata.is_closed:
-                metadata = _without_mark(metadata)
+                metadata = without_mark(metadata)
                 metadata, version = await recover_ledger(
                     context, seal, metadata, version, password, accept_loss=accept_loss
                 )
@@ -434,26 +415,12 @@ class BookKeeper(Closing):
         context = self._running()
         errors = [] if damaged is None else damaged
         wanted = dict(custom_metadata or {}).items()
-        async with contextlib.aclosing(self._batches_of_ids()) as batches:
-            async for ids in batches:
-                async with self._limit("listing ledgers"):
-                    found = await asyncio.gather(
-                        *(context.ledgers.read(ledger_id) for ledger_id in ids),
-                        return_exceptions=True,
-                    )
-                for outcome in found:
-                    if isinstance(outcome, NoSuchLedgerInMetadataError):
-                        continue  # deleted since it was listed
-                    if isinstance(outcome, MetadataFormatError):
-                        errors.append(outcome)
-                        continue
-                    if isinstance(outcome, BaseException):
-                        raise outcome
-                    metadata, _ = outcome
-                    if state is not None and metadata.state is not state:
-                        continue
-                    if wanted <= metadata.custom_metadata.items():
-                        yield metadata
+        found = metadata_of(context, self.list_ledger_ids(), errors)
+        async with contextlib.aclosing(found):
+            async for metadata in found:
+                is_in_state = state is None or metadata.state is state
+                if is_in_state and wanted <= metadata.custom_metadata.items():
+                    yield metadata
         if damaged is None:
             raise_damaged(errors)
 
@@ -573,37 +540,8 @@ class BookKeeper(Closing):
         self._handles[writer] = None
         return writer
 
-    async def _batches_of_ids(self) -> AsyncGenerator[list[LedgerId], None]:
-        batch: list[LedgerId] = []
-        async for ledger_id in self.list_ledger_ids():
-            batch.append(ledger_id)
-            if len(batch) == _LIST_BATCH:
-                yield batch
-                batch = []
-        yield batch
-
     def _forget(self, handle: LedgerWriter | LedgerReader) -> None:
         self._handles.pop(handle, None)
-
-
-def _without_mark(metadata: LedgerMetadata) -> LedgerMetadata:
-    custom = {k: v for k, v in metadata.custom_metadata.items() if k != _UNWRITTEN}
-    return dataclasses.replace(metadata, custom_metadata=custom)
-
-
-def _has_writer(ledger_id: LedgerId) -> LedgerClosedError:
-    return LedgerClosedError(
-        f"ledger {ledger_id} has, or had, a writer; a ledger is written by one only",
-        ledger_id=ledger_id,
-    )
-
-
-def _check_password(metadata: LedgerMetadata, password: bytes) -> None:
-    stored = metadata.password
-    if stored is not None and not hmac.compare_digest(stored, password):
-        raise UnauthorizedError(
-            f"wrong password for ledger {metadata.ledger_id}", ledger_id=metadata.ledger_id
-        )
 
 
 def _tick_s(options: ClientOptions) -> float:

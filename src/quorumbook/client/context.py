@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -12,7 +13,12 @@ from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.ticker import Ticker
 from quorumbook.client.waiting.concurrency import ConcurrencyLimit, LoopTurns
 from quorumbook.env import Complaint, Env, logger, patience
-from quorumbook.errors import MetadataUnavailableError, MetadataVersionConflict, QuorumbookError
+from quorumbook.errors import (
+    MetadataUnavailableError,
+    MetadataVersionConflict,
+    QuorumbookError,
+    UnauthorizedError,
+)
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.store import MetadataStore
@@ -107,6 +113,15 @@ def client_context(client: _Client) -> Context:
 def client_store(client: _Client) -> MetadataStore:
     """Return the metadata store of a started client; it is closed with the client."""
     return client_context(client).store
+
+
+def check_password(metadata: LedgerMetadata, password: bytes) -> None:
+    """Raise UnauthorizedError unless a ledger was created with this password."""
+    stored = metadata.password
+    if stored is not None and not hmac.compare_digest(stored, password):
+        raise UnauthorizedError(
+            f"wrong password for ledger {metadata.ledger_id}", ledger_id=metadata.ledger_id
+        )
 
 
 async def change_metadata(

@@ -11,7 +11,8 @@ from quorumbook.admin.http.fields import Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.records import NAME, NAMESPACE, PARTITION, start_of
 from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamPolicy
-from quorumbook.streams.cursors.cursor import lag_to_show, place
+from quorumbook.streams.cursors.cursor import place
+from quorumbook.streams.cursors.shown import row_to_show
 from quorumbook.streams.errors import (
     CursorConflictError,
     NamespaceNotBoundError,
@@ -125,18 +126,8 @@ async def cursors(ask: Ask) -> dict[str, object]:
 
 
 async def _cursor_row(cursor: Cursor) -> dict[str, object]:
-    lag, damage = await lag_to_show(cursor)
-    return {
-        "cursor": cursor.name,
-        "position": str(cursor.position),
-        "records": None if lag is None else lag.records,
-        "bytes": None if lag is None else lag.size_bytes,
-        "age_s": None if lag is None else lag.age_s,
-        "acknowledged": 0 if cursor.acks is None else cursor.acks.count,
-        "holds_retention": cursor.holds_retention,
-        "overrun": cursor.is_overrun,
-        "damage": None if damage is None else str(damage),
-    }
+    row, damage = await row_to_show(cursor)
+    return row | {"damage": None if damage is None else str(damage)}
 
 
 async def groups(ask: Ask) -> dict[str, object]:

@@ -114,19 +114,9 @@ async def _existing(streams: Sequence[Stream], name: str, cursor_name: str) -> l
 
 async def cursor_row(cursor: Cursor) -> dict[str, object]:
     """Return what is shown of a cursor; no lag where a segment before it is damaged."""
-    from quorumbook.streams.cursors.cursor import lag_to_show
+    from quorumbook.streams.cursors.shown import row_to_show
 
-    lag, _ = await lag_to_show(cursor)
-    return {
-        "cursor": cursor.name,
-        "position": str(cursor.position),
-        "records": None if lag is None else lag.records,
-        "bytes": None if lag is None else lag.size_bytes,
-        "age_s": None if lag is None else lag.age_s,
-        "acknowledged": 0 if cursor.acks is None else cursor.acks.count,
-        "holds_retention": cursor.holds_retention,
-        "overrun": cursor.is_overrun,
-    }
+    return (await row_to_show(cursor))[0]
 
 
 @click.command(cls=ClusterCommand)

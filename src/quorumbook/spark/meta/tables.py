@@ -53,7 +53,7 @@ from quorumbook.spark.meta.ledgers import (
 from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.streams import Namespace
-from quorumbook.streams.cursors.cursor import lag_to_show
+from quorumbook.streams.cursors.shown import lag_to_show
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     NamespaceNotBoundError,

@@ -13,13 +13,11 @@ from dataclasses import replace
 
 from quorumbook.errors import (
     LocalProtocolError,
-    MetadataFormatError,
     MetadataVersionConflict,
     NodeExistsError,
     NodeNotEmptyError,
     NoSuchEntryError,
     NoSuchNodeError,
-    QuorumbookError,
 )
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.store import Create, Delete, Operation, Set
@@ -33,7 +31,6 @@ from quorumbook.streams.cursors.state import (
 )
 from quorumbook.streams.cursors.stored import StoredCursor, look, read
 from quorumbook.streams.errors import (
-    CorruptRecordsError,
     CursorConflictError,
     StreamError,
     StreamNotFoundError,
@@ -474,14 +471,6 @@ async def list_cursors(context: StreamContext) -> list[Cursor]:
 
 
 # What readers, groups and retention do with a cursor, and programs do not.
-
-
-async def lag_to_show(cursor: Cursor) -> tuple[Lag | None, QuorumbookError | None]:
-    """Return a cursor's lag, None where it cannot be known, and what is damaged about both."""
-    try:
-        return await cursor.lag(), cursor.damage
-    except (CorruptRecordsError, UnsupportedFormatError, MetadataFormatError) as error:
-        return None, cursor.damage or error  # a segment before it, or its ledger
 
 
 async def commit_place(
