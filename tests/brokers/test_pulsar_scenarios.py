@@ -33,23 +33,18 @@ MEGABYTE = 1024 * 1024
 
 
 @pytest.fixture
-def cluster(pulsar_cluster: PulsarCluster) -> PulsarCluster:
-    return pulsar_cluster
+def client(pulsar_cluster: PulsarCluster) -> Any:
+    return pulsar_cluster.client()
 
 
 @pytest.fixture
-def client(cluster: PulsarCluster) -> Any:
-    return cluster.client()
-
-
-@pytest.fixture
-def new_topic(cluster: PulsarCluster) -> Callable[[], str]:
+def new_topic(pulsar_cluster: PulsarCluster) -> Callable[[], str]:
     """Return what makes names of topics in a namespace of their own."""
-    namespace = cluster.make_namespace(f"n{uuid.uuid4().hex[:8]}")
+    namespace = pulsar_cluster.make_namespace(f"n{uuid.uuid4().hex[:8]}")
     # A broker deletes what no subscription asks for; here readers come later.
     keep_for_ever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
     name = namespace.removeprefix("persistent://")
-    cluster.brokers[0].admin(f"namespaces/{name}/retention", "POST", keep_for_ever)
+    pulsar_cluster.brokers[0].admin(f"namespaces/{name}/retention", "POST", keep_for_ever)
     return lambda: f"{namespace}/{uuid.uuid4().hex[:8]}"
 
 
@@ -61,81 +56,85 @@ def written(client: pulsar.Client, topic: str, count: int, size: int = 1000, **o
     return writer.finish()
 
 
-def restart_broker(cluster: PulsarCluster) -> None:
+def restart_broker(pulsar_cluster: PulsarCluster) -> None:
     """Kill the broker and start it again, with nothing in its caches."""
-    cluster.brokers[0].kill()
-    cluster.brokers[0].start()
+    pulsar_cluster.brokers[0].kill()
+    pulsar_cluster.brokers[0].start()
 
 
-def test_messages_are_read_from_bookies_after_the_broker_was_killed(cluster, client, new_topic):
+def test_messages_are_read_from_bookies_after_the_broker_was_killed(
+    pulsar_cluster, client, new_topic
+):
     topic = new_topic()
     count = len(written(client, topic, 1000))
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     assert read_all(client, topic) == list(range(count))
 
 
-def test_batches_are_entries_and_come_back_whole(cluster, client, new_topic):
+def test_batches_are_entries_and_come_back_whole(pulsar_cluster, client, new_topic):
     topic = new_topic()
     written(client, topic, 5000, 100, batching_enabled=True, batching_max_messages=500)
-    entries = cluster.admin_of(topic, "internalStats")["entriesAddedCounter"]
+    entries = pulsar_cluster.admin_of(topic, "internalStats")["entriesAddedCounter"]
     assert entries < 1000
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     assert read_all(client, topic) == list(range(5000))
 
 
 @pytest.mark.parametrize("name", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
-def test_compressed_messages_come_back(cluster, client, new_topic, name):
+def test_compressed_messages_come_back(pulsar_cluster, client, new_topic, name):
     topic = new_topic()
     written(client, topic, 300, 5000, compression_type=getattr(pulsar.CompressionType, name))
     assert read_all(client, topic) == list(range(300))
 
 
-def test_messages_of_five_megabytes_come_back(cluster, client, new_topic):
+def test_messages_of_five_megabytes_come_back(pulsar_cluster, client, new_topic):
     topic = new_topic()
     # What is left of the limit is for the message's metadata.
     written(client, topic, 6, 5 * MEGABYTE - 16 * 1024)
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     assert read_all(client, topic) == list(range(6))
 
 
-def test_chunked_messages_larger_than_an_entry_come_back(cluster, client, new_topic):
+def test_chunked_messages_larger_than_an_entry_come_back(pulsar_cluster, client, new_topic):
     topic = new_topic()
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     written(client, topic, 3, 12 * MEGABYTE, chunking_enabled=True)
     assert receive(consumer, 3) == [0, 1, 2]
-    entries = cluster.admin_of(topic, "internalStats")["entriesAddedCounter"]
+    entries = pulsar_cluster.admin_of(topic, "internalStats")["entriesAddedCounter"]
     assert entries >= 9
 
 
-def test_partitions_share_a_topics_messages(cluster, client, new_topic):
+def test_partitions_share_a_topics_messages(pulsar_cluster, client, new_topic):
     topic = new_topic()
-    cluster.admin_of(topic, "partitions", "PUT", 3)
+    pulsar_cluster.admin_of(topic, "partitions", "PUT", 3)
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     written(client, topic, 600)
     assert sorted(receive(consumer, 600)) == list(range(600))
-    ledgers = [cluster.ledgers_of(f"{topic}-partition-{number}") for number in range(3)]
+    ledgers = [pulsar_cluster.ledgers_of(f"{topic}-partition-{number}") for number in range(3)]
     assert all(ledgers)
 
 
 @pytest.mark.parametrize("name", ["Shared", "KeyShared", "Failover", "Exclusive"])
 def test_subscriptions_go_on_where_they_were_after_the_broker_was_killed(
-    cluster, client, new_topic, name
+    pulsar_cluster, client, new_topic, name
 ):
     topic, kind = new_topic(), getattr(pulsar.ConsumerType, name)
     how = {"consumer_type": kind, "initial_position": EARLIEST}
     consumer = client.subscribe(topic, "s", **how)
     numbers = written(client, topic, 600, how={"partition_key": "k"})
     early = set(receive(consumer, 250))
-    cursor = lambda: cluster.admin_of(topic, "internalStats")["cursors"]["s"]  # noqa: E731
+    cursor = lambda: pulsar_cluster.admin_of(topic, "internalStats")["cursors"]["s"]  # noqa: E731
     wait_until(lambda: cursor()["messagesConsumedCounter"] >= 250, "acknowledgements at the broker")
     consumer.close()
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     consumer = client.subscribe(topic, "s", **how)
     # What was acknowledged may come again, nothing else may be missing.
     receive_all(consumer, set(numbers) - early)
 
 
-def test_acknowledgements_with_many_holes_are_kept_in_a_cursors_ledger(cluster, client, new_topic):
+def test_acknowledgements_with_many_holes_are_kept_in_a_cursors_ledger(
+    pulsar_cluster, client, new_topic
+):
     topic = new_topic()
     how = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": EARLIEST}
     consumer = client.subscribe(topic, "s", **how)
@@ -144,93 +143,95 @@ def test_acknowledgements_with_many_holes_are_kept_in_a_cursors_ledger(cluster, 
         message = consumer.receive(60_000)
         if number % 2:
             consumer.acknowledge(message)
-    cursor = lambda: cluster.admin_of(topic, "internalStats")["cursors"]["s"]  # noqa: E731
+    cursor = lambda: pulsar_cluster.admin_of(topic, "internalStats")["cursors"]["s"]  # noqa: E731
     wait_until(lambda: cursor()["messagesConsumedCounter"] >= 200, "acknowledgements at the broker")
     consumer.close()
     # It is stored in order when the topic is unloaded.
-    cluster.admin_of(topic, "unload", "PUT")
-    restart_broker(cluster)
+    pulsar_cluster.admin_of(topic, "unload", "PUT")
+    restart_broker(pulsar_cluster)
     consumer = client.subscribe(topic, "s", **how)
     assert sorted(receive(consumer, 200)) == list(range(0, 400, 2))
     with pytest.raises(pulsar.Timeout):
         consumer.receive(1000)
 
 
-def test_writing_goes_on_while_each_bookie_in_turn_is_killed(cluster, client, new_topic):
+def test_writing_goes_on_while_each_bookie_in_turn_is_killed(pulsar_cluster, client, new_topic):
     topic = new_topic()
     writer = Writer(client, topic)
-    for bookie in cluster.bookies:
+    for bookie in pulsar_cluster.bookies:
         writer.send(500)
         bookie.kill()
         writer.send(500)
         wait_until(lambda: len(writer.acknowledged) == writer.sent, "messages without a bookie")
         bookie.start()
     numbers = writer.finish()
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     assert in_order(read_all(client, topic)) == sorted(numbers)
 
 
-def test_all_bookies_killed_at_once_lose_nothing(cluster, client, new_topic):
+def test_all_bookies_killed_at_once_lose_nothing(pulsar_cluster, client, new_topic):
     topic = new_topic()
     writer = Writer(client, topic)
     writer.send(500)
     wait_until(lambda: len(writer.acknowledged) > 50, "the first messages")
-    for bookie in cluster.bookies:
+    for bookie in pulsar_cluster.bookies:
         bookie.kill()
-    for bookie in cluster.bookies:
+    for bookie in pulsar_cluster.bookies:
         bookie.start()
     writer.send(500)
     numbers = writer.finish()
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     assert in_order(read_all(client, topic)) == sorted(numbers)
 
 
-def test_broker_and_bookie_killed_at_once_lose_nothing(cluster, client, new_topic):
+def test_broker_and_bookie_killed_at_once_lose_nothing(pulsar_cluster, client, new_topic):
     topic = new_topic()
     writer = Writer(client, topic)
     writer.send(500)
     wait_until(lambda: len(writer.acknowledged) > 50, "the first messages")
-    cluster.brokers[0].kill()
-    cluster.bookies[1].kill()
-    cluster.brokers[0].start()
+    pulsar_cluster.brokers[0].kill()
+    pulsar_cluster.bookies[1].kill()
+    pulsar_cluster.brokers[0].start()
     writer.send(500)
     numbers = writer.finish()
     assert in_order(read_all(client, topic)) == sorted(numbers)
-    cluster.bookies[1].start()
+    pulsar_cluster.bookies[1].start()
 
 
-def test_ledgers_roll_over_by_entries_and_by_a_broker_that_unloads(cluster, client, new_topic):
+def test_ledgers_roll_over_by_entries_and_by_a_broker_that_unloads(
+    pulsar_cluster, client, new_topic
+):
     topic = new_topic()
     written(client, topic, 1000)
-    assert len(cluster.ledgers_of(topic)) >= 5
-    before = cluster.ledgers_of(topic)
-    cluster.admin_of(topic, "unload", "PUT")
-    wait_until(lambda: set(cluster.ledgers_of(topic)) - set(before), "a new ledger")
+    assert len(pulsar_cluster.ledgers_of(topic)) >= 5
+    before = pulsar_cluster.ledgers_of(topic)
+    pulsar_cluster.admin_of(topic, "unload", "PUT")
+    wait_until(lambda: set(pulsar_cluster.ledgers_of(topic)) - set(before), "a new ledger")
     assert read_all(client, topic) == list(range(1000))
 
 
-def test_retention_keeps_and_then_deletes_consumed_ledgers(cluster, client, new_topic):
+def test_retention_keeps_and_then_deletes_consumed_ledgers(pulsar_cluster, client, new_topic):
     topic = new_topic()
     namespace = "/".join(topic.removeprefix("persistent://").split("/")[:2])
-    admin = cluster.brokers[0].admin
+    admin = pulsar_cluster.brokers[0].admin
     admin(f"namespaces/{namespace}/retention", "POST",
           {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100})  # fmt: skip
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     numbers = written(client, topic, 1000)
     receive_all(consumer, numbers)
-    cluster.admin_of(topic, "trim", "POST")
+    pulsar_cluster.admin_of(topic, "trim", "POST")
     assert read_all(client, topic) == list(range(1000))
     admin(f"namespaces/{namespace}/retention", "POST",
           {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})  # fmt: skip
 
     def is_trimmed() -> bool:
-        cluster.admin_of(topic, "trim", "POST")
-        return len(cluster.ledgers_of(topic)) == 1
+        pulsar_cluster.admin_of(topic, "trim", "POST")
+        return len(pulsar_cluster.ledgers_of(topic)) == 1
 
     wait_until(is_trimmed, "ledgers that retention gives up")
 
 
-def test_a_subscription_seeks_back_to_the_earliest_message(cluster, client, new_topic):
+def test_a_subscription_seeks_back_to_the_earliest_message(pulsar_cluster, client, new_topic):
     topic = new_topic()
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     written(client, topic, 500)
@@ -241,22 +242,22 @@ def test_a_subscription_seeks_back_to_the_earliest_message(cluster, client, new_
     assert in_order(receive(consumer, 500)) == list(range(500))
 
 
-def test_compaction_keeps_the_latest_message_of_each_key(cluster, client, new_topic):
+def test_compaction_keeps_the_latest_message_of_each_key(pulsar_cluster, client, new_topic):
     topic = new_topic()
     producer = client.create_producer(topic)
     for number in range(500):
         producer.send(payload(number, 100), partition_key=str(number % 10))
     producer.close()
-    cluster.admin_of(topic, "compaction", "PUT")
-    state = lambda: cluster.admin_of(topic, "compaction")["status"]  # noqa: E731
+    pulsar_cluster.admin_of(topic, "compaction", "PUT")
+    state = lambda: pulsar_cluster.admin_of(topic, "compaction")["status"]  # noqa: E731
     wait_until(lambda: state() == "SUCCESS", "a compaction")
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     found = [number_of(reader.read_next(60_000).data()) for _ in range(10)]
     assert sorted(found) == list(range(490, 500))
 
 
-def test_delayed_messages_come_when_they_are_due(cluster, client, new_topic):
+def test_delayed_messages_come_when_they_are_due(pulsar_cluster, client, new_topic):
     from datetime import timedelta
 
     topic = new_topic()
@@ -268,7 +269,7 @@ def test_delayed_messages_come_when_they_are_due(cluster, client, new_topic):
     assert sorted(receive(consumer, 20)) == list(range(20))
 
 
-def test_schemas_are_kept_in_ledgers(cluster, client, new_topic):
+def test_schemas_are_kept_in_ledgers(pulsar_cluster, client, new_topic):
     class Order(pulsar.schema.Record):
         number = pulsar.schema.Integer()
 
@@ -276,21 +277,21 @@ def test_schemas_are_kept_in_ledgers(cluster, client, new_topic):
     producer = client.create_producer(topic, schema=schema)
     for number in range(10):
         producer.send(Order(number=number))
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     name = topic.removeprefix("persistent://")
-    known = cluster.brokers[0].admin(f"schemas/{name}/schema")
+    known = pulsar_cluster.brokers[0].admin(f"schemas/{name}/schema")
     assert known["type"] == "JSON"
     reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema)
     assert [reader.read_next(60_000).value().number for _ in range(10)] == list(range(10))
 
 
-def test_two_brokers_fail_over(cluster, new_topic):
+def test_two_brokers_fail_over(pulsar_cluster, new_topic):
     topic = new_topic()
-    second = cluster.add_broker()
+    second = pulsar_cluster.add_broker()
     try:
-        client = cluster.client()
+        client = pulsar_cluster.client()
         writer = Writer(client, topic)
-        for broker in cluster.brokers:
+        for broker in pulsar_cluster.brokers:
             writer.send(300)
             wait_until(lambda: len(writer.acknowledged) == writer.sent, "messages")
             broker.kill()
@@ -301,44 +302,44 @@ def test_two_brokers_fail_over(cluster, new_topic):
         assert in_order(read_all(client, topic)) == sorted(numbers)
     finally:
         second.kill()
-        cluster.brokers.remove(second)
-        restart_broker(cluster)
+        pulsar_cluster.brokers.remove(second)
+        restart_broker(pulsar_cluster)
 
 
-def test_a_zookeeper_that_starts_again_stops_nobody(cluster, client, new_topic):
+def test_a_zookeeper_that_starts_again_stops_nobody(pulsar_cluster, client, new_topic):
     topic = new_topic()
     writer = Writer(client, topic)
     writer.send(150)
     wait_until(lambda: len(writer.acknowledged) == writer.sent, "messages")
-    cluster.zookeeper.kill()
-    cluster.zookeeper.start()
-    cluster.zookeeper.wait_ready()
+    pulsar_cluster.zookeeper.kill()
+    pulsar_cluster.zookeeper.start()
+    pulsar_cluster.zookeeper.wait_ready()
     writer.send(450)
     numbers = writer.finish()
     assert in_order(read_all(client, topic)) == sorted(numbers)
 
 
-def test_auto_recovery_copies_what_a_lost_bookie_had(cluster, client, new_topic):
+def test_auto_recovery_copies_what_a_lost_bookie_had(pulsar_cluster, client, new_topic):
     topic = new_topic()
     numbers = written(client, topic, 1000)
-    spare = cluster.add_bookie()
-    lost = cluster.bookies[0]
-    with cluster.auto_recovery() as recovery:
+    spare = pulsar_cluster.add_bookie()
+    lost = pulsar_cluster.bookies[0]
+    with pulsar_cluster.auto_recovery() as recovery:
         lost.kill()
-        wait_until(lambda: cluster.names_in_ledgers(lost.id) == 0, "copies of all ledgers")
+        wait_until(lambda: pulsar_cluster.names_in_ledgers(lost.id) == 0, "copies of all ledgers")
         assert recovery.poll() is None
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     assert read_all(client, topic) == sorted(numbers)
     lost.start()
     spare.stop()
-    cluster.bookies.remove(spare)
+    pulsar_cluster.bookies.remove(spare)
 
 
-def test_a_deleted_topic_gives_its_space_back_and_no_other(cluster, client, new_topic):
-    logs = lambda: sum(bookie.entry_log_bytes() for bookie in cluster.bookies)  # noqa: E731
+def test_a_deleted_topic_gives_its_space_back_and_no_other(pulsar_cluster, client, new_topic):
+    logs = lambda: sum(bookie.entry_log_bytes() for bookie in pulsar_cluster.bookies)  # noqa: E731
 
     def collect() -> None:
-        for bookie in cluster.bookies:
+        for bookie in pulsar_cluster.bookies:
             bookie.collect()
 
     collect()
@@ -347,7 +348,7 @@ def test_a_deleted_topic_gives_its_space_back_and_no_other(cluster, client, new_
     stays = written(client, kept, 300, 8000)
     written(client, topic, 1200, 8000)
     wait_until(lambda: logs() > before + size / 2, "entry logs")
-    cluster.brokers[0].admin(topic.replace("://", "/") + "?force=true", "DELETE")
+    pulsar_cluster.brokers[0].admin(topic.replace("://", "/") + "?force=true", "DELETE")
     # What is still in memory goes into entry logs for a while.
     most = logs()
 
@@ -358,16 +359,16 @@ def test_a_deleted_topic_gives_its_space_back_and_no_other(cluster, client, new_
         return logs() < most - size / 2
 
     wait_until(is_collected, "the space of a deleted topic")
-    restart_broker(cluster)
+    restart_broker(pulsar_cluster)
     assert read_all(client, kept) == sorted(stays)
 
 
-def test_a_bookie_joins_by_each_uri_that_is_right_beside_pulsar(cluster, client, new_topic):
+def test_a_bookie_joins_by_each_uri_that_is_right_beside_pulsar(pulsar_cluster, client, new_topic):
     for scheme in ("zk", "zk+hierarchical", "zk+null"):
-        bookie = cluster.add_bookie(scheme=scheme)
+        bookie = pulsar_cluster.add_bookie(scheme=scheme)
         assert request(f"{bookie.http}/api/v1/bookie/gc_plan")["missing_ledgers"] == 0
         bookie.stop()
-        cluster.bookies.remove(bookie)
+        pulsar_cluster.bookies.remove(bookie)
     for scheme in ("zk+longhierarchical", "zk+flat"):
         with pytest.raises(AssertionError, match="the cluster's layout is hierarchical"):
-            cluster.add_bookie(scheme=scheme)
+            pulsar_cluster.add_bookie(scheme=scheme)

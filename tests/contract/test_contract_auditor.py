@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from doubles.ledger_book import LedgerBook
+from doubles.waiting import until
 from quorumbook.autorecovery.audits.auditor import Auditor
 from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.metadata.election import current_leader
@@ -46,12 +45,6 @@ async def auditors():
 
 async def marks(queue):
     return {mark.ledger_id: set(mark.replicas) async for mark in queue.list()}
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 async def until_marked(queue, wanted):

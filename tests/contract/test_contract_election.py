@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from metadata_bells import settle
 
+from doubles.waiting import until
 from quorumbook.errors import LocalProtocolError, SessionExpiredError
 from quorumbook.metadata.election import Election, named_election
 
@@ -18,12 +19,6 @@ VOTES = json.loads((Path(__file__).parents[1] / "golden" / "zookeeper.json").rea
     "underreplication_payloads"
 ]
 GOLDEN = next(each["utf8"].encode() for each in VOTES if each["what"] == "auditor vote")
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

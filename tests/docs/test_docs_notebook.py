@@ -9,8 +9,8 @@ import pytest
 from nbclient import NotebookClient
 
 from docs.pages import ROOT
+from doubles.clusters import local_cluster
 from quorumbook.sync.streams import Namespace
-from quorumbook.testing import LocalCluster
 
 SHOWN_URI = "sqlite:///quorumbook-data/metadata.db"
 #: What cells show, one after the other, where it is an object of ours.
@@ -25,10 +25,7 @@ SHOWN = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster(bookies=3) as running:
-        yield running
+cluster = local_cluster(scope="module")
 
 
 @pytest.mark.timeout(240)

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from docs.pages import DOCS, ROOT, Reader, fits
-from quorumbook.testing import LocalCluster
+from doubles.clusters import local_cluster
 
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 #: These need Java, and have tests of their own.
@@ -46,10 +46,7 @@ def test_a_tutorial_can_be_typed_from_top_to_bottom(page, tmp_path):
         reader.follow(page.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster(bookies=3) as running:
-        yield running
+cluster = local_cluster(scope="module")
 
 
 @pytest.mark.parametrize("name", HOW_TOS)

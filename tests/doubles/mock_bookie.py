@@ -94,7 +94,7 @@ class MockBookie:
         self._waiting: list[tuple[_Connection, Request]] = []
         self._kept: type[Request] | None = None
         self._held: list[Callable[[], None]] | None = None
-        self._connections: set[_Connection] = set()
+        self.connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
         self._polls: dict[int, list[Callable[[], None]]] = defaultdict(list)
 
@@ -115,13 +115,13 @@ class MockBookie:
 
     def drop_connections(self) -> None:
         """Break every connection, and go on listening."""
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.transport.abort()
 
     @property
     def connection_count(self) -> int:
         """How many connections there are."""
-        return len(self._connections)
+        return len(self.connections)
 
     def count(self, kind: type[Request]) -> int:
         """Return how many requests of a kind came in."""
@@ -155,7 +155,7 @@ class MockBookie:
     def stop_reading(self) -> None:
         """Take no more bytes from anybody."""
         self.is_reading = False
-        for connection in self._connections:
+        for connection in self.connections:
             connection.transport.pause_reading()
 
     # ---------------------------------------------------------------------------------------
@@ -345,12 +345,12 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self._bookie._connections.add(self)
+        self._bookie.connections.add(self)
         if not self._bookie.is_reading:
             self.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._bookie._connections.discard(self)
+        self._bookie.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
         for request in decode_all(self._decoder, data):
@@ -376,7 +376,7 @@ class MockCluster:
         self.bookies: list[MockBookie] = []
         self.store: MetadataStore
         self._stack = contextlib.AsyncExitStack()
-        self._registrations: dict[str, tuple[MetadataStore, BookieRegistration]] = {}
+        self.registrations: dict[str, tuple[MetadataStore, BookieRegistration]] = {}
 
     async def __aenter__(self) -> MockCluster:
         self.store = await open_store(self.metadata_uri, Env(), create=True)
@@ -388,7 +388,7 @@ class MockCluster:
     async def __aexit__(self, *_: object) -> None:
         for bookie in self.bookies:
             await bookie.stop()
-        for bookie_id in list(self._registrations):
+        for bookie_id in list(self.registrations):
             await self.unregister(bookie_id)
         await self._stack.aclose()
 
@@ -419,11 +419,11 @@ class MockCluster:
             properties=labels_to_properties(bookie.labels),
         )
         await registration.register(bookie.bookie_id, info, read_only)
-        self._registrations[bookie.bookie_id] = store, registration
+        self.registrations[bookie.bookie_id] = store, registration
 
     async def unregister(self, bookie_id: str) -> None:
         """Take a bookie's registration away."""
-        store, registration = self._registrations.pop(bookie_id)
+        store, registration = self.registrations.pop(bookie_id)
         await registration.unregister()
         await registration.close()
         await store.close()
@@ -451,10 +451,3 @@ async def mock_cluster(bookies: int = 3) -> AsyncIterator[MockCluster]:
     async with MockCluster() as cluster:
         await cluster.add(bookies)
         yield cluster
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from doubles.inside import flusher_of, opened
 from doubles.records import entry, lac_packet
 from doubles.sim_threads import StepClock, StepThreads
 from quorumbook.env import Env
@@ -117,7 +118,7 @@ class World:
 
     def watch_commits(self) -> None:
         """Count index commits as disk calls, before and after each."""
-        index = self.storage._opened.index
+        index = opened(self.storage).index
         commit = index.commit
 
         def watched(**what: Any) -> Any:
@@ -141,10 +142,10 @@ class World:
             worker.submit = lambda *_: None  # type: ignore[method-assign]
         if self._has_storage:
             storage = self.storage
-            storage._flusher.halt()
+            flusher_of(storage).halt()
             storage.gc._index.close()
             storage.scrub._index.close()
-            for index in (storage._read_index, storage._opened.loop_index, storage._opened.index):
+            for index in (storage._read_index, opened(storage).loop_index, opened(storage).index):
                 index.close()
         self.disk.faults.on_call = None
         self.disk = self.disk.crash(rng, keep=keep)
@@ -230,12 +231,3 @@ def _into(future: asyncio.Future[None]) -> Any:
             future.set_exception(error)
 
     return done
-
-
-async def until(condition: Any, turns: int = 10_000) -> None:
-    """Wait for a condition, turn by turn of the loop."""
-    for _ in range(turns):
-        if condition():
-            return
-        await asyncio.sleep(0.0005)
-    raise AssertionError("the condition never came true")

@@ -9,29 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import quorumbook
+from doubles.waiting import until
 from quorumbook.errors import BackpressureError, QuorumbookError
-
-WAIT_S = 60.0
 
 
 def payload(ledger_id: int, entry_id: int) -> bytes:
     """Bytes that belong to this entry alone, between 32 and 1055 of them."""
     seed = hashlib.sha256(b"%d:%d" % (ledger_id, entry_id)).digest()
     return seed + seed[:1] * (int.from_bytes(seed[:2], "big") & 1023)
-
-
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-    """Wait for a condition; the limit only turns a hang into a failure."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"hangs: {what} for {timeout_s:.0f} s")
-        await asyncio.sleep(0.002)
 
 
 @dataclass

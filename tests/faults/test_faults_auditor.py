@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.clusters import local_cluster
 from doubles.replicas import assert_fully_replicated, copies
 from quorumbook.testing import LocalCluster
 
@@ -52,10 +53,7 @@ def quorumbook(cluster, *words):
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def cluster():
-    with LocalCluster(bookies=3) as running:
-        yield running
+cluster = local_cluster()
 
 
 @pytest.fixture

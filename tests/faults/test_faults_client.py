@@ -7,8 +7,10 @@ import sqlite3
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_store
 from quorumbook.errors import QuorumbookError
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.testing import LocalCluster
@@ -54,7 +56,7 @@ async def test_r31_a_held_metadata_file_stops_no_add_and_delays_what_needs_it() 
         other = await bk.create_ledger()
         await ledger.append(b"before")
         await other.append(b"before")
-        session = bk._store.session_id
+        session = client_store(bk).session_id
         victim = ledger.metadata.ensemble[0]
         with Hold(cluster.metadata_uri):
             for number in range(50):
@@ -72,7 +74,7 @@ async def test_r31_a_held_metadata_file_stops_no_add_and_delays_what_needs_it() 
             while victim in ledger.metadata.ensemble:
                 await ledger.append(b"with another ensemble")
             await ledger.close()
-            assert bk._store.session_id != session
+            assert client_store(bk).session_id != session
             assert len(await read_all(bk, ledger.id)) == ledger.last_add_confirmed + 1 > 51
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.accounts import until
+from doubles.waiting import until
 from quorumbook.errors import LedgerRecoveryError
 from quorumbook.testing import LocalCluster
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
 
 import quorumbook
 from doubles.replicas import assert_fully_replicated
+from doubles.waiting import until
 from doubles.zookeeper import made_root
 from doubles.zookeeper_proxy import Mishap, Proxy
 from quorumbook.autorecovery.copying.verified_reads import listed_entries
@@ -37,12 +37,6 @@ class Lossy:
             return Mishap.NONE
         self.lost += 1
         return self._dice.choice((Mishap.NOT_SENT, Mishap.NOT_ANSWERED))
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(60):
-        while not await condition():
-            await asyncio.sleep(0.05)
 
 
 async def test_r27_s58_lost_packets_to_zookeeper_delete_no_live_ledger(zookeeper, monkeypatch):

@@ -210,7 +210,7 @@ def opened(monkeypatch):
 
 
 @pytest.fixture
-async def cluster(own_zookeeper, opened):
+async def on_own_zookeeper(own_zookeeper, opened):
     async with LocalCluster(bookies=3, metadata_uri=uri_of(own_zookeeper)) as cluster:
         yield cluster
 
@@ -225,9 +225,9 @@ async def all_registered(store, ids):
 
 
 async def test_adds_go_on_while_zookeeper_is_away_and_everything_is_there_afterwards(
-    cluster, own_zookeeper
+    on_own_zookeeper, own_zookeeper
 ):
-    async with cluster.connect() as bk:
+    async with on_own_zookeeper.connect() as bk:
         writer = await bk.create_ledger()
         await writer.append(b"before")
         own_zookeeper.kill()
@@ -237,16 +237,16 @@ async def test_adds_go_on_while_zookeeper_is_away_and_everything_is_there_afterw
         await insist(writer.close)
         async with bk.open_ledger(writer.id) as reader:
             assert reader.last_add_confirmed == 100
-        store = await open_store(cluster.metadata_uri)
-        await all_registered(store, frozenset(cluster.bookie_ids))
+        store = await open_store(on_own_zookeeper.metadata_uri)
+        await all_registered(store, frozenset(on_own_zookeeper.bookie_ids))
         await store.close()
 
 
 async def test_r31_bookies_whose_zookeeper_sessions_were_ended_come_back_under_their_ids(
-    cluster, opened
+    on_own_zookeeper, opened
 ):
-    ids = frozenset(cluster.bookie_ids)
-    store = await open_store(cluster.metadata_uri)
+    ids = frozenset(on_own_zookeeper.bookie_ids)
+    store = await open_store(on_own_zookeeper.metadata_uri)
     before = {each: await store.get(f"/ledgers/available/{each}") for each in ids}
     for bookie_store in opened[-len(ids) :]:
         await end_session(bookie_store)

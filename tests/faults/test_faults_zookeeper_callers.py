@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from doubles.contended_changes import CHANGES, Change
+from doubles.waiting import until
 from doubles.zookeeper_cut import FATES, Uncut, cut_store
 from doubles.zookeeper_proxy import Mishap
-from faults.accounts import until
 from quorumbook.errors import MetadataError, QuorumbookError
 from quorumbook.metadata.election import Election, current_leader
 from quorumbook.metadata.nodes import create_with_parents

@@ -13,6 +13,7 @@ from doubles.zookeeper import end_session, start_ensemble, start_zookeeper
 from interop.clusters import Cluster
 from interop.peer_driver import Peer, PeerError, expected
 from interop.sides import Shape
+from quorumbook.client.context import client_store
 from quorumbook.errors import NotEnoughBookiesError
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
@@ -178,7 +179,7 @@ async def test_a_client_whose_session_expired_goes_on_beside_the_other_sides(
     ledgers = await writers(connect, cluster, short_sessions)
     ours, peers = ledgers
     if whose == "own":
-        await end_session(ours.bk._store)
+        await end_session(client_store(ours.bk))
     else:
         await peers.call("expire_session", uri=cluster.uri)
     for ledger in ledgers.values():

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from doubles.inside import opened
 from doubles.storage_world import World, run_of
 from quorumbook.errors import MetadataUnavailableError, StorageError
 from quorumbook.storage.options import GcOptions
@@ -183,7 +184,7 @@ class GarbageMachine(RuleBasedStateMachine):
     @rule(nth=st.integers(0, 5))
     def fail_a_commit(self, nth: int) -> None:
         """Let the index fail in the middle of a compaction."""
-        index = self.world.storage._opened.index
+        index = opened(self.world.storage).index
         move_runs, left = index.move_runs, [nth]
 
         def failing(*what: Any) -> int:
@@ -229,7 +230,7 @@ class GarbageMachine(RuleBasedStateMachine):
         for ledger_id in self.cluster.kept_elsewhere & set(self.expected):
             assert self.go(self.world.ids(ledger_id)) == []
         on_disk = {int(Path(path).stem, 16) for path in self.garbage.logs()}
-        live_bytes = storage._opened.index.live_bytes()
+        live_bytes = opened(storage).index.live_bytes()
         assert on_disk == set(live_bytes), "no log is kept without runs"
         assert living or not on_disk
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from doubles.inside import opened
 from doubles.records import lac_packet
 from doubles.storage_world import KEY, World, run_of
 from quorumbook.sim.disks.disk import SimDisk
@@ -118,7 +119,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        table = self.world.storage._visible.table
+        table = opened(self.world.storage).visible.table
         table._limit = 0
         table.evict()
 

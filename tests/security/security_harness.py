@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import quorumbook
@@ -144,10 +143,3 @@ def add_v3(transaction_id: int, ledger_id: int, entry_id: int = 0) -> bytes:
     """Return the frame of a v3 add."""
     entry = digester(DigestType.CRC32C, PASSWORD).seal(ledger_id, entry_id, -1, 1, b"x")
     return v3.encode_add(transaction_id, ledger_id, entry_id, KEY, entry)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)

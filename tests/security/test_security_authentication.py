@@ -21,15 +21,16 @@ from security_harness import (
     bookie_tls,
     client_tls,
     secure_cluster,
-    until,
 )
 
 from doubles.certificates import Authority, Issued
+from doubles.waiting import until
 from quorumbook.auth.certificate_role import roles_of
 from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
 from quorumbook.bookie.connections.admission import Admission
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
+from quorumbook.client.context import client_context
 from quorumbook.env import Env
 from quorumbook.errors import ConfigError, SecurityError
 from quorumbook.protocol.requests import Auth, BookieInfo, Read, StartTLS
@@ -102,7 +103,7 @@ async def test_a_bookies_plug_in_that_fails_lets_nobody_in_and_says_nothing(
         async with cluster.connect(**TOYS["used"]) as bk:
             with pytest.raises(SecurityError, match="closed the connection before it let us in"):
                 await bk.create_ledger(**SOLO)
-            control = bk._context.bookies.control(cluster.bookie.bookie_id)
+            control = client_context(bk).bookies.control(cluster.bookie.bookie_id)
             with pytest.raises(SecurityError, match="did not accept our authentication"):
                 await control.connected()
     assert "the plug-in failed with KeyError" in caplog.text

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from security_harness import KEY, PATIENCE_S, SOLO, add_frames, add_v3, secure_cluster
 
+from quorumbook.client.context import client_context
 from quorumbook.errors import LedgerExistsError, UnauthorizedError
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.status import Status
@@ -76,7 +77,7 @@ async def test_a_bookie_that_is_silent_about_a_new_id_is_not_waited_for(
 
         await bk.create_ledger()
         for bookie in cluster.bookies:
-            monkeypatch.setattr(bk._context.bookies.fast(bookie.bookie_id), "read", silence)
+            monkeypatch.setattr(client_context(bk).bookies.fast(bookie.bookie_id), "read", silence)
         async with asyncio.timeout(PATIENCE_S):
             await bk.create_ledger()
         assert len(asked) == 3
@@ -107,7 +108,7 @@ async def test_a_refused_key_shuts_no_bookie_out(tmp_path: Any) -> None:
         assert (await stranger.ask_v2(add_frames(ledger.id, 1))).code == 0
         with pytest.raises(UnauthorizedError):
             await ledger.append(b"x")
-        assert not bk._context.bookies.quarantined
+        assert not client_context(bk).bookies.quarantined
         async with bk.create_ledger(**SOLO) as other:
             assert await other.append(b"x") == 0
         stranger.close()

@@ -8,10 +8,11 @@ import ssl
 from pathlib import Path
 
 import pytest
-from security_harness import RawConnection, bookie_tls, secure_cluster, until
+from security_harness import RawConnection, bookie_tls, secure_cluster
 
 from doubles.certificates import Authority
 from doubles.key_updates import ask_for_new_keys
+from doubles.waiting import until
 from quorumbook.protocol.v3 import client as v3
 
 

@@ -21,12 +21,14 @@ from security_harness import (
     bookie_tls,
     client_tls,
     secure_cluster,
-    until,
 )
 
 from doubles.certificates import Authority, Issued
+from doubles.inside import connections_of
+from doubles.waiting import until
 from quorumbook.auth.plugins import AUTH_DISABLED, Peer, Step
 from quorumbook.auth.shared_secret import BookieSharedSecret, ClientSharedSecret
+from quorumbook.client.context import client_context
 from quorumbook.client.options import ClientOptions
 from quorumbook.env import TlsOptions
 from quorumbook.errors import (
@@ -88,7 +90,7 @@ async def use(cluster: Any, port: int, **options: Any) -> None:
         return "127.0.0.1", port
 
     async with cluster.connect(**options) as bk, asyncio.timeout(PATIENCE_S):
-        bk._context.bookies._resolve = elsewhere
+        client_context(bk).bookies._resolve = elsewhere
         await bk.create_ledger(**SOLO)
 
 
@@ -213,7 +215,7 @@ async def test_s98_a_bookie_that_says_authentication_is_off_is_not_believed(
         async with cluster.connect(**options, **tls) as bk:
             with pytest.raises(SecurityError, match="has authentication turned off"):
                 await bk.create_ledger(**SOLO)
-            control = bk._context.bookies.control(cluster.bookie.bookie_id)
+            control = client_context(bk).bookies.control(cluster.bookie.bookie_id)
             with pytest.raises(SecurityError, match="has authentication turned off"):
                 await control.connected()
         assert cluster.bookie.metrics.adds_in_progress == 0
@@ -296,7 +298,7 @@ async def test_s99_keys_and_secrets_are_in_no_log_repr_message_or_metric(
                     pass
             said += await heard_of(ledger.append(b"y"))
             # A wrong key on the wire: the peer logs it, and the right one.
-            channel = bk._context.bookies.control(cluster.bookie.bookie_id)
+            channel = client_context(bk).bookies.control(cluster.bookie.bookie_id)
             bad_key = master_key(b"canary-bad")
             response = await channel.request(
                 "a fence", lambda n: v3.encode_read(n, ledger.id, master_key=bad_key)
@@ -338,7 +340,7 @@ async def test_s102_a_client_without_a_certificate_is_told_so_and_nothing_hangs(
     async with secure_cluster(tmp_path, tls=tls) as cluster:
         mine = client_tls(ca, protocols=(version,))
         async with cluster.connect(tls=mine) as bk, asyncio.timeout(PATIENCE_S):
-            channel = bk._context.bookies.control(cluster.bookie.bookie_id)
+            channel = client_context(bk).bookies.control(cluster.bookie.bookie_id)
             # Sent before there is a connection: it waits, and must not wait for ever.
             pending = channel.request("a read", lambda number: v3.encode_read(number, 1))
             with pytest.raises(SecurityError, match="certificate"):
@@ -388,8 +390,8 @@ async def test_s102_a_refusal_that_comes_late_fails_what_is_pending(
             async def elsewhere(_: str) -> tuple[str, int]:
                 return "127.0.0.1", port
 
-            bk._context.bookies._resolve = elsewhere
-            channel = bk._context.bookies.control(cluster.bookie.bookie_id)
+            client_context(bk).bookies._resolve = elsewhere
+            channel = client_context(bk).bookies.control(cluster.bookie.bookie_id)
             pending = channel.request("a read", lambda number: v3.encode_read(number, 1))
             waiting.append(pending)
             async with asyncio.timeout(PATIENCE_S):
@@ -410,9 +412,9 @@ async def test_s102_a_writer_in_the_middle_of_its_work_gets_a_security_error(
             await ledger.append(b"x")
             other = Authority(ca.directory, "Another CA")
             shutil.copy(other.ca_file, ca.ca_file)
-            for connection in list(cluster.bookie.connections._open):
+            for connection in connections_of(cluster.bookie):
                 connection.give_up("the test wants it to come again")
-            channel = bk._context.bookies.fast(cluster.bookie.bookie_id)
+            channel = client_context(bk).bookies.fast(cluster.bookie.bookie_id)
             await until(lambda: not channel.is_connected)
             with pytest.raises(SecurityError, match="who signed our certificate"):
                 await ledger.append(b"y")

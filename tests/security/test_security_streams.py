@@ -17,11 +17,11 @@ from security_harness import (
     bookie_tls,
     client_tls,
     secure_cluster,
-    until,
 )
 from tls_soak import soak
 
 from doubles.certificates import Authority, Issued
+from doubles.waiting import until
 from quorumbook.env import Env
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2

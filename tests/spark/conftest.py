@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from spark_helpers import Streams, read_tasks
+from spark_helpers import Streams, let_go, read_tasks
 
+from doubles.clusters import local_cluster
 from doubles.s3_server import CREDENTIALS, Bucket, S3Server
 from doubles.spark import need_spark
 from quorumbook.testing import LocalCluster
@@ -70,16 +71,8 @@ def spark_ends_first(spark: Any, zookeeper: ZooKeeperServer) -> Iterator[None]:
     spark.stop()
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[LocalCluster]:
-    """Return a running cluster; every test makes ledgers and streams of its own."""
-    from quorumbook.spark import pool
-
-    with LocalCluster(bookies=3) as running:
-        yield running
-        for known in pool._clusters.values():
-            known.run(known.client.close)
-        pool._clusters.clear()
+#: Every test makes ledgers and streams of its own.
+cluster = local_cluster(scope="session", before_its_end=let_go)
 
 
 @pytest.fixture(scope="session")

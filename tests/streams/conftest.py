@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
-from doubles.zookeeper import made_root
+from doubles.clusters import STORES, local_cluster, local_cluster_here
 from quorumbook.streams import Namespace
 from quorumbook.testing import LocalCluster
 
 _numbers = itertools.count()
 
-
-@pytest.fixture(params=["sqlite", "zookeeper"])
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
-    """Three bookies in this process."""
-    uri = None
-    if request.param == "zookeeper":
-        server = request.getfixturevalue("zookeeper")
-        root = await made_root(server)
-        uri = f"zk://{server.address}/ledgers?chroot={root}"
-    async with LocalCluster(bookies=3, metadata_uri=uri) as made:
-        yield made
-
-
-@pytest.fixture(scope="module", params=["sqlite", "zookeeper"])
-def standing_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """Three bookies on a thread of their own, for all tests of a module that harm none of them."""
-    uri = None
-    if request.param == "zookeeper":
-        server = request.getfixturevalue("zookeeper")
-        root = asyncio.run(made_root(server))
-        uri = f"zk://{server.address}/ledgers?chroot={root}"
-    with LocalCluster(bookies=3, metadata_uri=uri) as made:
-        yield made
+cluster = local_cluster_here(STORES)
+#: For all tests of a module that harm none of its bookies.
+standing_cluster = local_cluster(STORES, scope="module")
 
 
 @pytest.fixture

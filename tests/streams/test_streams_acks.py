@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from doubles.sessions import end_session_of
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError
 from quorumbook.streams import Namespace, Position, Record, Stream, StreamPolicy
@@ -20,14 +21,11 @@ from quorumbook.streams.errors import (
     UnsupportedFormatError,
 )
 from quorumbook.streams.stream_context import stream_context
-from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 async def filled(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from quorumbook.errors import BackpressureError
 from quorumbook.streams import StreamPolicy
 from quorumbook.streams.errors import RecordTooLargeError
@@ -20,9 +21,7 @@ from quorumbook.testing import LocalCluster
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 @pytest.fixture

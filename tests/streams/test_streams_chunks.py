@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from doubles.inside import pump_of
 from quorumbook.client.writing.pending import Watcher
 from quorumbook.streams import (
     Appended,
@@ -44,7 +45,7 @@ async def read_all(stream: Stream, *where: object, **options: object) -> list[by
 async def leave_unfinished(writer: StreamWriter, payload: bytes) -> Appended:
     """Crash a writer behind two of a record's chunks; return where a record before it is."""
     before = await writer.append(b"before")
-    pump, count = writer._pump, 0
+    pump, count = pump_of(writer), 0
     append_all = pump.segments.append_all
 
     def send_two(entries: list[pending.PackedEntry], watcher: Watcher) -> None:
@@ -155,7 +156,7 @@ async def test_a_segment_that_fails_within_a_record_does_not_split_it(
     stream = ns.stream("s")
     async with stream.writer() as writer:
         await writer.append(b"a")
-        segments, count, has_failed = writer._pump.segments, 0, False
+        segments, count, has_failed = pump_of(writer).segments, 0, False
         append_all = segments.append_all
 
         def fail_third(entries: list[pending.PackedEntry], watcher: Watcher) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from doubles.inside import pump_of
 from quorumbook.env import Env, RealClock
 from quorumbook.streams import Namespace, Position, Stream, StreamPolicy, StreamWriter
 from quorumbook.streams.errors import PositionTruncatedError, WriterBusyError
@@ -68,14 +69,14 @@ async def test_segments_are_rolled_by_their_age_whatever_the_time_of_day(
             await writer.append(b"a")
             for shift_s in (DAY_S, -DAY_S, 0):
                 clock.wall_shift_s = shift_s
-                writer._pump._look_at_age()
+                pump_of(writer)._look_at_age()
                 assert (await writer.append(b"b")).position.segment == 1
             clock.wall_shift_s = -DAY_S
             if is_alone(cluster):
                 clock.boot_shift_s = HOUR_S
             else:
-                writer._pump.segments._started_ns -= HOUR_S * 10**9
-            writer._pump._look_at_age()
+                pump_of(writer).segments._started_ns -= HOUR_S * 10**9
+            pump_of(writer)._look_at_age()
             await is_completed(stream, 1)
             assert (await writer.append(b"c")).position.segment == 2
     await assert_sound(ns.stream("s"))

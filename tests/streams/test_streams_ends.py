@@ -8,19 +8,17 @@ from dataclasses import replace
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from quorumbook.errors import LedgerClosedError
 from quorumbook.streams import Namespace, Position, RecordBatch, SequenceId, StreamPolicy
 from quorumbook.streams.errors import UnsupportedFormatError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.stream_context import stream_context
-from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 async def test_the_ends_of_a_stream_and_what_is_between(ns: Namespace, other: Namespace) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from doubles.inside import end_ledger_under
 from quorumbook.errors import LedgerFencedError, LocalProtocolError
 from quorumbook.streams import Namespace, SequenceId, StreamPolicy
 from quorumbook.streams.writing.producers import SNAPSHOT_EVERY
@@ -75,7 +76,7 @@ async def test_x2_numbers_survive_a_segment_that_fails(ns: Namespace) -> None:
         (segment,) = await stream.segments()
         futures = [writer.append_nowait(b"%d" % n, producer_seq=n) for n in range(1, 20)]
         await asyncio.sleep(0)
-        writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+        end_ledger_under(writer, LedgerFencedError("a bookie refuses adds"))
         futures += [writer.append_nowait(b"%d" % n, producer_seq=n) for n in range(1, 25)]
         found = [await future for future in futures]
         assert found[-1].ledger_id != segment.metadata.ledger_id

@@ -7,20 +7,18 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from quorumbook.streams import Namespace, PartitionedStream, Stream
 from quorumbook.streams.cursors.reader import CursorReader, Unacknowledged
 from quorumbook.streams.errors import StreamError
 from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.scanner import StreamScanner
-from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 class UnreadableError(StreamError):

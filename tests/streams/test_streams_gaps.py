@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
+from doubles.clusters import STORES, local_cluster
+from doubles.inside import pump_of
+from doubles.mock_bookie import PATIENCE_S, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.context import client_context
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
@@ -32,12 +35,8 @@ from quorumbook.streams import (
 )
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.stream_context import stream_context
-from quorumbook.testing import LocalCluster
 
-
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 async def reported(stream: Stream, **options: Any) -> list[StreamItem]:
@@ -131,8 +130,8 @@ async def test_g1_a_jump_of_sequence_ids_is_reported(ns: Namespace) -> None:
     async with stream.writer() as writer:
         await writer.append_batch([b"a", b"b"])
         # As if an entry between had been lost on the way.
-        assert writer._pump.state.tail is not None
-        writer._pump.state.tail.record_count += 3
+        assert pump_of(writer).state.tail is not None
+        pump_of(writer).state.tail.record_count += 3
         await writer.append(b"c")
         await writer.append(b"d")
     items = await reported(stream)
@@ -227,7 +226,7 @@ async def test_s33_g1_what_a_replaced_bookie_denies_late_is_no_gap() -> None:
             (segment,) = await stream.segments()
             ledger_id = segment.metadata.ledger_id
             client: Any = ns.client
-            metadata, version = await client._ledgers.read(ledger_id)
+            metadata, version = await client_context(client).ledgers.read(ledger_id)
             first, second, third = map(bookies.by_id, metadata.ensemble)
             (successor,) = (b for b in bookies.bookies if b.bookie_id not in metadata.ensemble)
             # The other two lack what the first one is asked for; each knows the ledger.
@@ -239,7 +238,7 @@ async def test_s33_g1_what_a_replaced_bookie_denies_late_is_no_gap() -> None:
             await until(lambda: first.count(BatchRead))
             successor.ledgers[ledger_id] = first.ledgers.pop(ledger_id)
             moved = metadata.replace_bookie(0, first.bookie_id, successor.bookie_id)
-            await client._ledgers.write(moved, version)
+            await client_context(client).ledgers.write(moved, version)
             await until(lambda: successor.count(BatchRead))
             first.carry_out()
             for other in 4 * (first, second, third):

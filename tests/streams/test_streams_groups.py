@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from doubles.sessions import end_session_of
+from doubles.waiting import until
 from quorumbook.errors import ConfigError, LocalProtocolError, QuorumbookError
 from quorumbook.streams import (
     Consumer,
@@ -26,20 +28,11 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
 )
 from quorumbook.streams.stream_context import stream_context
-from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
+cluster = local_cluster(STORES, scope="module")
 
 
 async def made(

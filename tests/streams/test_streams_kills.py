@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from doubles.inside import pump_of
 from doubles.mortal import died
 from quorumbook.streams import Appended, Namespace, OrphanState, Stream, StreamPolicy, StreamWriter
 from quorumbook.streams.errors import StreamSealedError
@@ -71,8 +72,8 @@ async def left_an_empty_segment(stream: Stream) -> list[bytes]:
     async with stream.writer() as writer:
         await writer.append(b"a")
     writer = await stream.writer()
-    segments = writer._pump.segments
-    await segments.ensure(writer._pump.state)
+    segments = pump_of(writer).segments
+    await segments.ensure(pump_of(writer).state)
     await segments._allocate()
     segments._ahead = None
     await writer.abort()

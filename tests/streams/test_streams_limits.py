@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from doubles.inside import pump_of, segment_nodes_of
 from quorumbook.client.writing.pending import Watcher
 from quorumbook.errors import (
     ConfigError,
@@ -47,7 +48,7 @@ async def test_all_room_of_a_writer_is_there_again_when_everything_is_stored(
 ) -> None:
     await ns.create_stream("s")
     async with ns.stream("s").writer(producer="p") as writer:
-        window = writer._pump.window
+        window = pump_of(writer).window
         room = window.entries, window.size_bytes
         futures = [writer.append_nowait(b"x" * n, key=b"k" * (n % 3)) for n in range(50)]
         await writer.append_batch([b"x"] * 70)
@@ -61,7 +62,7 @@ async def test_a_ledger_that_was_made_ahead_is_given_back(ns: Namespace) -> None
     writer = await ns.stream("s").writer(batch_bytes=1)
     for _ in range(2):
         await writer.append(b"x")
-    segments = writer._pump.segments
+    segments = pump_of(writer).segments
     async with asyncio.timeout(60):
         while segments._ahead is None:
             await asyncio.sleep(0.01)
@@ -87,7 +88,7 @@ async def test_a_writer_waits_for_metadata_so_long_and_then_says_what_is_wrong(
         tries += 1
         raise MetadataUnavailableError("nobody answers")
 
-    monkeypatch.setattr(writer._pump.segments._nodes, "start_segment", failing)
+    monkeypatch.setattr(segment_nodes_of(writer), "start_segment", failing)
     async with asyncio.timeout(60):
         with pytest.raises(MetadataUnavailableError, match="nobody answers"):
             await writer.append(b"x")
@@ -115,7 +116,7 @@ async def test_what_is_on_its_way_is_bounded_and_sent_in_pieces(
     monkeypatch.setattr(pump, "_TURN_BYTES", 60_000)
     await ns.create_stream("s")
     async with ns.stream("s").writer(batch_bytes=10_000) as writer:
-        segments, state = writer._pump.segments, writer._pump.state
+        segments, state = pump_of(writer).segments, pump_of(writer).state
         append_all, sizes = segments.append_all, []
 
         def watched(entries: list[PackedEntry], watcher: Watcher) -> None:
@@ -177,5 +178,5 @@ async def test_segments_lie_on_bookies_with_the_labels_of_the_policy(ns: Namespa
     await ns.create_stream("s", policy=StreamPolicy(bookie_labels="disk=ssd"))
     writer = await ns.stream("s").writer()
     with pytest.raises(NotEnoughBookiesError, match="disk=ssd"):
-        await writer._pump.segments.ensure(writer._pump.state)
+        await pump_of(writer).segments.ensure(pump_of(writer).state)
     await writer.abort()

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
+from doubles.inside import allocate_ahead, end_ledger_under, pump_of
 from doubles.sessions import end_session_of
 from quorumbook.client.context import client_store
 from quorumbook.errors import MetadataUnavailableError, NotEnoughBookiesError
@@ -18,15 +20,12 @@ from quorumbook.streams import Namespace
 from quorumbook.streams.errors import WriterFencedError
 from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.writing import pump
-from quorumbook.testing import LocalCluster
 from streams.soundness import assert_sound, read_payloads, unnamed_ledgers
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 class LosingStore:
@@ -81,9 +80,9 @@ async def test_a_writer_takes_no_change_of_its_own_for_anothers(
             await writer.roll()
             # A segment that fails before anything is in it is dropped.
             with contextlib.suppress(MetadataUnavailableError):
-                await writer._pump.segments.ensure(writer._pump.state)
-            await writer._pump.segments.ensure(writer._pump.state)
-            writer._pump._on_ledger_failed(NotEnoughBookiesError("all are gone"))
+                await pump_of(writer).segments.ensure(pump_of(writer).state)
+            await pump_of(writer).segments.ensure(pump_of(writer).state)
+            end_ledger_under(writer, NotEnoughBookiesError("all are gone"))
             found += [await writer.append(payload) for payload in payloads[4:]]
         assert [each.sequence_id for each in found] == list(range(6))
         assert await read_payloads(other.stream(name)) == payloads[2:]
@@ -179,14 +178,14 @@ async def test_who_was_pushed_out_and_makes_a_ledger_ahead_does_not_stop_the_nex
     async def read_and_be_overtaken() -> Any:
         state = await read()
         monkeypatch.setattr(nodes, "read_state", read)
-        await old._pump.segments._allocate()
+        await allocate_ahead(old)
         return state
 
     monkeypatch.setattr(nodes, "read_state", read_and_be_overtaken)
     async with stream.writer(takeover="force") as new:
         # It does not know yet, and nothing of what it does now is of any use.
         with pytest.raises(WriterFencedError):
-            await old._pump.segments._allocate()
+            await allocate_ahead(old)
         assert (await new.append(b"new")).sequence_id == 1
         with pytest.raises(WriterFencedError):
             await old.append(b"late")

@@ -9,6 +9,7 @@ import uuid
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from doubles.inside import pump_of
 from quorumbook.autorecovery.audits.stream_retention import StreamRetention
 from quorumbook.client.writing.writer import stop_writer
 from quorumbook.errors import NotEnoughBookiesError
@@ -91,7 +92,7 @@ async def test_what_a_failed_segment_lacks_is_counted_as_appended_again(ns: Name
         await writer.append(b"safe")
         future = writer.append_batch_nowait([b"x"] * 5)
         await asyncio.sleep(0)  # packed, and about to leave
-        ledger = writer._pump.segments._ledger
+        ledger = pump_of(writer).segments._ledger
         assert ledger is not None
         stop_writer(ledger, NotEnoughBookiesError("all are gone"))
         await future

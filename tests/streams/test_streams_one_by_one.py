@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from doubles.sessions import end_session_of
 from quorumbook.streams import (
     Delivery,
@@ -18,15 +19,12 @@ from quorumbook.streams import (
 )
 from quorumbook.streams.errors import CursorConflictError, LockLostError
 from quorumbook.streams.stream_context import stream_context
-from quorumbook.testing import LocalCluster
 
 COUNT = 20
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 async def one_batch(stream: Stream) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from doubles.inside import segment_nodes_of
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.streams import Namespace, Orphan, OrphanState, Stream, StreamPolicy
@@ -68,7 +69,7 @@ async def test_what_nothing_refers_to_is_marked_first_and_deleted_then(
 
 def held(writer: Any) -> tuple[asyncio.Event, asyncio.Event]:
     """Have a writer stop between making a ledger and naming it."""
-    nodes, reached, go = writer._pump.segments._nodes, asyncio.Event(), asyncio.Event()
+    nodes, reached, go = segment_nodes_of(writer), asyncio.Event(), asyncio.Event()
     set_allocation: Callable[..., Any] = nodes.set_allocation
 
     async def slow(*args: Any) -> int:

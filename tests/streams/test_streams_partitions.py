@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubles.clusters import STORES, local_cluster
 from quorumbook.errors import BackpressureError, ConfigError, LocalProtocolError
 from quorumbook.streams import Namespace, PartitionedStream, Position, StreamCut, StreamPolicy
 from quorumbook.streams.errors import (
@@ -27,12 +28,8 @@ from quorumbook.streams.errors import (
 from quorumbook.streams.partitions.partition_node import partitioned_among
 from quorumbook.streams.partitions.partitioning import partition_of
 from quorumbook.streams.stream_context import stream_context
-from quorumbook.testing import LocalCluster
 
-
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 @given(st.binary(max_size=40), st.integers(1, 1000))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.bookies.racks import RackTable
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.stream_context import stream_context
-from quorumbook.testing import LocalCluster
 
-
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 async def members(ns: Namespace, name: str) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from doubles.cut_network import CutNetwork
+from doubles.inside import end_ledger_under, pump_of, segment_nodes_of
 from quorumbook.client.context import client_store
 from quorumbook.env import Env
 from quorumbook.errors import (
@@ -84,9 +85,9 @@ async def test_r1_what_was_read_once_is_read_for_ever(ns: Namespace, other: Name
                 await futures[0]
             if life % 2:
                 await writer.flush()
-                tail = writer._pump.state.tail
+                tail = pump_of(writer).state.tail
                 if tail is not None:
-                    writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+                    end_ledger_under(writer, LedgerFencedError("a bookie refuses adds"))
                     await writer.append(b"%d" % sent)
                     sent += 1
             before = await records_of(stream)
@@ -120,7 +121,7 @@ async def test_x1_records_in_flight_when_a_segment_fails_are_stored_once(
         futures = [writer.append_nowait(b"%d" % n) for n in range(in_flight)]
         await asyncio.sleep(0)
         # Nobody took the stream over: bookies refuse adds by themselves, as they do in limbo.
-        writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+        end_ledger_under(writer, LedgerFencedError("a bookie refuses adds"))
         futures.append(writer.append_nowait(b"behind"))
         appended = [await future for future in futures]
         await writer.append(b"last")
@@ -171,7 +172,7 @@ async def test_f1_a_fence_stops_a_writer_also_after_a_segment_that_failed(
     await ns.create_stream("s")
     writer = await ns.stream("s").writer()
     await writer.append(b"0")
-    writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+    end_ledger_under(writer, LedgerFencedError("a bookie refuses adds"))
     where = await writer.append(b"1")
     async with other.client.open_ledger(where.ledger_id):
         with pytest.raises(WriterFencedError):
@@ -205,7 +206,7 @@ async def test_x1_a_segment_that_failed_is_ended_in_as_many_tries_as_it_takes(
     await ns.create_stream("s")
     async with ns.stream("s").writer() as writer:
         await writer.append(b"first")
-        nodes = writer._pump.segments._nodes
+        nodes = segment_nodes_of(writer)
         complete, failures = nodes.complete_segment, 2
 
         async def failing(*args: Any) -> None:
@@ -216,7 +217,7 @@ async def test_x1_a_segment_that_failed_is_ended_in_as_many_tries_as_it_takes(
             await complete(*args)
 
         monkeypatch.setattr(nodes, "complete_segment", failing)
-        writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+        end_ledger_under(writer, LedgerFencedError("a bookie refuses adds"))
         where = await writer.append(b"second")
         assert (failures, where.position.segment) == (0, 2)
     assert await read_all(ns.stream("s")) == [b"first", b"second"]
@@ -255,11 +256,11 @@ async def test_x1_what_was_stored_when_the_ledger_failed_is_not_sent_again(
         for in_flight in 1, 2, 9:
             futures = [writer.append_nowait(b"%d" % (len(found) + n)) for n in range(in_flight)]
             async with asyncio.timeout(60):
-                while writer._pump.state.in_flight < in_flight:
+                while pump_of(writer).state.in_flight < in_flight:
                     assert not any(future.done() for future in futures)
                     await asyncio.sleep(0)
             # As if answers had been lost: bookies go on and store all of it.
-            writer._pump._on_ledger_failed(NotEnoughBookiesError("answers are lost"))
+            end_ledger_under(writer, NotEnoughBookiesError("answers are lost"))
             found += [await future for future in futures]
             assert found[-1].position.segment == found[-1 - in_flight].position.segment
             found.append(await writer.append(b"%d" % len(found)))
@@ -312,7 +313,7 @@ async def test_a_writer_may_end_with_the_segment_that_fails(
     await writer.append(b"safe")
     # Answers are lost, and bookies store what they were sent.
     futures = [writer.append_nowait(b"%d" % n) for n in range(3)]
-    writer._pump._on_ledger_failed(NotEnoughBookiesError("answers are lost"))
+    end_ledger_under(writer, NotEnoughBookiesError("answers are lost"))
     with pytest.raises(NotEnoughBookiesError, match="answers are lost"):
         await asyncio.gather(*futures)
     assert all(future.exception() for future in futures)
@@ -431,8 +432,8 @@ async def test_g1_an_entry_that_does_not_follow_is_refused(ns: Namespace) -> Non
     async with stream.writer() as writer:
         await writer.append_batch([b"a", b"b"])
         # As if an entry between had been lost on the way.
-        assert writer._pump.state.tail is not None
-        writer._pump.state.tail.record_count += 3
+        assert pump_of(writer).state.tail is not None
+        pump_of(writer).state.tail.record_count += 3
         await writer.append(b"c")
     with pytest.raises(CorruptRecordsError, match=r"entry 1 of segment 1 .* number 6 .* number 3"):
         await read_all(stream)

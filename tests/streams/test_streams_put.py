@@ -8,6 +8,7 @@ import random
 import pytest
 from test_streams_write_read import read_all
 
+from doubles.inside import end_ledger_under
 from quorumbook.errors import (
     BackpressureError,
     LedgerClosedError,
@@ -216,7 +217,7 @@ async def test_a_segment_that_fails_loses_and_doubles_nothing_of_what_was_put(
                 await writer.confirmed(ticket)
             if number % 100 == 80:
                 await asyncio.sleep(0)
-                writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+                end_ledger_under(writer, LedgerFencedError("a bookie refuses adds"))
         await writer.confirmed(399)
     assert await read_all(ns.stream("s")) == [b"%d" % number for number in range(400)]
     assert len(await ns.stream("s").segments()) > 1

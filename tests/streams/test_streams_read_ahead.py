@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from doubles.inside import read_ahead_line_of, read_ahead_of
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.streams import Namespace, Position, StreamPolicy, StreamReader
@@ -30,7 +31,7 @@ async def fill(ns: Namespace, segments: int = SEGMENTS) -> list[bytes]:
 def in_memory(reader: StreamReader) -> list[int]:
     """Return what each segment that was read ahead has in memory, in bytes."""
     found = []
-    for item in reader._scanner._ahead._line:
+    for item in read_ahead_line_of(reader):
         if item.task.done() and item.task.exception() is None:
             opened = item.task.result()
             assert opened is not None
@@ -42,7 +43,7 @@ def in_memory(reader: StreamReader) -> list[int]:
 async def settled(reader: StreamReader, segments: int) -> None:
     """Wait until so many segments were read ahead, and for any that should not be."""
     async with asyncio.timeout(60):
-        while sum(item.task.done() for item in reader._scanner._ahead._line) < segments:
+        while sum(item.task.done() for item in read_ahead_line_of(reader)) < segments:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
 
@@ -76,7 +77,7 @@ async def test_segments_are_read_at_the_same_time_and_come_out_in_order(
     assert together.is_set()
     assert [record.payload for record in found] == payloads
     assert [record.sequence_id for record in found] == list(range(len(payloads)))
-    assert reader._scanner._ahead.used_bytes == 0
+    assert read_ahead_of(reader).used_bytes == 0
 
 
 async def test_what_is_read_ahead_keeps_within_its_bound(ns: Namespace, other: Namespace) -> None:
@@ -90,14 +91,14 @@ async def test_what_is_read_ahead_keeps_within_its_bound(ns: Namespace, other: N
                 await settled(reader, 2)
                 kept = in_memory(reader)
                 assert len(kept) == 2
-                assert sum(kept) * 3 // 2 <= reader._scanner._ahead.used_bytes <= bound
-            assert reader._scanner._ahead.used_bytes <= bound
+                assert sum(kept) * 3 // 2 <= read_ahead_of(reader).used_bytes <= bound
+            assert read_ahead_of(reader).used_bytes <= bound
         assert await reader.read() == []
-        assert reader._scanner._ahead.used_bytes == 0
+        assert read_ahead_of(reader).used_bytes == 0
     # What does not fit is opened ahead and read when its turn comes.
     async with other.stream("s").reader(tail=False, read_ahead_bytes=SIZE_BYTES) as reader:
         assert (await anext(reader)).payload == payloads[0]
-        assert reader._scanner._ahead.used_bytes == 0
+        assert read_ahead_of(reader).used_bytes == 0
         assert [record.payload async for record in reader] == payloads[1:]
 
 
@@ -107,15 +108,15 @@ async def test_a_reader_reads_no_further_ahead_than_it_may_go(
     payloads = await fill(ns)
     async with other.stream("s").reader(end=Position(3, 0, 0)) as reader:
         assert (await anext(reader)).payload == payloads[0]
-        assert [item.listed.segment.number for item in reader._scanner._ahead._line] == [2]
+        assert [item.listed.segment.number for item in read_ahead_line_of(reader)] == [2]
         assert [record.payload async for record in reader] == payloads[1:4]
     # Who goes elsewhere, or away, lets go of what was read for it.
     async with other.stream("s").reader() as reader:
         await anext(reader)
         await reader.seek(Position(10, 0, 0))
-        assert (reader._scanner._ahead.used_bytes, len(reader._scanner._ahead._line)) == (0, 0)
+        assert (read_ahead_of(reader).used_bytes, len(read_ahead_line_of(reader))) == (0, 0)
         assert (await anext(reader)).payload == payloads[18]
-    assert (reader._scanner._ahead.used_bytes, len(reader._scanner._ahead._line)) == (0, 0)
+    assert (read_ahead_of(reader).used_bytes, len(read_ahead_line_of(reader))) == (0, 0)
 
 
 async def test_what_was_read_ahead_and_truncated_then_is_not_handed_out(

@@ -6,20 +6,18 @@ import asyncio
 
 import pytest
 
+from doubles.clusters import STORES, local_cluster
 from quorumbook.client.context import client_store
 from quorumbook.errors import ConfigError, LocalProtocolError
 from quorumbook.streams import Consumer, Delivery, Namespace, PartitionedStream
 from quorumbook.streams.cursors import acks
 from quorumbook.streams.errors import AckLimitError, PartitionLostError, WriterBusyError
 from quorumbook.streams.partitions import redelivery
-from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(standing_cluster: LocalCluster) -> LocalCluster:
-    return standing_cluster
+cluster = local_cluster(STORES, scope="module")
 
 
 async def filled(ns: Namespace, count: int = 6) -> PartitionedStream:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import quorumbook
+from doubles.inside import segment_nodes_of
 from doubles.zookeeper import made_root
 from doubles.zookeeper_cut import FATES, Cut, Uncut
 from doubles.zookeeper_proxy import Mishap, Proxy
@@ -114,7 +115,7 @@ async def test_a_writer_overtaken_while_it_starts_a_segment_acknowledges_nothing
     writer = await rivals.ns.stream("s").writer(retention_interval_s=0)
     acknowledged = [b"first"]
     await writer.append(b"first")
-    nodes = writer._pump.segments._nodes
+    nodes = segment_nodes_of(writer)
     arm_at(monkeypatch, nodes, "start_segment", cut, mishap)
 
     async def roll_and_append() -> None:

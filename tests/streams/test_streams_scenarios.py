@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from doubles.inside import end_ledger_under, pump_of
 from quorumbook.errors import LedgerFencedError, QuorumbookError
 from quorumbook.metadata.store import MetadataStore, Watch
 from quorumbook.streams import Namespace, Stream, StreamPolicy
@@ -68,7 +69,7 @@ async def test_s93_an_empty_segment_is_dropped_and_its_reader_goes_on(
     async with ns.stream("s").writer() as writer:
         await writer.append(b"a", txid=7)
     crashed = await ns.stream("s").writer()
-    await crashed._pump.segments.ensure(crashed._pump.state)
+    await pump_of(crashed).segments.ensure(pump_of(crashed).state)
     async with other.stream("s").reader() as reader:
         assert (await anext(reader)).payload == b"a"
         # It waits in the empty segment now.
@@ -93,11 +94,11 @@ async def test_s94_what_is_sent_again_after_failures_has_the_same_bytes(
         await writer.append(b"first")
         futures = []
         for round_number in range(3):
-            tail = writer._pump.state.tail
+            tail = pump_of(writer).state.tail
             futures += [writer.append_nowait(each) for each in payloads[20 * round_number :][:20]]
             await asyncio.sleep(0)
             if tail is not None:
-                writer._pump._on_ledger_failed(LedgerFencedError("a bookie refuses adds"))
+                end_ledger_under(writer, LedgerFencedError("a bookie refuses adds"))
         found = [await future for future in futures]
     assert [each.sequence_id for each in found] == list(range(1, 61))
     assert await read_all(other.stream("s")) == [b"first", *payloads]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from doubles.inside import pump_of
 from quorumbook.errors import NoSuchEntryError
 from quorumbook.streams import Namespace, Position, SequenceId, Stream, StreamPolicy, TxId
 from quorumbook.streams.errors import (
@@ -132,7 +133,7 @@ async def test_what_a_crashed_writer_left_is_completed(ns: Namespace, other: Nam
     empty = await stream.writer(takeover="if_expired")
     assert empty.next_sequence_id == 2
     # A segment in which nothing was ever stored is dropped, and its number is used again.
-    await empty._pump.segments.ensure(empty._pump.state)
+    await pump_of(empty).segments.ensure(pump_of(empty).state)
     await empty.abort()
     with pytest.raises(WriterBusyError, match="takeover"):
         await other.stream("s").writer(takeover="never")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from quorumbook.testing import LocalCluster
+from doubles.clusters import local_cluster
 
 
 @dataclass
@@ -63,11 +63,7 @@ class CommandLine:
         return done
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """Three bookies in this process."""
-    with LocalCluster(bookies=3) as running:
-        yield running
+cluster = local_cluster(scope="module")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from doubles.clusters import local_cluster
 from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.balance import BookieDisk
 from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, Share
@@ -25,11 +26,12 @@ PATIENCE_S = 30.0
 PAYLOADS = [b"entry %d" % n for n in range(50)]
 
 
-@pytest.fixture
-def cluster(tmp_path, monkeypatch):
+cluster = local_cluster(bookies=4)
+
+
+@pytest.fixture(autouse=True)
+def in_a_directory_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with LocalCluster(bookies=4) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def run(uri, capsys):
 
 
 @pytest.fixture
-def cluster(uri):
+def in_cluster(uri):
     """Run a coroutine on a session of the cluster."""
 
     def do(main):
@@ -53,7 +53,7 @@ def cluster(uri):
     return do
 
 
-def test_ledgers_that_lack_copies_are_listed(cluster, run):
+def test_ledgers_that_lack_copies_are_listed(in_cluster, run):
     assert run("underreplicated") == []
 
     async def mark(store):
@@ -61,7 +61,7 @@ def test_ledgers_that_lack_copies_are_listed(cluster, run):
         await queue.mark(7, ["b1:3181", "b2:3181"], 5)
         await queue.mark(8, [])
 
-    cluster(mark)
+    in_cluster(mark)
     untried = {
         "worker": None,
         "attempts": 0,
@@ -75,7 +75,7 @@ def test_ledgers_that_lack_copies_are_listed(cluster, run):
     ]
 
 
-def test_the_list_of_ledgers_that_lack_copies_is_cut_by_bookie_and_counted(cluster, run):
+def test_the_list_of_ledgers_that_lack_copies_is_cut_by_bookie_and_counted(in_cluster, run):
     seen = []
 
     async def mark(store):
@@ -86,7 +86,7 @@ def test_the_list_of_ledgers_that_lack_copies_is_cut_by_bookie_and_counted(clust
         work = await queue.take()
         seen.append((work.ledger_id, await asyncio.to_thread(run, "underreplicated")))
 
-    cluster(mark)
+    in_cluster(mark)
 
     def ids(*words):
         return [row["ledger_id"] for row in run("underreplicated", *words)]
@@ -105,14 +105,14 @@ def test_the_list_of_ledgers_that_lack_copies_is_cut_by_bookie_and_counted(clust
 
 
 @pytest.mark.parametrize("form", ["table", "json", "jsonl"])
-def test_a_damaged_mark_is_said_behind_the_others(cluster, uri, capsys, form):
+def test_a_damaged_mark_is_said_behind_the_others(in_cluster, uri, capsys, form):
     async def mark(store):
         queue = UnderreplicationQueue(store)
         for ledger_id in (5, 6, 7):
             await queue.mark(ledger_id, [f"b{ledger_id}:3181"])
         await store.set(TreePaths("/ledgers").underreplicated(5), b"damaged")
 
-    cluster(mark)
+    in_cluster(mark)
     assert main(["recovery", "underreplicated", "--metadata", uri, "-o", form]) == 1
     said = capsys.readouterr()
     assert "b6:3181" in said.out
@@ -120,7 +120,7 @@ def test_a_damaged_mark_is_said_behind_the_others(cluster, uri, capsys, form):
     assert "urL0000000005" in said.err
 
 
-def test_a_damaged_mark_or_lock_ends_neither_list_nor_count(cluster, uri, capsys):
+def test_a_damaged_mark_or_lock_ends_neither_list_nor_count(in_cluster, uri, capsys):
     async def mark(store):
         queue, paths = UnderreplicationQueue(store), TreePaths("/ledgers")
         for ledger_id in (5, 6, 7):
@@ -134,7 +134,7 @@ def test_a_damaged_mark_or_lock_ends_neither_list_nor_count(cluster, uri, capsys
         assert [row["ledger_id"] for row in rows] == [6, 7, 5]
         assert "urL0000000005" in rows[2]["error"]
 
-    cluster(mark)
+    in_cluster(mark)
     words = ["recovery", "underreplicated", "--metadata", uri, "-o", "jsonl"]
     assert main([*words, "--count"]) == 0
     said = capsys.readouterr()
@@ -145,20 +145,20 @@ def test_a_damaged_mark_or_lock_ends_neither_list_nor_count(cluster, uri, capsys
     assert [json.loads(line)["worker"] for line in said.out.splitlines()] == ["?", None]
 
 
-def test_s69_a_ledger_that_could_not_be_healed_is_listed_with_the_reason(cluster, run):
+def test_s69_a_ledger_that_could_not_be_healed_is_listed_with_the_reason(in_cluster, run):
     async def fail(store):
         await UnderreplicationQueue(store).mark(7, ["b1:3181"])
         await Quarantine(store).write(
             FailedHealing(7, "no bookie is left", 5, 10, 20, ("b1:3181",))
         )
 
-    cluster(fail)
+    in_cluster(fail)
     (row,) = run("underreplicated")
     assert row["reason"] == "no bookie is left"
     assert (row["attempts"], row["retry_at_ms"], row["quarantined"]) == (5, 20, True)
 
 
-def test_repair_is_switched_off_and_on(cluster, run):
+def test_repair_is_switched_off_and_on(in_cluster, run):
     assert run("status")["enabled"]
     assert run("enable") == {"enabled": True, "changed": False}
     assert run("disable") == {"enabled": False, "changed": True}
@@ -168,7 +168,7 @@ def test_repair_is_switched_off_and_on(cluster, run):
     assert run("status")["enabled"]
 
 
-def test_the_status_says_who_is_auditor_and_what_was_checked(cluster, run):
+def test_the_status_says_who_is_auditor_and_what_was_checked(in_cluster, run):
     nothing = dict.fromkeys(
         ("auditor", "lost_bookie_delay_s", "checked_ledgers_at_ms", "checked_placement_at_ms",
          "checked_replicas_at_ms")
@@ -188,7 +188,7 @@ def test_the_status_says_who_is_auditor_and_what_was_checked(cluster, run):
         seen.append(await asyncio.to_thread(run, "status"))
         await election.resign()
 
-    cluster(be_auditor)
+    in_cluster(be_auditor)
     assert seen == [
         {
             "enabled": True,
@@ -201,14 +201,14 @@ def test_the_status_says_who_is_auditor_and_what_was_checked(cluster, run):
     ]
 
 
-def test_the_delay_for_lost_bookies_is_shown_and_set(cluster, run):
+def test_the_delay_for_lost_bookies_is_shown_and_set(in_cluster, run):
     assert run("delay") == {"lost_bookie_delay_s": None}
     assert run("delay", "600") == {"lost_bookie_delay_s": 600}
     assert run("delay") == {"lost_bookie_delay_s": 600}
     assert "-5" in run("delay", "--", "-5", code=2)
 
 
-def test_only_an_auditor_that_may_audit_is_triggered(cluster, run):
+def test_only_an_auditor_that_may_audit_is_triggered(in_cluster, run):
     assert "recovery run" in run("auditor", code=4)
     assert "recovery run" in run("trigger", code=4)
     done = []
@@ -236,7 +236,7 @@ def test_only_an_auditor_that_may_audit_is_triggered(cluster, run):
         done.append(await asyncio.to_thread(run, "trigger", code=4))
         await election.resign()
 
-    cluster(be_auditor)
+    in_cluster(be_auditor)
     assert done[:3] == [
         {"auditor": "b1:3181"},
         {"auditor": "b1:3181", "triggered": ["lost-bookies"]},

@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from doubles.ledger_book import LedgerBook
+from doubles.waiting import until
 from quorumbook.autorecovery.audits.auditor import Auditor
 from quorumbook.autorecovery.options import AuditorOptions
 from quorumbook.errors import MetadataUnavailableError
@@ -84,12 +85,6 @@ async def world():
     for store in stores:
         await store.close()
     forget_memory_tree(uri.removeprefix("memory://"))
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def until_marked(world, wanted):

@@ -8,8 +8,10 @@ import contextlib
 import pytest
 from worker_harness import PAYLOADS, write
 
-from doubles.mock_bookie import SILENCE, mock_cluster, until
+from doubles.clusters import scripted_cluster
+from doubles.mock_bookie import SILENCE
 from doubles.replicas import assert_fully_replicated
+from doubles.waiting import until
 from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.autorecovery.copying.moving import is_well_placed
 from quorumbook.autorecovery.copying.verified_reads import split
@@ -29,10 +31,7 @@ def healer_of(client):
     return Healer(client_context(client))
 
 
-@pytest.fixture
-async def cluster():
-    async with mock_cluster(5) as cluster:
-        yield cluster
+cluster = scripted_cluster(bookies=5)
 
 
 @pytest.fixture

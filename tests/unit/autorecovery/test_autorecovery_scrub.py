@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import shutil
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from worker_harness import PAYLOADS, working, write
 
 import quorumbook
 from doubles.replicas import assert_fully_replicated, copies
+from doubles.waiting import until
 from quorumbook import BookKeeper
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.server import Bookie
@@ -30,7 +30,7 @@ EAGER = ScrubOptions(interval_s=0.05, heal_interval_s=0.05, rate_bytes=0)
 MB = 1024 * 1024
 
 
-class Cluster:
+class Machine:
     """Three bookies on real disks, stopped and started by their place."""
 
     def __init__(self, root: Path, uri: str) -> None:
@@ -79,32 +79,26 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, request: Any) -> AsyncIterator[Cluster]:
+async def machine(tmp_path: Path, request: Any) -> AsyncIterator[Machine]:
     name = f"scrub-{request.node.name}"
     store = await open_store(f"memory://{name}", create=True)
     await init_cluster(store)
-    cluster = Cluster(tmp_path, f"memory://{name}")
+    machine = Machine(tmp_path, f"memory://{name}")
     try:
         for place in range(3):
-            await cluster.start(place)
-        yield cluster
+            await machine.start(place)
+        yield machine
     finally:
-        for place in list(cluster.bookies):
-            await cluster.stop(place)
+        for place in list(machine.bookies):
+            await machine.stop(place)
         await store.close()
         forget_memory_tree(name)
 
 
 @contextlib.asynccontextmanager
-async def connected(cluster: Cluster) -> AsyncIterator[BookKeeper]:
-    async with quorumbook.connect(cluster.uri) as client:
+async def connected(machine: Machine) -> AsyncIterator[BookKeeper]:
+    async with quorumbook.connect(machine.uri) as client:
         yield client
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def is_whole(bookie: Bookie) -> bool:
@@ -119,9 +113,9 @@ def is_whole(bookie: Bookie) -> bool:
 @pytest.mark.parametrize("digest_type", list(DigestType))
 @pytest.mark.parametrize("quorum", [3, 2])
 async def test_s76_r32_a_flipped_bit_is_found_by_scrub_and_copied_back_by_a_worker(
-    cluster: Cluster, digest_type: DigestType, quorum: int
+    machine: Machine, digest_type: DigestType, quorum: int
 ) -> None:
-    async with connected(cluster) as client:
+    async with connected(machine) as client:
         ledger_id = await write(
             client, ensemble_size=3, write_quorum_size=quorum, ack_quorum_size=quorum,
             digest_type=digest_type, password=b"secret",
@@ -134,38 +128,38 @@ async def test_s76_r32_a_flipped_bit_is_found_by_scrub_and_copied_back_by_a_work
             # Nothing tells which entries of a run are damaged, so all are doubted.
             spoilt = spoilt[:2]
         for place in range(3):
-            await cluster.stop(place)
+            await machine.stop(place)
         for place, entry_id in spoilt:
-            index = metadata.ensemble.index(cluster.bookie_id(place))
+            index = metadata.ensemble.index(machine.bookie_id(place))
             held = next(e for e in range(entry_id, entry_id + 3) if (index - e) % 3 < quorum)
-            cluster.flip(place, ledger_id, held)
+            machine.flip(place, ledger_id, held)
     for place in range(3):
-        await cluster.start(place)
-    async with connected(cluster) as client:
+        await machine.start(place)
+    async with connected(machine) as client:
         async with working(client, max_retry_s=0.1):
-            spoilt_bookies = [cluster.bookies[place] for place, _ in spoilt]
+            spoilt_bookies = [machine.bookies[place] for place, _ in spoilt]
             await until(lambda: all(map(is_whole, spoilt_bookies)))
         assert await client.ledger_metadata(ledger_id) == metadata, "the places stay"
         assert await copies(client, ledger_id) == before
         await assert_fully_replicated(client, ledger_id, PAYLOADS)
     for place in range(3):
-        await cluster.stop(place)
-        await cluster.start(place)
-    async with connected(cluster) as client:
+        await machine.stop(place)
+        await machine.start(place)
+    async with connected(machine) as client:
         assert await copies(client, ledger_id) == before, "what was copied is on the disk"
 
 
-async def test_r26_a_bookie_that_lost_its_disk_gets_everything_back(cluster: Cluster) -> None:
-    async with connected(cluster) as client:
+async def test_r26_a_bookie_that_lost_its_disk_gets_everything_back(machine: Machine) -> None:
+    async with connected(machine) as client:
         ledger_ids = [
             await write(client, ensemble_size=3, write_quorum_size=quorum, ack_quorum_size=quorum)
             for quorum in (3, 2)
         ]
         before = {ledger_id: await copies(client, ledger_id) for ledger_id in ledger_ids}
-    await cluster.stop(1)
-    shutil.rmtree(cluster.root / "1")
-    bookie = await cluster.start(1, stamp_missing_cookies=True)
-    async with connected(cluster) as client:
+    await machine.stop(1)
+    shutil.rmtree(machine.root / "1")
+    bookie = await machine.start(1, stamp_missing_cookies=True)
+    async with connected(machine) as client:
         async with working(client, max_retry_s=0.1):
             await until(lambda: is_whole(bookie))
             await until(lambda: bookie.healing.statistics.healed_ledgers == 2)

@@ -6,10 +6,11 @@ import asyncio
 import dataclasses
 
 import pytest
-from worker_harness import PAYLOADS, eventually, failed, healed, working, write
+from worker_harness import PAYLOADS, failed, healed, working, write
 
-from doubles.mock_bookie import mock_cluster, until
+from doubles.clusters import scripted_cluster
 from doubles.replicas import assert_fully_replicated
+from doubles.waiting import until
 from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.client.context import client_context, client_store
@@ -21,11 +22,7 @@ from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import RecoverySwitches
 from quorumbook.protocol.requests import AddRun
 
-
-@pytest.fixture
-async def cluster():
-    async with mock_cluster(4) as cluster:
-        yield cluster
+cluster = scripted_cluster(bookies=4)
 
 
 @pytest.fixture
@@ -36,14 +33,14 @@ async def client(cluster):
 
 async def gone(cluster, client, bookie_id):
     bookie = cluster.by_id(bookie_id)
-    if bookie_id in cluster._registrations:
+    if bookie_id in cluster.registrations:
         await cluster.unregister(bookie_id)
     await bookie.stop()
 
     async def is_seen():
         return bookie_id not in (await client.bookies())[0]
 
-    await eventually(is_seen)
+    await until(is_seen)
     return bookie
 
 
@@ -54,7 +51,7 @@ async def back(cluster, client, bookie):
     async def is_seen():
         return bookie.bookie_id in (await client.bookies())[0]
 
-    await eventually(is_seen)
+    await until(is_seen)
 
 
 async def test_a_marked_ledger_is_healed_and_taken_off_the_queue(cluster, client) -> None:
@@ -68,7 +65,7 @@ async def test_a_marked_ledger_is_healed_and_taken_off_the_queue(cluster, client
         async def is_counted() -> bool:
             return worker.statistics.ledgers_healed == 1
 
-        await eventually(is_counted)  # right after it is off the queue
+        await until(is_counted)  # right after it is off the queue
         assert worker.statistics.entries_copied == len(PAYLOADS)
     assert worker.statistics.ledgers_healed == 1
     await assert_fully_replicated(client, ledger_id, PAYLOADS)
@@ -91,7 +88,7 @@ async def test_a_damaged_mark_keeps_no_worker_from_what_comes(cluster, client, c
             async def is_idle() -> bool:
                 return await worker.quarantine.read(988) is None
 
-            await eventually(is_idle)
+            await until(is_idle)
             assert caplog.text.count("urL0000000987") == 1, number
     assert "no work can be taken" not in caplog.text
 
@@ -207,7 +204,7 @@ async def test_records_of_ledgers_that_others_healed_go(cluster, client) -> None
         async def is_gone():
             return await quarantine.read(4711) is None
 
-        await eventually(is_gone)
+        await until(is_gone)
 
 
 async def test_s72_a_writer_that_replaces_the_lost_bookie_is_left_alone(cluster, client) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
+from doubles.waiting import until
 from quorumbook import BookKeeper
 from quorumbook.autorecovery.copying.worker import ReplicationWorker
 from quorumbook.autorecovery.options import WorkerOptions
 
-PATIENCE_S = 30.0
 PAYLOADS = [b"entry %d " % n * (n % 7 + 1) for n in range(60)]
 
 
@@ -27,20 +26,13 @@ async def working(
         await worker.stop()
 
 
-async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds that has to be asked for."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await condition():
-            await asyncio.sleep(0.005)
-
-
 async def healed(worker: ReplicationWorker, ledger_id: int) -> None:
     """Wait until a ledger is off the queue."""
 
     async def is_gone() -> bool:
         return await worker.queue.read(ledger_id) is None
 
-    await eventually(is_gone)
+    await until(is_gone)
 
 
 async def failed(worker: ReplicationWorker, ledger_id: int, attempts: int = 1) -> str:
@@ -50,7 +42,7 @@ async def failed(worker: ReplicationWorker, ledger_id: int, attempts: int = 1) -
         failure = await worker.quarantine.read(ledger_id)
         return failure is not None and failure.attempts >= attempts
 
-    await eventually(has_failed)
+    await until(has_failed)
     failure = await worker.quarantine.read(ledger_id)
     assert failure is not None
     return failure.reason

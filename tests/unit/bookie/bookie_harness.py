@@ -321,13 +321,6 @@ async def ask_http(port: int, request: str) -> tuple[int, str]:
     return int(head.split()[1]), body
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def settle(rounds: int = 20) -> None:
     """Let the loop turn: whatever could happen now happens."""
     for _ in range(rounds):

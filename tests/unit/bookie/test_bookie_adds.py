@@ -5,18 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from bookie_harness import (
-    KEY,
-    MIB,
-    WRONG_KEY,
-    ScriptedStorage,
-    entry,
-    serve,
-    settle,
-    until,
-    v2_adds,
-)
+from bookie_harness import KEY, MIB, WRONG_KEY, ScriptedStorage, entry, serve, settle, v2_adds
 
+from doubles.inside import connections_of
+from doubles.waiting import until
 from quorumbook.errors import StorageError
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
@@ -101,7 +93,7 @@ async def test_answers_of_a_group_leave_as_one_write_per_connection() -> None:
                     )
                 )
         writes: list[int] = []
-        for connection in list(server.connections._open):
+        for connection in connections_of(server):
             write = connection._transport.write
 
             def counted(data: bytes, write: object = write, number: int = id(connection)) -> None:
@@ -138,7 +130,7 @@ async def test_a_connection_that_breaks_in_a_group_delays_nobody() -> None:
         client.send(v2_adds(2, range(3)))
         await until(lambda: len(storage.group) == 2)
         # Its transport raises when written to, in the middle of the sweep.
-        for connection in server.connections._open:
+        for connection in connections_of(server):
             if connection.add_bytes and connection.peer.endswith(
                 f":{broken.writer.get_extra_info('sockname')[1]}"
             ):

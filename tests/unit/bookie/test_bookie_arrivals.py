@@ -10,20 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bookie_harness import (
-    KEY,
-    Bookie,
-    cluster,
-    entry,
-    options_in,
-    running,
-    settle,
-    until,
-    v2_adds,
-)
+from bookie_harness import KEY, Bookie, cluster, entry, options_in, running, settle, v2_adds
 
+from doubles.inside import reads_of
 from doubles.raw_client import RawClient
 from doubles.virtual_time import run_virtually
+from doubles.waiting import until
 from quorumbook.bookie.requests import arrivals
 from quorumbook.bookie.requests.arrivals import Arrivals
 from quorumbook.env import Env, RealDisk
@@ -226,7 +218,7 @@ async def test_r09_an_entry_that_comes_while_the_index_is_looked_through_is_not_
         reader.send(v2_adds(LEDGER, [0, 9]))
         await reader.add_codes(2)
         writer = await held.held_adds()
-        loader = held.bookie.storage._reads._loader
+        loader = reads_of(held.bookie.storage)._loader
         looked, may_end = threading.Event(), threading.Event()
         load = loader.load_entries
 

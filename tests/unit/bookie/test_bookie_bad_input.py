@@ -19,11 +19,11 @@ from bookie_harness import (
     real_bookie,
     running,
     settle,
-    until,
     v2_adds,
 )
 from test_bookie_life import FailingDisk
 
+from doubles.waiting import until
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.protocol.status import V2_CODE, Status

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from bookie_harness import (
-    KEY,
-    MIB,
-    ScriptedStorage,
-    entry,
-    serve,
-    settle,
-    until,
-    v2_adds,
-)
+from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, v2_adds
 
+from doubles.inside import connections_of
+from doubles.waiting import until
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.connections.loop_turns import Turn
@@ -150,7 +143,7 @@ async def test_lists_and_last_adds_confirmed_wait_while_their_peer_does_not_read
         client.send(b"".join(v3.encode_read_lac(index, 1) for index in range(20)))
         await until(lambda: server.metrics.pauses >= 1)
         await settle()
-        (connection,) = server.connections._open
+        (connection,) = connections_of(server)
         assert connection.unsent_bytes < 4 * MIB
         client.writer.transport.resume_reading()
         for _ in range(20):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, until, v2_adds
+from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, v2_adds
 
+from doubles.waiting import until
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import FunctionType
 
 import pytest
-from bookie_harness import DIGESTER, KEY, WRONG_KEY, cluster, real_bookie, until, v2_adds
+from bookie_harness import DIGESTER, KEY, WRONG_KEY, cluster, real_bookie, v2_adds
 
 from doubles.raw_client import RawClient
+from doubles.waiting import until
 from quorumbook.bookie.server import Bookie
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3

@@ -11,16 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bookie_harness import (
-    RawClient,
-    cluster,
-    entry,
-    options_in,
-    running,
-    until,
-    v2_adds,
-)
+from bookie_harness import RawClient, cluster, entry, options_in, running, v2_adds
 
+from doubles.waiting import until
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bookie_harness import RawClient, cluster, options_in, real_bookie, v2_adds
 
+from doubles.waiting import until
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import CookieMissingError
@@ -42,15 +41,6 @@ def ledger(ledger_id: int, *bookies: str, last: int = 9) -> LedgerMetadata:
         digest_type=DigestType.CRC32C,
         password=b"",
     )
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            result = condition()
-            if await result if asyncio.iscoroutine(result) else result:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def write(bookie: Bookie, ledger_id: int, ids: list[int]) -> None:

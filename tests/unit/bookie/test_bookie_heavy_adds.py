@@ -5,18 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from bookie_harness import (
-    KEY,
-    MIB,
-    ScriptedStorage,
-    Server,
-    serve,
-    settle,
-    until,
-    v2_adds,
-)
+from bookie_harness import KEY, MIB, ScriptedStorage, Server, serve, settle, v2_adds
 
 from doubles.raw_client import RawClient
+from doubles.waiting import until
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.storage.options import StorageOptions

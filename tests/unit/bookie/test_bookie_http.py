@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bookie_harness import (
-    RawClient,
-    ask_http,
-    cluster,
-    real_bookie,
-    until,
-    v2_adds,
-)
+from bookie_harness import RawClient, ask_http, cluster, real_bookie, v2_adds
 
+from doubles.waiting import until
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.config import OPTIONS
 from quorumbook.errors import (

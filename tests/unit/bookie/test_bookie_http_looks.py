@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from bookie_harness import ask_http, cluster, real_bookie, until
+from bookie_harness import ask_http, cluster, real_bookie
 
+from doubles.waiting import until
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.bookie.server import Bookie
 from quorumbook.storage.index.reader import IndexReader

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from bookie_harness import KEY, MIB, ScriptedStorage, Server, serve, settle, until, v2_adds
+from bookie_harness import KEY, MIB, ScriptedStorage, Server, serve, settle, v2_adds
 
+from doubles.inside import connections_of
 from doubles.raw_client import RawClient
 from doubles.records import lac_packet
+from doubles.waiting import until
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
@@ -25,10 +27,10 @@ def _minutes_pass(server: Server, connection: BookieConnection, count: int) -> N
 
 
 async def _connected(server: Server) -> tuple[RawClient, BookieConnection]:
-    before = set(server.connections._open)
+    before = set(connections_of(server))
     client = await server.connect()
     await until(lambda: len(server.connections) > len(before))
-    (connection,) = set(server.connections._open) - before
+    (connection,) = set(connections_of(server)) - before
     return client, connection
 
 

@@ -20,10 +20,10 @@ from bookie_harness import (
     real_bookie,
     running,
     settle,
-    until,
     v2_adds,
 )
 
+from doubles.waiting import until
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import DiskUsage, Env, RealDisk
 from quorumbook.errors import (

@@ -6,8 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
-from bookie_harness import RawClient, ask_http, cluster, options_in, real_bookie, until, v2_adds
+from bookie_harness import RawClient, ask_http, cluster, options_in, real_bookie, v2_adds
 
+from doubles.waiting import until
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.errors import StorageError
 from quorumbook.metadata.bookies.registration import BookieRegistration

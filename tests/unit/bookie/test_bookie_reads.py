@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from bookie_harness import (
-    KEY,
-    MIB,
-    ScriptedStorage,
-    entry,
-    serve,
-    settle,
-    until,
-    v2_adds,
-)
+from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, v2_adds
 
+from doubles.inside import connections_of
+from doubles.waiting import until
 from quorumbook.errors import BookieIOError, StorageError
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.status import V2_CODE, Status
@@ -32,7 +25,7 @@ async def test_cached_reads_of_a_chunk_are_answered_in_one_write() -> None:
         client = await server.connect()
         client.send(v2_adds(1, range(100)))
         await client.add_codes(100)
-        (connection,) = server.connections._open
+        (connection,) = connections_of(server)
         writes: list[int] = []
         transport = connection._transport
 
@@ -187,7 +180,7 @@ async def test_reads_under_way_are_bounded_in_bytes() -> None:
             seen += count
         assert len([item for item in storage.log if item[0] == "read"]) < 15
         assert server.metrics.reads_in_progress == 0
-        (connection,) = server.connections._open
+        (connection,) = connections_of(server)
         assert connection.read_bytes == 0
 
 
@@ -201,7 +194,7 @@ async def test_cached_reads_pause_while_the_peer_does_not_take_answers() -> None
         client.send(b"".join(v2.encode_read(1, 0) for _ in range(1000)))
         await until(lambda: server.metrics.pauses >= 1)
         await settle()
-        (connection,) = server.connections._open
+        (connection,) = connections_of(server)
         # 100 MB were asked for; a few high-water marks are held.
         assert connection.unsent_bytes < 2 * MIB
         assert connection.reads
@@ -280,7 +273,7 @@ async def test_a_row_of_reads_pauses_while_the_peer_does_not_take_answers() -> N
             client.send(v2.encode_reads(1, range(1000)))
         await until(lambda: server.metrics.pauses >= 2)
         await settle()
-        for connection in server.connections._open:
+        for connection in connections_of(server):
             assert connection.unsent_bytes < 2 * MIB
         assert server.metrics.reads_in_progress > 1500
         clients[0].writer.transport.resume_reading()

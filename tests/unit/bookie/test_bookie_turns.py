@@ -6,8 +6,9 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from bookie_harness import MIB, ScriptedStorage, serve, settle, until, v2_adds
+from bookie_harness import MIB, ScriptedStorage, serve, settle, v2_adds
 
+from doubles.waiting import until
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
 from quorumbook.bookie.connections.loop_turns import (

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from doubles.mock_bookie import MockBookie
+from quorumbook.client.context import client_context
 from quorumbook.env import Env
 from quorumbook.errors import (
     QuorumbookError,
@@ -50,11 +51,11 @@ class Gate:
     """Holds the metadata writes of a client up."""
 
     def __init__(self, bk, monkeypatch) -> None:
-        self._write = bk._ledgers.write
+        self._write = client_context(bk).ledgers.write
         self._open = asyncio.Event()
         self.waiting = 0
         self.fail_with: QuorumbookError | None = None
-        monkeypatch.setattr(bk._ledgers, "write", self._gated)
+        monkeypatch.setattr(client_context(bk).ledgers, "write", self._gated)
 
     async def _gated(self, metadata, version, **options):
         self.waiting += 1

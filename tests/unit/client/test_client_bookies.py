@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 import quorumbook
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
+from quorumbook.client.context import client_context
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.ticker import Ticker
 from quorumbook.env import Env
@@ -78,8 +80,8 @@ async def test_a_registered_but_dead_bookie_is_passed_over() -> None:
 async def test_s91_a_bookie_in_quarantine_is_not_chosen_unless_it_takes_it() -> None:
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
         bad = cluster.bookies[0].bookie_id
-        bk._context.bookies.report_failure(bad)
-        assert bk._context.bookies.is_suspect(bad)
+        client_context(bk).bookies.report_failure(bad)
+        assert client_context(bk).bookies.is_suspect(bad)
         for _ in range(8):
             async with bk.create_ledger() as ledger:
                 assert bad not in ledger.metadata.ensemble
@@ -89,12 +91,12 @@ async def test_s91_a_bookie_in_quarantine_is_not_chosen_unless_it_takes_it() -> 
 
 async def test_s91_a_quarantine_ends_with_time_or_with_a_connection_that_works() -> None:
     async with mock_cluster(3) as cluster, cluster.connect(quarantine_s=0.1) as bk:
-        bookies = bk._context.bookies
+        bookies = client_context(bk).bookies
         victim = cluster.bookies[0]
         bookies.report_failure(victim.bookie_id)
         await until(lambda: not bookies.quarantined)
     async with mock_cluster(3) as cluster, cluster.connect(quarantine_s=1000.0) as bk:
-        bookies = bk._context.bookies
+        bookies = client_context(bk).bookies
         victim = cluster.bookies[0]
         await victim.stop()
         with pytest.raises(ConnectFailedError):
@@ -117,7 +119,7 @@ async def test_s91_clients_do_not_all_come_back_at_the_same_time() -> None:
         ends = set()
         for _ in range(5):
             async with cluster.connect(quarantine_s=1000.0) as bk:
-                bookies = bk._context.bookies
+                bookies = client_context(bk).bookies
                 now_ns = bookies._env.clock.now_ns()
                 bookies.report_failure(bad)
                 ends.add((bookies._quarantine[bad].until_ns - now_ns) // 1_000_000_000)
@@ -131,7 +133,7 @@ async def test_s91_a_quarantine_ends_early_when_the_bookie_is_provably_back(proo
         mock_cluster(4) as cluster,
         cluster.connect(quarantine_s=1000.0, add_timeout_s=0.1, lac_delay_s=0) as bk,
     ):
-        bookies = bk._context.bookies
+        bookies = client_context(bk).bookies
         ledger = await bk.create_ledger()
         await ledger.append(b"x")
         victim = cluster.members(ledger)[0]
@@ -161,7 +163,7 @@ async def test_s91_a_quarantine_ends_early_when_the_bookie_is_provably_back(proo
 async def test_a_lost_connection_fails_what_waits_and_the_next_request_connects_again() -> None:
     async with mock_cluster(1) as cluster, cluster.connect() as bk:
         bookie = cluster.bookies[0]
-        channel = bk._context.bookies.control(bookie.bookie_id)
+        channel = client_context(bk).bookies.control(bookie.bookie_id)
         bookie.on_request = lambda request: SILENCE
         waiting = [channel.request("something", v3.encode_bookie_info) for _ in range(5)]
         await until(lambda: bookie.count(BookieInfo) == 5)
@@ -182,13 +184,15 @@ async def test_a_request_that_is_not_answered_times_out() -> None:
         bookie = cluster.bookies[0]
         bookie.on_request = lambda request: SILENCE
         with pytest.raises(RequestTimeoutError, match=r"bookie info .*0\.2 s") as caught:
-            await bk._context.bookies.control(bookie.bookie_id).request(
-                "bookie info", v3.encode_bookie_info
+            await (
+                client_context(bk)
+                .bookies.control(bookie.bookie_id)
+                .request("bookie info", v3.encode_bookie_info)
             )
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.bookie_id == bookie.bookie_id
         with pytest.raises(RequestTimeoutError):
-            await bk._context.bookies.fast(bookie.bookie_id).batch_read(1, 0, 1, 100)
+            await client_context(bk).bookies.fast(bookie.bookie_id).batch_read(1, 0, 1, 100)
         # Nothing at all came over this connection: it is given up.
         await until(lambda: bookie.connection_count == 0)
 
@@ -196,7 +200,7 @@ async def test_a_request_that_is_not_answered_times_out() -> None:
 async def test_an_answer_after_the_time_out_is_dropped() -> None:
     async with mock_cluster(1) as cluster, cluster.connect(request_timeout_s=0.1) as bk:
         bookie = cluster.bookies[0]
-        channel = bk._context.bookies.control(bookie.bookie_id)
+        channel = client_context(bk).bookies.control(bookie.bookie_id)
         await channel.request("something", v3.encode_bookie_info)
         bookie.on_request = lambda request: 0.4
         slow = channel.request("something", v3.encode_bookie_info)
@@ -211,9 +215,9 @@ async def test_an_answer_after_the_time_out_is_dropped() -> None:
 async def test_an_unknown_bookie_cannot_be_connected_to() -> None:
     async with mock_cluster(1) as cluster, cluster.connect() as bk:
         with pytest.raises(ConnectFailedError, match="nobody"):
-            await bk._context.bookies.fast("nobody").connected()
+            await client_context(bk).bookies.fast("nobody").connected()
         with pytest.raises(ConnectFailedError):
-            await bk._context.bookies.control("nobody").request("x", v3.encode_bookie_info)
+            await client_context(bk).bookies.control("nobody").request("x", v3.encode_bookie_info)
 
 
 async def test_a_bookie_that_accepts_nothing_fails_after_the_time_out() -> None:
@@ -229,7 +233,7 @@ async def test_a_bookie_that_accepts_nothing_fails_after_the_time_out() -> None:
         bk = cluster.connect(env=env, connect_timeout_s=0.1)
         async with bk:
             with pytest.raises(ConnectFailedError, match=r"0\.1 s"):
-                await bk._context.bookies.fast(cluster.bookies[0].bookie_id).connected()
+                await client_context(bk).bookies.fast(cluster.bookies[0].bookie_id).connected()
 
 
 async def test_s89_a_callback_may_use_the_connection_that_brought_its_answer() -> None:
@@ -254,7 +258,7 @@ async def test_an_idle_client_has_no_timer_running() -> None:
     async with mock_cluster(3) as cluster, cluster.connect() as bk:
         async with bk.create_ledger() as ledger:
             await ledger.append(b"x")
-            await until(lambda: not bk._context.ticker.is_running)
+            await until(lambda: not client_context(bk).ticker.is_running)
 
 
 async def test_a_ticker_asks_until_nobody_waits_and_begins_again() -> None:

@@ -9,7 +9,9 @@ import weakref
 import pytest
 from client_harness import QUIET, refuse_adds
 
-from doubles.mock_bookie import SILENCE, mock_cluster, until
+from doubles.mock_bookie import SILENCE, mock_cluster
+from doubles.waiting import until
+from quorumbook.client.context import client_context
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     AddQuorumTimeoutError,
@@ -54,8 +56,8 @@ async def test_r04_a_change_that_finds_the_ledger_in_recovery_ends_the_writer() 
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"zero")
-        current, version = await bk._ledgers.read(ledger.id)
-        await bk._ledgers.write(current.in_recovery(), version)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
+        await client_context(bk).ledgers.write(current.in_recovery(), version)
         bad, other, _ = cluster.members(ledger)
         other.hold_adds()
         await bad.stop()
@@ -104,8 +106,8 @@ async def test_r05_a_ledger_closed_by_somebody_at_the_same_end_is_a_success() ->
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"abc")
-        current, version = await bk._ledgers.read(ledger.id)
-        await bk._ledgers.write(current.in_recovery().closed(0, 3), version)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
+        await client_context(bk).ledgers.write(current.in_recovery().closed(0, 3), version)
         await ledger.close()
 
 
@@ -113,11 +115,11 @@ async def test_r05_a_ledger_closed_by_somebody_elsewhere_is_an_error() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append_batch_nowait([b"abc", b"def"])
-        current, version = await bk._ledgers.read(ledger.id)
-        await bk._ledgers.write(current.in_recovery().closed(0, 3), version)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
+        await client_context(bk).ledgers.write(current.in_recovery().closed(0, 3), version)
         with pytest.raises(MetadataVersionConflict):
             await ledger.close()
-        current, _ = await bk._ledgers.read(ledger.id)
+        current, _ = await client_context(bk).ledgers.read(ledger.id)
         assert current.last_entry_id == 0
 
 
@@ -145,8 +147,8 @@ async def test_r05_a_ledger_in_recovery_is_not_closed_by_its_writer() -> None:
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"abc")
-        current, version = await bk._ledgers.read(ledger.id)
-        await bk._ledgers.write(current.in_recovery(), version)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
+        await client_context(bk).ledgers.write(current.in_recovery(), version)
         with pytest.raises(LedgerFencedError):
             await ledger.close()
         assert (await bk.ledger_metadata(ledger.id)).state is LedgerState.IN_RECOVERY
@@ -158,7 +160,7 @@ async def test_r05_a_close_whose_answer_was_lost_is_found_done(monkeypatch) -> N
     async with mock_cluster() as cluster, cluster.connect(**QUIET) as bk:
         ledger = await bk.create_ledger()
         await ledger.append(b"abc")
-        write = bk._ledgers.write
+        write = client_context(bk).ledgers.write
         calls = 0
 
         async def forgetful(metadata, version, **options):
@@ -167,7 +169,7 @@ async def test_r05_a_close_whose_answer_was_lost_is_found_done(monkeypatch) -> N
             await write(metadata, version, **options)
             raise MetadataUnavailableError("the answer got lost")
 
-        monkeypatch.setattr(bk._ledgers, "write", forgetful)
+        monkeypatch.setattr(client_context(bk).ledgers, "write", forgetful)
         await ledger.close()
         assert calls == 1
         assert (await bk.ledger_metadata(ledger.id)).is_closed
@@ -269,7 +271,7 @@ async def test_s88_closed_writers_and_failed_operations_leave_nothing_behind() -
         with pytest.raises(ConfigError, match="did you mean add_timeout_s"):
             await bk.create_ledger(add_timout_s=1)
         del ledger
-        context = bk._context
+        context = client_context(bk)
         await until(lambda: not context.tasks)
         await until(lambda: not context.ticker.is_running)
         await until(lambda: len(asyncio.all_tasks()) <= before)

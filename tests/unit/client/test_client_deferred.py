@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from client_harness import QUIET
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockBookie, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockBookie, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     LedgerFencedError,

@@ -9,7 +9,8 @@ import os
 import pytest
 
 import quorumbook
-from doubles.mock_bookie import PATIENCE_S, until
+from doubles.mock_bookie import PATIENCE_S
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import LedgerFencedError
 from quorumbook.ledger.metadata import LedgerState

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from client_harness import QUIET, Gate, polling_from
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster, until
+from doubles.inside import channels_of
+from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster
+from doubles.waiting import until
+from quorumbook.client.context import client_context, client_store
 from quorumbook.errors import (
     ClientClosedError,
     InternalError,
@@ -131,13 +134,11 @@ async def test_a_client_that_closes_tells_those_who_wait_and_cancels_nobody(monk
         async def never(host: str, port: int, factory: Any) -> Any:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(bk._context.env.network, "connect", never, raising=False)
-        for channel in bk._context.bookies._fast.values():
+        monkeypatch.setattr(client_context(bk).env.network, "connect", never, raising=False)
+        for channel in channels_of(bk):
             channel.drop(ClientClosedError("as if never connected"))
         create = asyncio.ensure_future(bk.create_ledger())
-        await until(
-            lambda: any(c._connecting is not None for c in bk._context.bookies._fast.values())
-        )
+        await until(lambda: any(c._connecting is not None for c in channels_of(bk)))
         async with asyncio.timeout(PATIENCE_S):
             await bk.close()
             for task in (close, create):
@@ -174,7 +175,7 @@ async def test_every_operation_ends_in_time_when_the_metadata_store_is_silent(mo
             await asyncio.Event().wait()
 
         for operation in ("create", "get", "exists", "set", "delete", "children"):
-            monkeypatch.setattr(bk._store, operation, silence)
+            monkeypatch.setattr(client_store(bk), operation, silence)
 
         async def listing() -> None:
             async for _ in bk.list_ledgers():
@@ -267,10 +268,10 @@ async def test_a_check_that_fails_does_not_stop_the_time_outs_of_others() -> Non
         def broken(now_ns: int) -> bool:
             raise ValueError(now_ns)
 
-        bk._context.ticker.watch(broken)
+        client_context(bk).ticker.watch(broken)
         for bookie in cluster.bookies:
             bookie.on_request = lambda _: SILENCE
-        channel = bk._context.bookies.fast(cluster.bookies[0].bookie_id)
+        channel = client_context(bk).bookies.fast(cluster.bookies[0].bookie_id)
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(RequestTimeoutError):
                 await channel.batch_read(0, 0, 1, 1000)

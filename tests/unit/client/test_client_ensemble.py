@@ -7,8 +7,11 @@ import asyncio
 import pytest
 from client_harness import QUIET, Gate, refuse_adds
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster, until
+from doubles.inside import append_state_of
+from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.client.writing import ensemble
 from quorumbook.errors import (
     AddQuorumTimeoutError,
@@ -23,8 +26,8 @@ class Looks:
 
     def __init__(self, bk: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ensemble, "_LOOK_S", 0.01)
-        monkeypatch.setattr(bk._context.bookies, "writable", self._writable)
-        self._bookies = bk._context.bookies
+        monkeypatch.setattr(client_context(bk).bookies, "writable", self._writable)
+        self._bookies = client_context(bk).bookies
         self._count = 0
 
     async def _writable(self) -> frozenset[str]:
@@ -54,7 +57,7 @@ async def test_a_bookie_that_dies_is_replaced_behind_what_was_confirmed() -> Non
         start = second.first_entry_id
         assert start >= 10
         await until(lambda: spare.entry_ids(ledger.id) == list(range(start, 31)))
-        assert bad.bookie_id in bk._context.bookies.quarantined
+        assert bad.bookie_id in client_context(bk).bookies.quarantined
 
 
 @pytest.mark.parametrize(
@@ -128,11 +131,11 @@ async def test_s28_a_change_that_loses_to_replication_is_applied_again(monkeypat
         await ledger.append(b"one")
         await until(lambda: len(ledger.metadata.fragments) == 2)
         # Somebody repairs the first fragment behind the writer's back.
-        current, version = await bk._ledgers.read(ledger.id)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
         old = current.fragments[0].ensemble
         spare = next(b for b in cluster.bookies if b.bookie_id not in (*old, *current.ensemble))
         repaired = current.replace_bookie(0, first_bad.bookie_id, spare.bookie_id)
-        await bk._ledgers.write(repaired, version)
+        await client_context(bk).ledgers.write(repaired, version)
         await cluster.add()
         await cluster.members(ledger)[1].stop()
         await ledger.append(b"two")
@@ -336,7 +339,7 @@ async def test_a_change_that_replaces_one_of_two_failed_bookies_goes_on_without_
             for bookie in refusing:
                 bookie.on_request = refuse_adds(Status.IO_ERROR)
             await ledger.append(b"zero")
-            await until(lambda: ledger.is_degraded and len(ledger._state.failed) == 2)
+            await until(lambda: ledger.is_degraded and len(append_state_of(ledger).failed) == 2)
             asked = [bookie.count(AddRun) for bookie in refusing]
             (fresh,) = await cluster.add()
             await until(lambda: fresh.bookie_id in ledger.metadata.ensemble)
@@ -350,7 +353,7 @@ async def test_a_quarantined_bookie_is_taken_only_where_the_writer_would_stop() 
     async with mock_cluster(4) as cluster, cluster.connect(**QUIET) as bk:
         async with bk.create_ledger() as ledger:
             (spare,) = cluster.spare(ledger)
-            bk._context.bookies.report_failure(spare.bookie_id)
+            client_context(bk).bookies.report_failure(spare.bookie_id)
             first, second, _ = cluster.members(ledger)
             await ledger.append(b"zero")
             await first.stop()
@@ -372,4 +375,4 @@ async def test_a_degraded_writer_that_ends_looks_for_bookies_no_longer(way: str)
         await ledger.append(b"zero")
         await until(lambda: ledger.is_degraded)
         await (ledger.close() if way == "close" else ledger.abort())
-        assert not bk._context.tasks, "a task outlives its writer"
+        assert not client_context(bk).tasks, "a task outlives its writer"

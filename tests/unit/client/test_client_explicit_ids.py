@@ -9,7 +9,8 @@ import pytest
 from client_harness import QUIET
 
 import quorumbook.sync
-from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, mock_cluster
+from doubles.waiting import until
 from quorumbook.errors import (
     BackpressureError,
     DuplicateEntryIdError,

@@ -14,8 +14,9 @@ import pytest
 
 import quorumbook.sync
 from doubles.forks import FORKED, in_child
-from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster, until
-from quorumbook.client.context import client_context
+from doubles.inside import channels_of
+from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.env import forks
 from quorumbook.errors import BackpressureError
 from quorumbook.metadata.uri import open_store
@@ -131,7 +132,7 @@ async def test_what_was_pending_when_a_process_was_forked_fails_in_the_child() -
 
 async def test_a_child_cannot_write_into_its_parents_connections() -> None:
     async with opened() as handles:
-        channels = [*client_context(handles.bk).bookies._fast.values()]
+        channels = channels_of(handles.bk)
         sockets = [c._stream.transport.get_extra_info("socket") for c in channels]
         before = handles.requests()
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from doubles.clusters import local_cluster
+
 pa = pytest.importorskip("pyarrow", reason="pip install 'quorumbook[arrow]'")
 
 import quorumbook  # noqa: E402
@@ -19,10 +21,7 @@ from quorumbook.testing import LocalCluster  # noqa: E402
 PAYLOADS = [b"%d" % n * (n % 5) for n in range(1000)]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3) as running:
-        yield running
+cluster = local_cluster(scope="module")
 
 
 @pytest.fixture(scope="module")

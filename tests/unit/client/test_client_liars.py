@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from client_harness import QUIET
 
-from doubles.mock_bookie import PATIENCE_S, MockBookie, MockCluster, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, MockBookie, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import (
     DigestMismatchError,

@@ -7,9 +7,12 @@ import asyncio
 import pytest
 from client_harness import QUIET
 
-from doubles.mock_bookie import SILENCE, MockCluster, mock_cluster, until
+from doubles.inside import append_state_of
+from doubles.mock_bookie import SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client import context
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     LedgerClosedError,
@@ -35,7 +38,7 @@ async def two_to_replace(cluster: MockCluster, bk: BookKeeper) -> LedgerWriter:
     await until(lambda: all(bookie.count(AddRun) for bookie in members[:2]))
     for bookie in members[:2]:
         bookie.drop_connections()
-    await until(lambda: len(ledger._state.failed) == 2)
+    await until(lambda: len(append_state_of(ledger).failed) == 2)
     for bookie in members:
         bookie.release_adds()
         bookie.on_request = lose_adds
@@ -64,17 +67,17 @@ async def test_r03_r04_what_is_acknowledged_around_a_lost_answer_is_in_the_close
         cluster.connect(**QUIET) as rival,
     ):
         ledger = await two_to_replace(cluster, bk)
-        write = bk._ledgers.write
+        write = client_context(bk).ledgers.write
 
         async def recover() -> None:
             if recovery.startswith("marks"):
-                metadata, version = await rival._ledgers.read(ledger.id)
-                await rival._ledgers.write(metadata.in_recovery(), version)
+                metadata, version = await client_context(rival).ledgers.read(ledger.id)
+                await client_context(rival).ledgers.write(metadata.in_recovery(), version)
             else:
                 await (await rival.open_ledger(ledger.id)).close()
 
         async def lose_the_answer(metadata: LedgerMetadata, version: int, **options: bool) -> int:
-            monkeypatch.setattr(bk._ledgers, "write", write)
+            monkeypatch.setattr(client_context(bk).ledgers, "write", write)
             if recovery.endswith("before"):
                 await recover()
             if is_written:
@@ -83,7 +86,7 @@ async def test_r03_r04_what_is_acknowledged_around_a_lost_answer_is_in_the_close
                 await recover()
             raise lost("the answer was lost")
 
-        monkeypatch.setattr(bk._ledgers, "write", lose_the_answer)
+        monkeypatch.setattr(client_context(bk).ledgers, "write", lose_the_answer)
         futures = [ledger.append_nowait(b"%d" % i) for i in range(1, 4)]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         async with rival.open_ledger(ledger.id) as reader:

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from client_harness import QUIET, refuse_adds
 
-from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster, until
+from doubles.inside import adds_of, append_state_of
+from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.errors import LedgerFencedError, MetadataUnavailableError
 from quorumbook.ids import MAX_PAYLOAD_SIZE_BYTES
 from quorumbook.ledger.metadata import LedgerState
@@ -23,9 +25,9 @@ async def test_a_delayed_ensemble_change_uses_a_bookie_again_that_is_back() -> N
             member = cluster.members(ledger)[0]
             await member.stop()
             await ledger.append(b"one")
-            await until(lambda: ledger._state.failed)
+            await until(lambda: append_state_of(ledger).failed)
             await member.start()
-            await until(lambda: not ledger._state.failed)
+            await until(lambda: not append_state_of(ledger).failed)
             await ledger.append(b"two")
             await until(lambda: 2 in member.entry_ids(ledger.id))
             # There were spare bookies all along; nobody's place was taken.
@@ -64,7 +66,7 @@ async def test_a_bookie_that_was_read_only_for_a_while_is_used_again() -> None:
         async with bk.create_ledger() as ledger:
             await ledger.append(b"zero")
             member = cluster.members(ledger)[0]
-            _, registration = cluster._registrations[member.bookie_id]
+            _, registration = cluster.registrations[member.bookie_id]
             member.on_request = refuse_adds(Status.READ_ONLY)
             await registration.set_read_only()
             await ledger.append(b"one")
@@ -104,7 +106,7 @@ async def test_late_answers_of_what_was_given_up_do_not_hide_what_is_owed_now() 
             pending = ledger.append_nowait(b"one")
             await until(lambda: 1 in member.entry_ids(ledger.id))
             # As if its answers had been counted by those of an earlier attempt.
-            ledger._adds._positions[0].forget()
+            adds_of(ledger)._positions[0].forget()
             member.drop_connections()
             async with asyncio.timeout(PATIENCE_S):
                 assert await pending == 1

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, MockBookie, MockCluster, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, MockBookie, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context
 from quorumbook.client.reading.reader import LedgerReader
@@ -36,14 +37,14 @@ async def written(bk: BookKeeper, shape: tuple[int, int, int] = (3, 3, 2)) -> in
 
 async def move(cluster: MockCluster, bk: BookKeeper, reader: LedgerReader, *positions: int):
     """Copy what positions store to other bookies, record that, and drop the old copies."""
-    metadata, version = await bk._ledgers.read(reader.id)
+    metadata, version = await client_context(bk).ledgers.read(reader.id)
     old = [cluster.by_id(bookie_id) for bookie_id in metadata.ensemble]
     spare = [bookie for bookie in cluster.bookies if bookie not in old]
     for position in positions:
         target = spare.pop(0)
         target.ledgers[reader.id] = old[position].ledgers.pop(reader.id)
         metadata = metadata.replace_bookie(0, old[position].bookie_id, target.bookie_id)
-    await bk._ledgers.write(metadata, version)
+    await client_context(bk).ledgers.write(metadata, version)
     return metadata
 
 
@@ -68,8 +69,10 @@ async def payloads_of(reader: LedgerReader) -> list[bytes]:
 
 def is_deaf(bk: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no watch of the client ever fire: metadata are news only if they are read."""
-    read = bk._ledgers.read
-    monkeypatch.setattr(bk._ledgers, "read", lambda ledger_id, watch=None: read(ledger_id))
+    read = client_context(bk).ledgers.read
+    monkeypatch.setattr(
+        client_context(bk).ledgers, "read", lambda ledger_id, watch=None: read(ledger_id)
+    )
 
 
 async def test_s33_what_a_replaced_bookie_denies_late_says_nothing_of_its_successor() -> None:
@@ -161,7 +164,7 @@ async def test_s33_nothing_is_called_missing_while_the_metadata_cannot_be_read(
                 raise MetadataUnavailableError("gone")
 
             with monkeypatch.context() as patch:
-                patch.setattr(bk._ledgers, "read", unavailable)
+                patch.setattr(client_context(bk).ledgers, "read", unavailable)
                 with pytest.raises(ReadFailedError, match="moved to others cannot be told"):
                     await payloads_of(reader)
 

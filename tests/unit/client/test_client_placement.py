@@ -10,7 +10,9 @@ import pytest
 from client_harness import payloads_at, refuse_adds
 
 import quorumbook
-from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster, until
+from doubles.inside import adds_of
+from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook import PlacementOptions
 from quorumbook.client.cluster.racks import AskedRacks
 from quorumbook.client.context import client_context
@@ -92,7 +94,7 @@ async def test_a_failed_bookie_is_replaced_by_one_with_the_labels_or_waited_for(
         # Three others are there and idle, none of them has the label: it goes on with two.
         for _ in range(20):
             await ledger.append(b"x")
-        await until(lambda: ledger._adds.state.is_degraded)
+        await until(lambda: adds_of(ledger).state.is_degraded)
         assert victim.bookie_id in ledger.metadata.ensemble
         (new,) = await cluster.add(tier="ssd")
         await replaced(ledger, victim.bookie_id)

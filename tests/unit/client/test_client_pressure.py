@@ -7,7 +7,10 @@ import asyncio
 import pytest
 from client_harness import QUIET
 
-from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
+from doubles.inside import adds_of
+from doubles.mock_bookie import PATIENCE_S, mock_cluster
+from doubles.waiting import until
+from quorumbook.client.context import client_context
 from quorumbook.errors import BackpressureError, LocalProtocolError
 
 
@@ -90,9 +93,9 @@ async def test_bytes_a_lost_bookie_never_took_are_room_again() -> None:
                     while True:
                         await ledger.append(bytes(200_000))
             # Given up, but still a member, as without a spare bookie.
-            ledger._adds._positions[2].forget()
+            adds_of(ledger)._positions[2].forget()
             waiting = asyncio.create_task(ledger.append(bytes(1_000_000)))
-            await until(lambda: not bk._context.ticker.is_running)
+            await until(lambda: not client_context(bk).ticker.is_running)
             assert not waiting.done()
             await slow.stop()
             async with asyncio.timeout(PATIENCE_S):

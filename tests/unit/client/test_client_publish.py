@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, Behaviour, mock_cluster, until
+from doubles.inside import adds_of
+from doubles.mock_bookie import PATIENCE_S, SILENCE, Behaviour, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.context import client_context
 from quorumbook.client.writing.writer import publish_confirmed
 from quorumbook.errors import (
@@ -138,7 +140,7 @@ async def test_s38_what_is_being_published_is_not_published_a_second_time() -> N
             bookie.on_request = on_lacs(SILENCE)
         publishing = asyncio.create_task(ledger.flush())
         await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
-        client_context(bk).lac_limit.enter(ledger._adds._lac)
+        client_context(bk).lac_limit.enter(adds_of(ledger)._lac)
         await ledger.abort()
         with pytest.raises(LedgerClosedError):
             await publishing

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from client_harness import QUIET
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.errors import LocalProtocolError, NoSuchEntryError, ReadFailedError
 from quorumbook.protocol.requests import AddRun, BatchRead, Read
 from quorumbook.protocol.status import Status
@@ -115,7 +117,7 @@ async def test_a_bookie_that_learnt_batch_reads_is_asked_for_them_on_its_next_co
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             bookie.is_old = False
             bookie.drop_connections()
-            await until(lambda: not bk._context.bookies.fast(bookie.bookie_id).is_connected)
+            await until(lambda: not client_context(bk).bookies.fast(bookie.bookie_id).is_connected)
             before = bookie.count(Read)
             assert [entry.payload async for entry in reader.read()] == PAYLOADS
             assert bookie.count(Read) == before
@@ -233,7 +235,7 @@ async def test_a_bookie_that_was_silent_is_asked_last_if_that_is_wanted(is_wante
 async def test_a_busy_bookie_is_asked_later() -> None:
     async with mock_cluster() as cluster, cluster.connect(reorder_pending_reads=2) as bk:
         ledger_id = await written(bk)
-        bookies = bk._context.bookies
+        bookies = client_context(bk).bookies
         ensemble = (await bk.ledger_metadata(ledger_id)).ensemble
         busy = cluster.by_id(ensemble[0])
         busy.on_request = on_batch_reads(SILENCE)

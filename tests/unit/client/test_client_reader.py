@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import (
@@ -249,11 +251,11 @@ async def test_s33_replicas_that_moved_are_found() -> None:
             assert await read_all(reader, 0, 3) == PAYLOADS[:4]
             old = cluster.members(reader)
             fresh = cluster.spare(reader)
-            current, version = await bk._ledgers.read(metadata.ledger_id)
+            current, version = await client_context(bk).ledgers.read(metadata.ledger_id)
             for source, target in zip(old, fresh, strict=True):
                 target.ledgers = source.ledgers
                 current = current.replace_bookie(0, source.bookie_id, target.bookie_id)
-            await bk._ledgers.write(current, version)
+            await client_context(bk).ledgers.write(current, version)
             for bookie in old:
                 await bookie.stop()
             await until(lambda: reader.metadata == current)
@@ -269,11 +271,11 @@ async def test_s33_a_read_under_way_goes_on_with_the_new_replicas() -> None:
                 bookie.on_request = on_batch_reads(SILENCE)
             reading = asyncio.create_task(read_all(reader))
             await until(lambda: any(bookie.count(BatchRead) for bookie in old))
-            current, version = await bk._ledgers.read(metadata.ledger_id)
+            current, version = await client_context(bk).ledgers.read(metadata.ledger_id)
             for source, target in zip(old, fresh, strict=True):
                 target.ledgers = source.ledgers
                 current = current.replace_bookie(0, source.bookie_id, target.bookie_id)
-            await bk._ledgers.write(current, version)
+            await client_context(bk).ledgers.write(current, version)
             async with asyncio.timeout(PATIENCE_S):
                 assert await reading == PAYLOADS
 
@@ -291,8 +293,8 @@ async def test_s88_a_reader_that_stops_half_way_leaves_nothing_behind() -> None:
                         break
             assert not reader._reads
         assert not bk._handles
-        await until(lambda: not bk._context.ticker.is_running)
-        await until(lambda: not bk._context.tasks)
+        await until(lambda: not client_context(bk).ticker.is_running)
+        await until(lambda: not client_context(bk).tasks)
 
 
 async def test_reading_ahead_stays_within_its_bytes() -> None:
@@ -412,7 +414,7 @@ async def test_garbage_from_a_bookie_closes_its_connection_and_the_next_replica_
 
         def garbage(request: Request):
             if isinstance(request, BatchRead):
-                for connection in list(broken._connections):
+                for connection in list(broken.connections):
                     connection.send(b"\0\0\0\x10" + b"\xff" * 16)
                 return SILENCE
             return None
@@ -432,7 +434,7 @@ async def test_s86_a_frame_beyond_the_limit_closes_the_connection() -> None:
 
         def oversized(request: Request):
             if isinstance(request, BatchRead):
-                for connection in list(bookie._connections):
+                for connection in list(bookie.connections):
                     connection.send(b"GET / HTTP/1.1\r\n\r\n")
                 return SILENCE
             return None

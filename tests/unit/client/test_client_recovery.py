@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from doubles.inside import adds_of
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client import recovery
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.context import client_context
 from quorumbook.client.recovery import _RecoveryDriver
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
@@ -35,7 +38,7 @@ async def left_open(bk: BookKeeper, count: int, **shape: Any) -> LedgerWriter:
     for i in range(count):
         await ledger.append(b"payload %d" % i)
     # Also the bookies that no ack quorum waited for.
-    await until(lambda: not any(p.outstanding for p in ledger._adds._positions))
+    await until(lambda: not any(p.outstanding for p in adds_of(ledger)._positions))
     return ledger
 
 
@@ -81,7 +84,7 @@ async def test_an_empty_ledger_is_recovered_to_nothing() -> None:
 async def test_r16_the_mark_comes_first_then_the_whole_ensemble_is_fenced() -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await left_open(bk, 3)
-        writes = bk._ledgers.write
+        writes = client_context(bk).ledgers.write
         order: list[str] = []
 
         async def write(metadata, version):
@@ -89,7 +92,7 @@ async def test_r16_the_mark_comes_first_then_the_whole_ensemble_is_fenced() -> N
             order.append(str(sum(b.count(Read) for b in cluster.bookies)))
             return await writes(metadata, version)
 
-        bk._ledgers.write = write  # type: ignore[method-assign]
+        client_context(bk).ledgers.write = write  # type: ignore[method-assign]
         await read_all(bk, ledger.id)
         assert order[:2] == ["IN_RECOVERY", "0"]
         assert order[2] == "CLOSED"
@@ -183,13 +186,13 @@ async def test_r18_s11_replacements_stay_local_until_the_closing_write() -> None
         (spare,) = cluster.spare(ledger)
         bad.on_request = lambda request: Status.READ_ONLY if is_write_back(request) else None
         states: list[tuple[str, int]] = []
-        writes = bk._ledgers.write
+        writes = client_context(bk).ledgers.write
 
         async def write(metadata, version):
             states.append((metadata.state.name, len(metadata.fragments)))
             return await writes(metadata, version)
 
-        bk._ledgers.write = write  # type: ignore[method-assign]
+        client_context(bk).ledgers.write = write  # type: ignore[method-assign]
         assert len(await read_all(bk, ledger.id)) == 3
         assert states[0] == ("IN_RECOVERY", 1)
         assert [state for state, _ in states] == ["IN_RECOVERY", "CLOSED"]
@@ -217,7 +220,7 @@ async def test_r18_a_quarantined_bookie_is_taken_if_no_other_is_left() -> None:
         ledger = await left_open(bk, 3, ack_quorum_size=3)
         bad = cluster.members(ledger)[0]
         (spare,) = cluster.spare(ledger)
-        bk._context.bookies.report_failure(spare.bookie_id)
+        client_context(bk).bookies.report_failure(spare.bookie_id)
         bad.on_request = lambda request: Status.READ_ONLY if is_write_back(request) else None
         assert len(await read_all(bk, ledger.id)) == 3
         assert spare.bookie_id in (await bk.ledger_metadata(ledger.id)).ensemble
@@ -311,11 +314,11 @@ class _Nowhere:
 async def test_s02_recovery_starts_at_the_last_fragment_and_rewrites_no_older_one() -> None:
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
         ledger = await left_open(bk, 10)
-        current, version = await bk._ledgers.read(ledger.id)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
         (spare,) = cluster.spare(ledger)
         old = current.ensemble
         changed = current.with_fragment(10, (spare.bookie_id, *old[1:]))
-        await bk._ledgers.write(changed, version)
+        await client_context(bk).ledgers.write(changed, version)
         members = {b.bookie_id: b for b in cluster.bookies}
         for bookie_id in changed.ensemble:
             members[bookie_id].ledgers.pop(ledger.id, None)
@@ -344,8 +347,8 @@ async def test_s05_one_answer_is_enough_where_every_add_needed_all() -> None:
     async with mock_cluster(2) as cluster, cluster.connect() as bk:
         ledger = await left_open(bk, 3, ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
         await cluster.members(ledger)[0].stop()
-        current, version = await bk._ledgers.read(ledger.id)
-        await bk._ledgers.write(current.in_recovery(), version)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
+        await client_context(bk).ledgers.write(current.in_recovery(), version)
         await cluster.add()  # what is found needs two bookies to be stored on
         assert len(await read_all(bk, ledger.id)) == 3
         await ledger.abort()
@@ -401,13 +404,13 @@ async def test_an_overloaded_bookie_is_asked_again() -> None:
 async def test_metadata_writes_whose_answers_get_lost_are_found_done(monkeypatch) -> None:
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await left_open(bk, 3)
-        write = bk._ledgers.write
+        write = client_context(bk).ledgers.write
 
         async def forgetful(metadata, version):
             await write(metadata, version)
             raise MetadataUnavailableError("the answer got lost")
 
-        monkeypatch.setattr(bk._ledgers, "write", forgetful)
+        monkeypatch.setattr(client_context(bk).ledgers, "write", forgetful)
         assert len(await read_all(bk, ledger.id)) == 3
         await ledger.abort()
 
@@ -422,7 +425,7 @@ async def test_s88_a_failed_recovery_leaves_nothing_behind() -> None:
         with pytest.raises(QuorumbookError):
             await bk.open_ledger(ledger.id)
         await until(lambda: len(asyncio.all_tasks()) <= before)
-        await until(lambda: not bk._context.ticker.is_running)
+        await until(lambda: not client_context(bk).ticker.is_running)
         assert not bk._handles
 
 
@@ -444,7 +447,7 @@ async def test_s88_a_recovery_that_ends_leaves_no_request_no_second_try_and_no_c
             drivers.append(self)
             return await run(self)
 
-        monkeypatch.setattr(bk._context.bookies, "replace", choose)
+        monkeypatch.setattr(client_context(bk).bookies, "replace", choose)
         monkeypatch.setattr(_RecoveryDriver, "run", running)
         monkeypatch.setattr(recovery, "_SHED_RETRY_S", 3600.0)
         silent.on_request = lambda request: SILENCE if is_write_back(request) else None

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, mock_cluster
+from doubles.waiting import until
+from quorumbook.client.context import client_context
 from quorumbook.errors import LedgerFencedError, QuorumbookError
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.protocol.digest import DigestType, digester
@@ -80,13 +82,13 @@ async def test_s23_recovering_a_closed_ledger_writes_nothing_and_keeps_its_end()
         ledger = await bk.create_ledger(lac_delay_s=0)
         await ledger.append_batch_nowait([b"abc", b"def", b"ghi"])
         # Closed too low by somebody; only a tool that is told so may reopen it.
-        current, version = await bk._ledgers.read(ledger.id)
-        await bk._ledgers.write(current.in_recovery().closed(1, 6), version)
-        before = await bk._ledgers.read(ledger.id)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
+        await client_context(bk).ledgers.write(current.in_recovery().closed(1, 6), version)
+        before = await client_context(bk).ledgers.read(ledger.id)
         async with bk.open_ledger(ledger.id) as reader:
             assert reader.last_add_confirmed == 1
             assert [e.payload async for e in reader.read()] == [b"abc", b"def"]
-        assert await bk._ledgers.read(ledger.id) == before
+        assert await client_context(bk).ledgers.read(ledger.id) == before
         assert before[0].state is LedgerState.CLOSED
         await ledger.abort()
 
@@ -118,9 +120,9 @@ async def test_s20_a_ledger_whose_metadata_has_no_password_is_recovered_with_the
     async with mock_cluster() as cluster, cluster.connect() as bk:
         ledger = await bk.create_ledger(lac_delay_s=0, password=b"mine", digest_type=kind)
         await ledger.append_batch_nowait([b"abc", b"def"])
-        current, version = await bk._ledgers.read(ledger.id)
+        current, version = await client_context(bk).ledgers.read(ledger.id)
         bare = dataclasses.replace(current, password=None)
-        await bk._ledgers.write(bare, version)
+        await client_context(bk).ledgers.write(bare, version)
         with pytest.raises(QuorumbookError):
             await bk.open_ledger(ledger.id, password=b"wrong")
         async with bk.open_ledger(ledger.id, password=b"mine") as reader:
@@ -157,16 +159,16 @@ async def test_s28_a_recovery_whose_close_lost_to_a_repair_closes_what_the_repai
         await until(lambda: len(ledger.metadata.fragments) == 2)
         await ledger.append(b"three")
         spare = next(bookie for bookie in cluster.spare(ledger) if bookie is not bad)
-        write, written = bk._ledgers.write, []
+        write, written = client_context(bk).ledgers.write, []
 
         async def repair_before_the_close(metadata: LedgerMetadata, version: int) -> int:
             if metadata.is_closed and not written:
-                current, found = await bk._ledgers.read(ledger.id)
+                current, found = await client_context(bk).ledgers.read(ledger.id)
                 repaired = current.replace_bookie(0, bad.bookie_id, spare.bookie_id)
                 written.append(await write(repaired, found))
             return await write(metadata, version)
 
-        monkeypatch.setattr(bk._ledgers, "write", repair_before_the_close)
+        monkeypatch.setattr(client_context(bk).ledgers, "write", repair_before_the_close)
         async with asyncio.timeout(PATIENCE_S):
             async with bk.open_ledger(ledger.id) as reader:
                 assert reader.last_add_confirmed == 3
@@ -190,7 +192,7 @@ async def test_s11_a_bookie_that_a_recovery_took_stands_in_one_place_only(
         )
         lost.keep(AddRun)
         last.hold_adds()
-        replace, choices = bk._context.bookies.replace, []
+        replace, choices = client_context(bk).bookies.replace, []
 
         async def choose(*args: Any, **options: Any) -> dict[int, str]:
             try:
@@ -198,7 +200,7 @@ async def test_s11_a_bookie_that_a_recovery_took_stands_in_one_place_only(
             finally:
                 choices.append(args)
 
-        monkeypatch.setattr(bk._context.bookies, "replace", choose)
+        monkeypatch.setattr(client_context(bk).bookies, "replace", choose)
         opening = asyncio.ensure_future(bk.open_ledger(ledger.id))
         await until(lambda: spare.count(AddRun))
         await lost.stop()

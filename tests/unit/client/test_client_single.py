@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import DigestMismatchError, LedgerClosedError, LocalProtocolError
 from quorumbook.protocol.requests import BatchRead

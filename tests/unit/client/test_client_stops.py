@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from doubles.inside import adds_of, append_state_of
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context
 from quorumbook.errors import ClientClosedError, ConnectionLostError, LedgerClosedError
@@ -36,11 +38,11 @@ async def never(*_: Any, **__: Any) -> Any:
 async def changing(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """A change that nothing waits for, and that chooses a bookie for ever."""
     patch.setattr(client_context(bk).bookies, "replace", never)
-    adds = ledger._adds
+    adds = adds_of(ledger)
     adds._fail_position(adds._positions[0], ConnectionLostError("gone"))
-    ledger._state.retry_replacement()
+    append_state_of(ledger).retry_replacement()
     adds.act()
-    assert ledger._state.is_changing
+    assert append_state_of(ledger).is_changing
 
 
 async def looking(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
@@ -52,30 +54,30 @@ async def looking(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any)
 
 async def publishing_later(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """An idle writer, which tells the bookies in a while."""
-    await until(lambda: ledger._adds._lac._timer is not None)
+    await until(lambda: adds_of(ledger)._lac._timer is not None)
 
 
 async def publishing(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """A publication that no bookie answers."""
     script(cluster, on(WriteLAC, SILENCE))
-    ledger._adds._lac.begin()
+    adds_of(ledger)._lac.begin()
     await until(lambda: asked(cluster, WriteLAC) == 3)
 
 
 async def refused(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """A publication that every bookie refused, to be tried again."""
     script(cluster, on(WriteLAC, Status.IO_ERROR))
-    ledger._adds._lac.begin()
-    await until(lambda: asked(cluster, WriteLAC) == 3 and ledger._adds._lac._timer is not None)
+    adds_of(ledger)._lac.begin()
+    await until(lambda: asked(cluster, WriteLAC) == 3 and adds_of(ledger)._lac._timer is not None)
 
 
 STATES = [changing, looking, publishing_later, publishing, refused]
 
 
 async def nothing_goes_on(bk: BookKeeper, ledger: Any, cluster: MockCluster) -> None:
-    assert not ledger._adds.keeper._tasks
+    assert not adds_of(ledger).keeper._tasks
     await until(lambda: not client_context(bk).tasks)
-    timer = ledger._adds._lac._timer
+    timer = adds_of(ledger)._lac._timer
     assert timer is None or timer.cancelled()
     await until(lambda: not client_context(bk).ticker.is_running)
 

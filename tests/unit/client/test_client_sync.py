@@ -17,7 +17,7 @@ import pytest
 import quorumbook
 import quorumbook.sync
 from doubles.mock_bookie import PATIENCE_S, MockCluster
-from doubles.mock_bookie import until as until_on_loop
+from doubles.waiting import until
 from quorumbook.client.options import ClientOptions
 from quorumbook.errors import (
     BackpressureError,
@@ -48,7 +48,7 @@ class World:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def until(self, condition: Any) -> None:
-        self.run(until_on_loop(condition))
+        self.run(until(condition))
 
     def call(self, function: Any) -> None:
         async def work() -> None:

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 import pytest
 from client_harness import QUIET, polling_from
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.env import Env
 from quorumbook.errors import (

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from client_harness import QUIET, payloads_at
 
-from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster, until
+from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
+from doubles.waiting import until
+from quorumbook.client.context import client_context
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.errors import (
     BackpressureError,
@@ -266,7 +268,7 @@ async def test_s84_one_slow_bookie_holds_no_more_than_the_byte_budget() -> None:
             async with asyncio.timeout(1.0):
                 while True:  # the quorum of the others would confirm for ever
                     await ledger.append(payload)
-        channel = bk._context.bookies.fast(slow.bookie_id)
+        channel = client_context(bk).bookies.fast(slow.bookie_id)
         assert budget // 2 < channel.unsent_bytes <= budget + len(payload) + 1000
         assert ledger.pending_bytes <= budget + len(payload) + ENTRY_OVERHEAD_BYTES
         with pytest.raises(BackpressureError):

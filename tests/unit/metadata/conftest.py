@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from quorumbook.env import Env
+from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.memory import forget_memory_tree
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
@@ -71,12 +71,7 @@ async def store(open_memory: Callable[..., object]) -> MetadataStore:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], bool]], object]:
-    """Wait for a condition."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    return wait
+async def initialised(store: MetadataStore) -> MetadataStore:
+    """A session on a tree that is a cluster's."""
+    await init_cluster(store)
+    return store

@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from doubles.waiting import until
 from quorumbook.errors import MetadataFormatError, MetadataUnavailableError, SessionExpiredError
 from quorumbook.metadata.election import Election
 
@@ -19,7 +20,7 @@ async def election(store):
     await candidate.resign()
 
 
-async def test_a_vote_whose_answer_was_lost_is_not_cast_twice(store, election, until, monkeypatch):
+async def test_a_vote_whose_answer_was_lost_is_not_cast_twice(store, election, monkeypatch):
     await store.create(PATH)
     create = store.create
     lost = []
@@ -37,9 +38,7 @@ async def test_a_vote_whose_answer_was_lost_is_not_cast_twice(store, election, u
     assert await store.children(PATH) == ["V_0000000000"]
 
 
-async def test_s77_nobody_leads_whose_session_ended_while_it_began_to(
-    store, election, until, monkeypatch
-):
+async def test_s77_nobody_leads_whose_session_ended_while_it_began_to(store, election, monkeypatch):
     put = store.set
 
     async def set_and_lose_the_session(*arguments):
@@ -57,9 +56,7 @@ async def test_s77_nobody_leads_whose_session_ended_while_it_began_to(
     assert told == [(True, f"{PATH}/V_0000000001")]
 
 
-async def test_a_store_that_does_not_answer_takes_no_leadership_away(
-    store, election, until, monkeypatch
-):
+async def test_a_store_that_does_not_answer_takes_no_leadership_away(store, election, monkeypatch):
     election.stand()
     await until(lambda: election.is_leader)
     told, asked = [], []

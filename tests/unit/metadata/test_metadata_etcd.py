@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from doubles.etcd_server import EtcdServer, free_port
+from doubles.inside import etcd_client_of, intercept_etcd
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataError,
@@ -80,10 +81,9 @@ class LostAnswers:
     """Has the answers to some commits of a store get lost on their way back."""
 
     def __init__(self, store, count=1, before=False):
-        self._attempt = store._client._attempt
         self._before = before
         self.count = count
-        store._client._attempt = self
+        self._attempt = intercept_etcd(store, self)
 
     async def __call__(self, method, request, timeout_s):
         is_commit = bool(getattr(request, "compare", ()))
@@ -127,14 +127,13 @@ async def test_a_lost_answer_does_not_hide_that_somebody_else_was_first(store, o
     await store.create("/a")
     lost = LostAnswers(store, 1, before=True)
     changed = []
-    inner = store._client._attempt
 
     async def overtaken(method, request, timeout_s):
         if getattr(request, "compare", ()) and not changed:
             changed.append(await other.set("/a", b"other"))
         return await inner(method, request, timeout_s)
 
-    store._client._attempt = overtaken
+    inner = intercept_etcd(store, overtaken)
     with pytest.raises(MetadataVersionConflict):
         await store.set("/a", b"own", 0)
     assert lost.count == 0
@@ -221,15 +220,14 @@ async def test_of_two_that_set_the_same_by_version_one_at_most_is_told_that_it_d
 async def test_a_session_that_ends_between_the_read_and_the_write_writes_nothing(
     etcd, store, other
 ):
-    attempt = store._client._attempt
 
     async def revoked(method, request, timeout_s):
         if getattr(request, "compare", ()):
-            store._client._attempt = attempt
+            intercept_etcd(store, attempt)
             etcd.call("lease/revoke", ID=store.session_id)
         return await attempt(method, request, timeout_s)
 
-    store._client._attempt = revoked
+    attempt = intercept_etcd(store, revoked)
     with pytest.raises(SessionExpiredError):
         await store.create("/a")
     assert await other.exists("/a") is None
@@ -242,9 +240,8 @@ class Sent:
     """Counts the requests of a store."""
 
     def __init__(self, store):
-        self._attempt = store._client._attempt
         self.count = 0
-        store._client._attempt = self
+        self._attempt = intercept_etcd(store, self)
 
     async def __call__(self, method, request, timeout_s):
         self.count += 1
@@ -467,13 +464,13 @@ async def test_a_session_is_at_least_as_long_as_etcd_allows(open_etcd):
     told = asyncio.Event()
     store.on_session_expired(told.set)
     beats = asyncio.Queue()
-    keep_alive = store._client.keep_alive
+    keep_alive = etcd_client_of(store).keep_alive
 
     async def kept_alive(lease, *, timeout_s):
         beats.put_nowait(await keep_alive(lease, timeout_s=timeout_s))
         return True
 
-    store._client.keep_alive = kept_alive
+    etcd_client_of(store).keep_alive = kept_alive
     # Nine thirds of the second asked for are beyond the two that etcd grants.
     assert [await asyncio.wait_for(beats.get(), 30) for _ in range(9)] == [True] * 9
     await store.create("/alive", ephemeral=True)

@@ -13,12 +13,6 @@ from quorumbook.metadata.paths import LayoutKind
 from quorumbook.metadata.store import Node
 
 
-@pytest.fixture
-async def cluster(store):
-    await init_cluster(store)
-    return store
-
-
 def set_counter(store, path, count):
     store._shared._rows._rows[path].created_count = count
 
@@ -29,71 +23,71 @@ async def take(generator, count):
     return ids
 
 
-async def test_the_first_id_is_zero_and_the_others_follow(cluster):
-    assert await take(LedgerIdGenerator(cluster), 4) == [0, 1, 2, 3]
-    assert await cluster.children("/ledgers/idgen") == []
-    assert await take(LedgerIdGenerator(cluster), 2) == [4, 5]
+async def test_the_first_id_is_zero_and_the_others_follow(initialised):
+    assert await take(LedgerIdGenerator(initialised), 4) == [0, 1, 2, 3]
+    assert await initialised.children("/ledgers/idgen") == []
+    assert await take(LedgerIdGenerator(initialised), 2) == [4, 5]
 
 
-async def test_generators_at_the_same_time_give_different_ids(open_memory, cluster):
+async def test_generators_at_the_same_time_give_different_ids(open_memory, initialised):
     generators = [LedgerIdGenerator(await open_memory()) for _ in range(4)]
     ids = await asyncio.gather(*(each.next_id() for each in generators * 25))
     assert sorted(ids) == list(range(100))
     for each in generators:
         await each.close()
-    assert await cluster.children("/ledgers/idgen") == []
+    assert await initialised.children("/ledgers/idgen") == []
 
 
-async def test_the_border_to_long_ids(cluster):
-    generator = LedgerIdGenerator(cluster)
+async def test_the_border_to_long_ids(initialised):
+    generator = LedgerIdGenerator(initialised)
     await take(generator, 1)
-    set_counter(cluster, "/ledgers/idgen", 2**31 - 3)
+    set_counter(initialised, "/ledgers/idgen", 2**31 - 3)
     # 2147483647 already has a long path and is not given.
     assert await take(generator, 2) == [2**31 - 3, 2**31 - 2]
-    assert await cluster.exists("/ledgers/idgen-long") is None
+    assert await initialised.exists("/ledgers/idgen-long") is None
     assert await take(generator, 3) == [2**32, 2**32 + 1, 2**32 + 2]
-    assert await cluster.children("/ledgers/idgen-long") == ["HOB-0000000001"]
+    assert await initialised.children("/ledgers/idgen-long") == ["HOB-0000000001"]
 
 
-async def test_the_switch_to_long_ids_is_for_ever_and_for_everybody(cluster):
-    await cluster.create("/ledgers/idgen-long")
-    assert await take(LedgerIdGenerator(cluster), 1) == [2**32]
-    assert await cluster.exists("/ledgers/idgen") is None
-    assert await take(LedgerIdGenerator(cluster), 1) == [2**32 + 1]
+async def test_the_switch_to_long_ids_is_for_ever_and_for_everybody(initialised):
+    await initialised.create("/ledgers/idgen-long")
+    assert await take(LedgerIdGenerator(initialised), 1) == [2**32]
+    assert await initialised.exists("/ledgers/idgen") is None
+    assert await take(LedgerIdGenerator(initialised), 1) == [2**32 + 1]
 
 
-async def test_a_counter_that_overflowed_gives_no_negative_ids(cluster):
-    generator = LedgerIdGenerator(cluster)
+async def test_a_counter_that_overflowed_gives_no_negative_ids(initialised):
+    generator = LedgerIdGenerator(initialised)
     await take(generator, 1)
-    set_counter(cluster, "/ledgers/idgen", 2**31 + 5)
+    set_counter(initialised, "/ledgers/idgen", 2**31 + 5)
     assert await take(generator, 1) == [2**32]
 
 
-async def test_the_high_bits_go_up_when_the_low_ones_are_used_up(cluster):
-    await cluster.create("/ledgers/idgen-long")
-    generator = LedgerIdGenerator(cluster)
+async def test_the_high_bits_go_up_when_the_low_ones_are_used_up(initialised):
+    await initialised.create("/ledgers/idgen-long")
+    generator = LedgerIdGenerator(initialised)
     for high in range(1, 6):
         assert await take(generator, 1) == [high << 32]
-        set_counter(cluster, f"/ledgers/idgen-long/HOB-{high:010d}", 2**31 - 1)
+        set_counter(initialised, f"/ledgers/idgen-long/HOB-{high:010d}", 2**31 - 1)
     # The three newest are kept.
     assert await take(generator, 1) == [6 << 32]
-    assert await cluster.children("/ledgers/idgen-long") == [
+    assert await initialised.children("/ledgers/idgen-long") == [
         f"HOB-{high:010d}" for high in (4, 5, 6)
     ]
 
 
-async def test_the_largest_high_bits_count_by_number(cluster):
+async def test_the_largest_high_bits_count_by_number(initialised):
     for path in ("", "/HOB-0000000009", "/HOB-0000000010", "/HOB-odd"):
-        await cluster.create(f"/ledgers/idgen-long{path}")
-    assert await take(LedgerIdGenerator(cluster), 1) == [10 << 32]
+        await initialised.create(f"/ledgers/idgen-long{path}")
+    assert await take(LedgerIdGenerator(initialised), 1) == [10 << 32]
 
 
-async def test_the_last_long_id_is_the_last(cluster):
-    await cluster.create("/ledgers/idgen-long")
-    await cluster.create(f"/ledgers/idgen-long/HOB-{2**31 - 1}")
-    generator = LedgerIdGenerator(cluster)
+async def test_the_last_long_id_is_the_last(initialised):
+    await initialised.create("/ledgers/idgen-long")
+    await initialised.create(f"/ledgers/idgen-long/HOB-{2**31 - 1}")
+    generator = LedgerIdGenerator(initialised)
     assert await take(generator, 1) == [(2**31 - 1) << 32]
-    set_counter(cluster, f"/ledgers/idgen-long/HOB-{2**31 - 1}", 2**31 - 1)
+    set_counter(initialised, f"/ledgers/idgen-long/HOB-{2**31 - 1}", 2**31 - 1)
     with pytest.raises(LedgerIdOverflowError):
         await generator.next_id()
     await generator.close()
@@ -117,8 +111,8 @@ async def test_layouts_of_short_ids_end_with_them(store, kind, parent):
     assert await store.exists("/ledgers/idgen-long") is None
 
 
-async def test_ids_are_given_in_a_new_session_when_the_old_one_is_over(cluster, clock):
-    generator = LedgerIdGenerator(cluster)
+async def test_ids_are_given_in_a_new_session_when_the_old_one_is_over(initialised, clock):
+    generator = LedgerIdGenerator(initialised)
     assert await take(generator, 1) == [0]
     clock.advance(100)
     assert await take(generator, 1) == [1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.waiting import until
 from quorumbook.errors import (
     ConnectFailedError,
     LocalProtocolError,
@@ -20,7 +21,6 @@ from quorumbook.metadata.bookies.registration import (
     BookieRegistration,
     BookieServiceInfo,
 )
-from quorumbook.metadata.cluster import init_cluster
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "bookie_service_info.json").read_text())
 ID = "192.0.2.1:3181"
@@ -81,20 +81,14 @@ def test_the_first_endpoint_that_speaks_to_clients_counts():
 
 
 @pytest.fixture
-async def cluster(store):
-    await init_cluster(store)
-    return store
-
-
-@pytest.fixture
-async def registration(cluster):
-    registration = BookieRegistration(cluster)
+async def registration(initialised):
+    registration = BookieRegistration(initialised)
     yield registration
     await registration.close()
 
 
 @pytest.fixture
-async def observer(open_memory, cluster):
+async def observer(open_memory, initialised):
     registration = BookieRegistration(await open_memory(session_timeout_s=1e6))
     yield registration
     await registration.close()
@@ -131,7 +125,7 @@ async def test_a_bookie_may_start_read_only(registration, observer):
     assert await observer.bookies() == (frozenset(), {ID})
 
 
-async def test_a_bookie_that_changes_state_is_never_in_neither_place(registration, cluster):
+async def test_a_bookie_that_changes_state_is_never_in_neither_place(registration, initialised):
     await registration.register(ID, INFO)
     seen = []
     changing = True
@@ -139,10 +133,10 @@ async def test_a_bookie_that_changes_state_is_never_in_neither_place(registratio
     async def look():
         while changing:
             seen.append(
-                await cluster.exists(f"/ledgers/available/{ID}") is not None
-                or await cluster.exists(f"/ledgers/available/readonly/{ID}") is not None
+                await initialised.exists(f"/ledgers/available/{ID}") is not None
+                or await initialised.exists(f"/ledgers/available/readonly/{ID}") is not None
                 # Between the two looks it may have come back.
-                or await cluster.exists(f"/ledgers/available/{ID}") is not None
+                or await initialised.exists(f"/ledgers/available/{ID}") is not None
             )
 
     looking = asyncio.ensure_future(look())
@@ -174,7 +168,7 @@ async def test_a_bad_bookie_id_is_refused(registration):
             await registration.register(bookie_id, INFO)
 
 
-async def test_a_watch_rings_once_for_a_change_of_either_set(registration, observer, cluster):
+async def test_a_watch_rings_once_for_a_change_of_either_set(registration, observer, initialised):
     rung = []
     await observer.bookies(lambda: rung.append(1))
     await registration.register(ID, INFO)
@@ -184,23 +178,23 @@ async def test_a_watch_rings_once_for_a_change_of_either_set(registration, obser
     await observer.bookies()
     assert rung == [1]
     await observer.bookies(lambda: rung.append(2))
-    await cluster.create("/ledgers/available/readonly/b2:1")
+    await initialised.create("/ledgers/available/readonly/b2:1")
     await observer.bookies()
     assert rung == [1, 2]
 
 
-async def test_watching_again_and_again_leaves_nothing_behind(cluster, observer):
+async def test_watching_again_and_again_leaves_nothing_behind(initialised, observer):
     for number in range(20):
         await observer.bookies(lambda: None)
         # Only one of the two watched sets changes.
-        await cluster.create(f"/ledgers/available/b{number}:1")
+        await initialised.create(f"/ledgers/available/b{number}:1")
         await observer.bookies()
     waiting = observer._store._watches._by_path.values()
     assert sum(map(len, waiting)) == 0
 
 
-async def test_the_read_only_parent_is_made_when_it_is_missing(registration, cluster):
-    await cluster.delete("/ledgers/available/readonly")
+async def test_the_read_only_parent_is_made_when_it_is_missing(registration, initialised):
+    await initialised.delete("/ledgers/available/readonly")
     assert await registration.bookies() == (frozenset(), frozenset())
     await registration.register(ID, INFO, read_only=True)
     assert await registration.bookies() == (frozenset(), {ID})
@@ -209,7 +203,7 @@ async def test_the_read_only_parent_is_made_when_it_is_missing(registration, clu
 # Somebody else's node
 
 
-async def test_a_node_another_session_left_is_waited_for(open_memory, registration, until):
+async def test_a_node_another_session_left_is_waited_for(open_memory, registration):
     left = BookieRegistration(await open_memory(session_timeout_s=10))
     await left.register(ID, BookieServiceInfo.of_bookie("old", 1))
     registering = asyncio.ensure_future(registration.register(ID, INFO))
@@ -221,7 +215,7 @@ async def test_a_node_another_session_left_is_waited_for(open_memory, registrati
     assert await registration.resolve(ID) == ("192.0.2.1", 3181)
 
 
-async def test_a_second_living_process_of_the_same_id_is_refused(open_memory, cluster):
+async def test_a_second_living_process_of_the_same_id_is_refused(open_memory, initialised):
     first = BookieRegistration(await open_memory())
     await first.register(ID, INFO)
     second = BookieRegistration(await open_memory(session_timeout_s=0.05))
@@ -254,7 +248,7 @@ async def test_registering_again_replaces_what_the_bookie_said(registration, obs
 
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_r31_a_bookie_comes_back_under_its_id_when_its_session_ended(
-    registration, observer, clock, until, read_only
+    registration, observer, clock, read_only
 ):
     told = []
     await registration.register(ID, INFO)
@@ -273,7 +267,7 @@ async def test_r31_a_bookie_comes_back_under_its_id_when_its_session_ended(
 
 
 async def test_r31_coming_back_is_tried_until_it_succeeds(
-    open_memory, registration, observer, clock, until
+    open_memory, registration, observer, clock
 ):
     await registration.register(ID, INFO)
     squatter = await open_memory(session_timeout_s=1e6)

@@ -10,6 +10,7 @@ import stat
 
 import pytest
 
+from doubles.waiting import until
 from quorumbook.errors import (
     ClusterNotInitializedError,
     MetadataFormatError,
@@ -213,7 +214,7 @@ async def test_several_openers_at_once_make_one_file(open_one):
     assert len({store.session_id for store in stores}) == 6
 
 
-async def test_a_file_removed_under_the_store_is_noticed(open_one, path, clock, until):
+async def test_a_file_removed_under_the_store_is_noticed(open_one, path, clock):
     store = await open_one()
     expired = []
     store.on_session_expired(lambda: expired.append(True))
@@ -229,7 +230,7 @@ async def test_a_file_removed_under_the_store_is_noticed(open_one, path, clock, 
 # Leases
 
 
-async def test_a_heartbeat_extends_the_lease(open_one, path, clock, until):
+async def test_a_heartbeat_extends_the_lease(open_one, path, clock):
     store = await open_one(session_timeout_s=10)
     await store.create("/e", ephemeral=True)
     for _ in range(10):
@@ -239,7 +240,7 @@ async def test_a_heartbeat_extends_the_lease(open_one, path, clock, until):
     assert await store.exists("/e") is not None
 
 
-async def test_a_heartbeat_is_due_after_a_third_of_the_lease(open_one, path, clock, until):
+async def test_a_heartbeat_is_due_after_a_third_of_the_lease(open_one, path, clock):
     store = await open_one(session_timeout_s=9)
     began = sessions(path)[store.session_id]
     clock.advance(2.9)
@@ -251,7 +252,7 @@ async def test_a_heartbeat_is_due_after_a_third_of_the_lease(open_one, path, clo
     await until(lambda: sessions(path)[store.session_id] == began + 3_000_000_000)
 
 
-async def test_heartbeats_come_by_themselves(open_one, path, clock, until):
+async def test_heartbeats_come_by_themselves(open_one, path, clock):
     store = await open_one(session_timeout_s=0.3)
     began = sessions(path)[store.session_id]
     clock.advance(0.1)
@@ -272,7 +273,7 @@ async def test_r31_a_process_paused_beyond_its_lease_is_refused_at_its_next_writ
     assert await store.exists("/a") is None
 
 
-async def test_r31_a_heartbeat_never_revives_a_session(open_one, path, clock, until):
+async def test_r31_a_heartbeat_never_revives_a_session(open_one, path, clock):
     store = await open_one(session_timeout_s=10)
     expired = []
     store.on_session_expired(lambda: expired.append(True))
@@ -287,7 +288,7 @@ async def test_r31_a_heartbeat_never_revives_a_session(open_one, path, clock, un
         await store.create("/a")
 
 
-async def test_a_heartbeat_that_finds_the_session_over_tells_it(open_one, path, clock, until):
+async def test_a_heartbeat_that_finds_the_session_over_tells_it(open_one, path, clock):
     store = await open_one(session_timeout_s=0.3)
     expired = []
     store.on_session_expired(lambda: expired.append(True))
@@ -400,9 +401,7 @@ async def test_an_answer_comes_after_the_commit(open_one, path):
         assert rows(path, "SELECT data FROM node WHERE name = 'a'") == [(b"%d" % number,)]
 
 
-async def test_a_transaction_that_fails_fails_all_that_share_it_and_leaves_no_watch(
-    open_one, until
-):
+async def test_a_transaction_that_fails_fails_all_that_share_it_and_leaves_no_watch(open_one):
     store = await open_one()
     await store.create("/a", b"old")
     other = await open_one()
@@ -449,7 +448,7 @@ async def test_what_waits_when_the_store_closes_is_done_or_refused(open_one, pat
     assert sessions(path) == {}
 
 
-async def test_an_open_that_is_cancelled_leaves_no_session(path, env, until):
+async def test_an_open_that_is_cancelled_leaves_no_session(path, env):
     task = asyncio.ensure_future(open_store(f"sqlite:///{path}", env, create=True))
     await asyncio.sleep(0)
     task.cancel()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from test_storage_gc import OPTIONS, Garbage
 
+from doubles.inside import opened
 from doubles.storage_world import SMALL, World, run_of
 from quorumbook.errors import StorageError
 from quorumbook.storage.directories.reserve import COMPACTION_NAME
@@ -101,7 +102,7 @@ async def test_r29_s62_a_crash_at_any_disk_call_of_compaction_loses_and_leaves_n
         garbage = Garbage(world, *KEPT)
         await compact(garbage)
         await check(world)
-        index = world.storage._opened.index
+        index = opened(world.storage).index
         on_disk = {int(Path(path).stem, 16) for path in garbage.logs()}
         assert on_disk == set(index.live_bytes()), "nothing is left behind"
         await world.storage.stop()
@@ -117,7 +118,7 @@ async def test_r29_s62_a_crash_at_any_disk_call_of_compaction_loses_and_leaves_n
 
 
 def watch_moves(world: World) -> None:
-    index = world.storage._opened.index
+    index = opened(world.storage).index
     move_runs = index.move_runs
 
     def watched(*what: object) -> int:
@@ -150,7 +151,7 @@ async def test_what_is_added_after_a_copy_wins_also_in_a_rebuilt_index(tmp_path:
 async def test_a_log_that_fell_off_the_list_is_kept_by_the_runs_in_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     await half_dead(world)
-    index = world.storage._opened.index
+    index = opened(world.storage).index
     await world.storage.gc.remove_unused()
     kept = set(index.live_bytes())
     index._connection.execute("DELETE FROM entry_log")
@@ -175,7 +176,7 @@ async def test_s63_a_damaged_run_stays_and_is_reported_and_all_others_move(tmp_p
     world = World(tmp_path)
     await half_dead(world)
     garbage = Garbage(world, *KEPT)
-    row = world.storage._opened.index.find(6, 12)
+    row = opened(world.storage).index.find(6, 12)
     assert row is not None
     path = next(path for path in garbage.logs() if path.endswith(f"/{row.entry_log_id:x}.log"))
     world.disk._names[path].data[row.position + 200] ^= 1
@@ -183,7 +184,7 @@ async def test_s63_a_damaged_run_stays_and_is_reported_and_all_others_move(tmp_p
     [damage] = garbage.damages
     assert isinstance(damage, Damage)
     assert (damage.ledger_id, damage.first_entry_id) == (6, row.first_entry_id)
-    left = world.storage._opened.index.runs_in(row.entry_log_id)
+    left = opened(world.storage).index.runs_in(row.entry_log_id)
     assert left == [row]
     usages = {usage.entry_log_id: usage for usage in await world.storage.gc.usages()}
     assert usages[row.entry_log_id].is_stuck
@@ -230,7 +231,7 @@ async def test_s62_on_a_full_disk_compaction_gives_space_back(tmp_path: Path, ro
 async def test_the_rest_of_a_run_whose_end_was_moved_stays_provable(tmp_path: Path) -> None:
     world = World(tmp_path)
     await half_dead(world)
-    gc, index = world.storage.gc, world.storage._opened.index
+    gc, index = world.storage.gc, opened(world.storage).index
     first, second = index.find(3, 0), index.find(3, 6)
     assert first is not None
     assert second is not None
@@ -332,7 +333,7 @@ async def test_a_run_that_was_replaced_while_its_log_is_compacted_is_not_brought
     world = World(tmp_path)
     await half_dead(world)
     gc = world.storage.gc
-    log = next(iter(world.storage._opened.index.live_bytes()))
+    log = next(iter(opened(world.storage).index.live_bytes()))
     await gc.compact_some(log, 1)
     await world.append(run_of(3, range(30), b"new"))
     await world.storage.flush()
@@ -373,7 +374,7 @@ async def test_s64_an_index_that_fails_at_every_step_does_not_fill_the_disk(
     world = World(tmp_path, options=replace(SMALL))
     await half_dead(world)
     garbage = Garbage(world, *KEPT)
-    index = world.storage._opened.index
+    index = opened(world.storage).index
 
     def failing(*what: object) -> int:
         raise StorageError("the index fails")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import journals_of, opened
 from doubles.records import entry
 from doubles.storage_world import PowerLostError, World, run_of
 from quorumbook.errors import CorruptIndexError, CorruptJournalError, StorageError
@@ -183,7 +184,7 @@ async def test_r21_s37_a_checkpoint_without_entries_brings_the_states_along(tmp_
     await world.write_lac(2, 5)
     await world.storage.flush()
     mark = read_mark(world.disk, "/ledgers0/current")
-    assert (mark,) == world.storage._journals.durable_marks()
+    assert (mark,) == journals_of(world.storage).durable_marks()
     for path in world.disk.files():
         if path.endswith(".txn"):
             assert int(path.rsplit("/", 1)[-1][:-4], 16) >= mark.journal_id
@@ -227,7 +228,7 @@ async def test_s42_marks_and_journals_advance_together_whatever_is_flushed_meanw
         )
         assert all(mark.journal_id >= oldest or mark == LogMark(0, 0) for mark in marks)
     await asyncio.gather(*flushes)
-    assert world.storage._opened.checkpointer.statistics.journals_deleted > 0
+    assert opened(world.storage).checkpointer.statistics.journals_deleted > 0
     await world.crash()
     await world.start()
     assert await world.ids(1) == list(range(120))
@@ -540,12 +541,12 @@ async def test_100_mb_of_unflushed_journal_replay_in_bounded_memory(tmp_path: Pa
     await world.start()
     for first in range(0, 100_000, 1000):
         await world.append(run_of(first // 1000 % 10, range(first, first + 1000), b"x" * 1000))
-    assert world.storage._opened.checkpointer.statistics.checkpoints == 0
+    assert opened(world.storage).checkpointer.statistics.checkpoints == 0
     world.options = StorageOptions(write_cache_size_bytes=32 << 20, flush_interval_s=3600)
     await world.restart()
     assert world.report.replayed_entries == 100_000
     assert world.report.replayed_bytes > 100_000_000
-    assert world.storage._opened.checkpointer.statistics.checkpoints >= 3
+    assert opened(world.storage).checkpointer.statistics.checkpoints >= 3
     for entry_id in (0, 54_321, 99_999):
         body = await world.read_one(entry_id // 1000 % 10, entry_id)
         assert body == entry(

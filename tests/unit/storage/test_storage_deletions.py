@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import opened
 from doubles.storage_world import World, run_of
 from quorumbook.storage.index.files import remove_index
 from quorumbook.storage.index.tables import DamagedIndexError
@@ -138,7 +139,7 @@ async def test_a_changed_bit_of_a_remembered_deletion_is_a_damaged_index(tmp_pat
     report = await world.start()
     assert report.is_index_rebuilt
     assert doubted(world, 1, 2) == [False, True]
-    index = world.storage._opened.index
+    index = opened(world.storage).index
     index._connection.execute("UPDATE deleted SET at_ms = at_ms + 1")
     with pytest.raises(DamagedIndexError):
         index.was_deleted(2)

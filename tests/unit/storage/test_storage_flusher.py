@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import flush_by_time, flusher_of, opened
 from doubles.sim_threads import turn
-from doubles.storage_world import KEY, SMALL, World, run_of, until
+from doubles.storage_world import KEY, SMALL, World, run_of
+from doubles.waiting import until
 from quorumbook.errors import DiskFullError
 from quorumbook.storage.checkpoint import schedule as flusher_module
 from quorumbook.storage.journal.marks import LogMark
@@ -27,7 +29,6 @@ async def test_a_flush_waits_for_the_checkpoint_that_took_its_changes_along(
     world = World(tmp_path)
     await world.start()
     worker = world.threads.workers["storage-flush"]
-    flusher = world.storage._flusher
     await world.append(run_of(1, range(3)))
     worker.auto = False
     before = asyncio.ensure_future(world.storage.flush())
@@ -36,7 +37,7 @@ async def test_a_flush_waits_for_the_checkpoint_that_took_its_changes_along(
     await turn()
     job, done = worker.jobs.popleft()
     done(job())
-    flusher._by_time()
+    flush_by_time(world.storage)
     await before
     await turn()
     assert not limbo.done(), "the limbo is on no disk yet"
@@ -82,7 +83,7 @@ async def test_a_bookie_may_flush_up_to_a_third_before_its_cache_is_full(tmp_pat
     """So that those of one ensemble fall out of step; each flush has a size of its own."""
     world = World(tmp_path)
     await world.start()
-    flusher = world.storage._flusher
+    flusher = flusher_of(world.storage)
     size = world.options.write_cache_size_bytes
     for entry_id, (saved, begins) in enumerate([(0, False), (size // 3, True)]):
         flusher._random_below = lambda below, saved=saved: min(saved, below - 1)  # type: ignore[misc]
@@ -111,7 +112,7 @@ async def six_pieces(world: World, entry_id: int) -> None:
 
 async def test_a_checkpoint_that_nobody_waits_for_rests_between_its_pieces(tmp_path: Path) -> None:
     world, rests = await paced(tmp_path)
-    world.storage._flusher._by_time()
+    flush_by_time(world.storage)
     await until(lambda: world.cached_entry(1, 0) is None)
     assert len(rests) == 6
     await world.storage.stop()
@@ -122,10 +123,12 @@ async def test_a_checkpoint_hurries_when_the_next_cache_fills(tmp_path: Path) ->
 
     def fill(seconds: float) -> None:
         rests.append(seconds)
-        world.storage._visible.add(world.handle(9), run_of(9, [len(rests)], b"x" * 10 * PIECE), 0)
+        opened(world.storage).visible.add(
+            world.handle(9), run_of(9, [len(rests)], b"x" * 10 * PIECE), 0
+        )
 
     world.threads.on_sleep = fill
-    world.storage._flusher._by_time()
+    flush_by_time(world.storage)
     await until(lambda: world.cached_entry(1, 0) is None)
     assert len(rests) == 1, "what came in its first rest leaves no time for another"
     await world.storage.stop()
@@ -145,12 +148,12 @@ async def test_a_checkpoint_under_way_rests_no_more_when_room_is_wanted_or_the_s
     world, rests = await paced(tmp_path)
     asked: list[Callable[[], object]] = [
         lambda: world.storage.on_room(lambda: None),
-        world.storage._flusher.halt,
+        flusher_of(world.storage).halt,
     ]
     for entry_id, ask in enumerate(asked, start=1):
         rests.clear()
         world.threads.on_sleep = lambda seconds, ask=ask: (rests.append(seconds), ask())  # type: ignore[misc]
-        world.storage._flusher._by_time()
+        flush_by_time(world.storage)
         await until(lambda before=entry_id - 1: world.cached_entry(1, before) is None)
         assert len(rests) == 1
         await six_pieces(world, entry_id)
@@ -160,7 +163,7 @@ async def test_a_full_disk_gets_the_space_of_deleted_journals_at_once(tmp_path: 
     world, _ = await paced(tmp_path)
     await world.storage.flush()
     world.disk.put("/journal/current/1.txn", bytes(1000))
-    assert world.storage._opened.checkpointer.journals.retire([LogMark(2, 0)]) == 1
+    assert opened(world.storage).checkpointer.journals.retire([LogMark(2, 0)]) == 1
     world.disk.faults.fail("write", ".log", error=DiskFullError)
     await world.append(run_of(1, [1]))
     with pytest.raises(DiskFullError):
@@ -176,7 +179,7 @@ async def test_fences_of_very_many_ledgers_are_stored_and_leave_memory(
     monkeypatch.setattr(flusher_module, "_CHANGED_LEDGERS_MAX", 50)
     world = World(tmp_path)
     await world.start(max_idle_handles=10)
-    table = world.storage._visible.table
+    table = opened(world.storage).visible.table
     for ledger_id in range(200):
         done: list[BaseException | None] = []
         handle = world.storage.create_handle(ledger_id, KEY)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import opened
 from doubles.sim_threads import StepClock
 from doubles.storage_world import World, run_of
 from quorumbook.env import Env
@@ -342,9 +343,9 @@ async def test_no_log_goes_while_a_checkpoint_may_have_runs_in_it(tmp_path: Path
     world = World(tmp_path)
     await filled(world, 1)
     gc = world.storage.gc
-    checkpointer = world.storage._opened.checkpointer
+    checkpointer = opened(world.storage).checkpointer
     await world.storage.delete_ledgers([1])
-    index = world.storage._opened.index
+    index = opened(world.storage).index
     commit = index.commit
 
     def failing(**what: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from doubles.inside import opened
 from doubles.storage_world import World, run_of
 from quorumbook.env import Env
 from quorumbook.sim.disks.disk import SimDisk
@@ -63,11 +64,11 @@ def test_deleted_journals_do_not_heap_up_without_calls_to_release_them() -> None
 async def test_checkpoints_give_the_space_back_and_a_stop_leaves_none(tmp_path: Path) -> None:
     world = World(tmp_path)
     await world.start()
-    removal = world.storage._opened.checkpointer.journals
+    removal = opened(world.storage).checkpointer.journals
     for entry_id in range(8):
         await world.append(run_of(1, [entry_id], b"x" * 40_000))
         await world.storage.flush()
-    assert world.storage._opened.checkpointer.statistics.journals_deleted > 4
+    assert opened(world.storage).checkpointer.statistics.journals_deleted > 4
     assert retired(world.disk) == [], "each was small enough for one step"
     for journal_id in range(3):
         world.disk.put(f"{DIRECTORY}/{journal_id:x}.txn", bytes(3 * RELEASE_BYTES))

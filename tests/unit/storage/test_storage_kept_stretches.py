@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from doubles.inside import caches_of
 from doubles.records import entry
-from doubles.storage_world import World, run_of, until
+from doubles.storage_world import World, run_of
+from doubles.waiting import until
 from quorumbook.errors import NoSuchLedgerError
 from quorumbook.storage.options import StorageOptions
 
@@ -81,14 +83,14 @@ async def test_kept_stretches_stay_within_the_limit_of_the_read_cache(tmp_path: 
         tmp_path, StorageOptions(flush_interval_s=3600, read_cache_size_bytes=2 * MIB)
     )
     highest = 0
-    put = world.storage._caches.read.put
+    put = caches_of(world.storage).read.put
 
     def watched(run: object) -> None:
         nonlocal highest
         put(run)  # type: ignore[arg-type]
         highest = max(highest, world.storage.statistics()["read_cache_bytes"])
 
-    world.storage._caches.read.put = watched  # type: ignore[method-assign]
+    caches_of(world.storage).read.put = watched  # type: ignore[method-assign]
     for first in range(0, 8000, 100):
         await world.append(run_of(1, range(first, first + 100), b"x" * 1000))
     await world.storage.flush()

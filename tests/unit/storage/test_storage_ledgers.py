@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from doubles.inside import opened
 from doubles.storage_world import World, run_of
 from quorumbook.storage.states.ledgers import LedgerHandle
 
@@ -68,7 +69,7 @@ async def test_a_ledger_above_all_others_is_new_without_a_look_at_the_index(tmp_
     await world.storage.stop()
     await world.start()
     looked: list[int] = []
-    index = world.storage._opened.loop_index
+    index = opened(world.storage).loop_index
     state = index.ledger_state
     index.ledger_state = lambda ledger_id: looked.append(ledger_id) or state(ledger_id)  # type: ignore[method-assign,func-returns-value]
     await world.append(run_of(10, [0]))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import log_reader_of, reads_of
 from doubles.records import entry
 from doubles.storage_world import World, run_of
 from quorumbook.errors import BookieIOError, NoSuchLedgerError
@@ -76,7 +77,7 @@ async def test_r09_damage_is_left_to_the_worker_who_says_what_it_means(tmp_path:
     data[data.index(entry(1, 3, b"old", -1)) + 9] ^= 1  # inside the entry id
     world.disk.put(path, bytes(data))
     world.storage._peek_reader.close()
-    world.storage._log_reader.close()
+    log_reader_of(world.storage).close()
     assert isinstance((await world.read((1, 3)))[0], BookieIOError)
     assert [damage.first_entry_id for damage in world.damages] == [3]
 
@@ -86,7 +87,7 @@ async def test_the_rows_that_are_remembered_are_bounded(
 ) -> None:
     monkeypatch.setattr(peeking, "_ROWS_MAX", 10)
     world = await flushed(tmp_path, ledgers=25)
-    assert 0 < len(world.storage._reads._peeks) <= 10
+    assert 0 < len(reads_of(world.storage)._peeks) <= 10
     for ledger_id in range(1, 26):
         assert await world.read_one(ledger_id, 3) == entry(ledger_id, 3, b"old", -1)
 

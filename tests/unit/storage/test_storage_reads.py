@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import log_reader_of, opened, reads_of
 from doubles.records import entry
-from doubles.storage_world import World, run_of, until
+from doubles.storage_world import World, run_of
+from doubles.waiting import until
 from quorumbook.errors import (
     BookieIOError,
     NoSuchEntryError,
@@ -78,7 +80,7 @@ async def test_r09_an_index_that_fails_is_an_io_error(tmp_path: Path) -> None:
     assert isinstance((await world.read((1, 0)))[0], BookieIOError)
     with pytest.raises(BookieIOError):
         await world.read_batch(1, 0)
-    world.storage._opened.loop_index.close()
+    opened(world.storage).loop_index.close()
     assert isinstance((await world.read((77, 0)))[0], BookieIOError)
 
 
@@ -98,7 +100,7 @@ async def test_r09_a_read_is_answered_although_the_index_fails_before_the_read_a
     def broken(ledger_id: int) -> None:
         raise StorageError("the index failed")
 
-    world.storage._reads._handle = broken  # type: ignore[assignment]
+    reads_of(world.storage)._handle = broken  # type: ignore[assignment]
     worker.auto = True
     for _ in answers:
         worker.run_next()
@@ -145,10 +147,10 @@ async def test_r09_s06_unreadable_bytes_are_an_io_error_and_a_repair_mark(tmp_pa
     results = await world.read(*((1, i) for i in range(5)))
     assert results == [entry(1, i, b"x" * 100, -1) for i in range(5)]
     world.disk.unlink(path)
-    world.storage._log_reader.close()
+    log_reader_of(world.storage).close()
     assert isinstance((await world.read((1, 0)))[0], BookieIOError)
     world.disk.put(path, bytes(data[:1100]))
-    world.storage._log_reader.close()
+    log_reader_of(world.storage).close()
     assert isinstance((await world.read((1, 9)))[0], BookieIOError)
 
 
@@ -202,7 +204,7 @@ async def test_reads_in_a_row_read_ahead_and_single_ones_do_not(tmp_path: Path) 
     for first in range(0, 30, 10):  # three flushes, three runs
         await world.append(run_of(1, range(first * 10, first * 10 + 100), b"p" * 500))
         await world.storage.flush()
-    statistics = world.storage._reads.statistics
+    statistics = reads_of(world.storage).statistics
     await world.read_one(1, 50)
     await world.read_one(1, 20)
     assert (statistics.disk_reads, statistics.run_reads) == (2, 0)
@@ -221,12 +223,12 @@ async def test_a_log_that_is_gone_is_looked_up_once_more(tmp_path: Path) -> None
     world = await started(tmp_path)
     await world.append(run_of(1, range(4)))
     await world.storage.flush()
-    index = world.storage._opened.index
+    index = opened(world.storage).index
     (run,) = index.runs(1)
     name = f"{world.disk.files()[0].rsplit('/', 1)[0]}"
     path = next(path for path in world.disk.files() if path.endswith(".log"))
     moved = world.disk.get(path)
-    read = world.storage._reads._loader._read_log
+    read = reads_of(world.storage)._loader._read_log
 
     def compacted(entry_log_id: int, position: int, size: int) -> bytes:
         """Compaction comes between the look-up and the read."""
@@ -236,6 +238,6 @@ async def test_a_log_that_is_gone_is_looked_up_once_more(tmp_path: Path) -> None
             world.disk.unlink(path)
         return read(entry_log_id, position, size)
 
-    world.storage._reads._loader._read_log = compacted
+    reads_of(world.storage)._loader._read_log = compacted
     assert await world.read_one(1, 2) == entry(1, 2, b"payload", -1), name
     assert world.damages == []

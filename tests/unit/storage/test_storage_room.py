@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import caches_of, opened, writes_of
 from doubles.records import entry
-from doubles.storage_world import World, run_of, until
+from doubles.storage_world import World, run_of
+from doubles.waiting import until
 from quorumbook.errors import DiskFullError, StorageError
 
 
@@ -27,7 +29,7 @@ async def test_room_is_counted_from_the_journal_to_the_flush(tmp_path: Path) -> 
     while world.storage.has_room(9000):
         await world.append(run_of(1, range(entry_id, entry_id + 8), b"r" * 1000))
         entry_id += 8
-    assert limit - 9000 < world.storage._caches.unflushed_bytes <= limit
+    assert limit - 9000 < caches_of(world.storage).unflushed_bytes <= limit
     assert world.storage.has_room(9000, reserve=True), "recovery adds have a reserve"
     room = asyncio.ensure_future(world.wait_room(9000))
     await asyncio.sleep(0)
@@ -45,10 +47,10 @@ async def test_what_the_journal_holds_counts_too(tmp_path: Path) -> None:
     world.append(run_of(1, range(4), b"j" * (limit // 4)))
     assert not world.storage.has_room(100)
     world.append(run_of(2, [0], b"second"))
-    while world.threads.workers["journal"].jobs or world.storage._writes.journaling_bytes:
+    while world.threads.workers["journal"].jobs or writes_of(world.storage).journaling_bytes:
         world.threads.workers["journal"].run_next()
         await asyncio.sleep(0)
-    assert world.storage._writes.journaling_bytes == 0
+    assert writes_of(world.storage).journaling_bytes == 0
 
 
 async def test_a_full_disk_is_reported_once_reads_go_on_and_flushing_resumes(
@@ -185,7 +187,7 @@ async def test_a_flush_that_only_the_index_refused_does_not_write_its_entries_ag
     """The index may be on a full disk, and every copy would fill the disk of the entry logs."""
     world = await started(tmp_path)
     await world.append(run_of(1, range(50), b"i" * 500))
-    index = world.storage._opened.index
+    index = opened(world.storage).index
     commit = index.commit
 
     def full(**what: object) -> list[tuple[int, int, int]]:
@@ -195,7 +197,7 @@ async def test_a_flush_that_only_the_index_refused_does_not_write_its_entries_ag
     for _ in range(3):
         with pytest.raises(StorageError):
             await world.storage.flush()
-    written = world.storage._opened.entry_logs.bytes_written
+    written = opened(world.storage).entry_logs.bytes_written
     assert written < 2 * 50 * 540
     await world.append(run_of(2, range(5), b"later"))
     index.commit = commit  # type: ignore[method-assign]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from doubles.records import entry
-from doubles.storage_world import World, run_of, until
+from doubles.storage_world import World, run_of
+from doubles.waiting import until
 from quorumbook.env import Env
 from quorumbook.errors import BookieIOError, NoSuchEntryError, StorageError
 from quorumbook.protocol.digest import Digester, DigestType, digester

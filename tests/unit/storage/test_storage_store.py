@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import opened
 from doubles.records import entry, lac_packet
-from doubles.storage_world import KEY, World, run_of, until
+from doubles.storage_world import KEY, World, run_of
+from doubles.waiting import until
 from quorumbook.errors import (
     DirectoryLockedError,
     NoSuchLedgerError,
@@ -149,7 +151,7 @@ async def test_r10_s07_a_fence_survives_restart_and_eviction(tmp_path: Path) -> 
     assert world.handle(1).is_fenced
     assert world.handle(99).is_fenced
     await world.storage.flush()
-    table = world.storage._visible.table
+    table = opened(world.storage).visible.table
     for ledger_id in range(200, 300):
         await world.append(run_of(ledger_id, [0]))
     await world.storage.flush()
@@ -197,7 +199,7 @@ async def test_r11_s08_there_is_one_handle_of_a_ledger_whatever_is_evicted(tmp_p
     await world.append(run_of(1, [0]))
     await world.storage.flush()
     mine = world.handle(1)
-    table = world.storage._visible.table
+    table = opened(world.storage).visible.table
     table._limit = 0
     table.evict()
     assert len(table) == 0
@@ -220,7 +222,7 @@ async def test_a_table_over_its_limit_forgets_between_steps_not_within(tmp_path:
     assert len({id(handle) for handle in handles}) == 40
     del handles
     await asyncio.sleep(0)
-    assert len(world.storage._visible.table) <= 11
+    assert len(opened(world.storage).visible.table) <= 11
 
 
 async def test_r13_s48_the_key_is_durable_before_the_first_answer_and_after_replay(
@@ -394,7 +396,7 @@ async def test_r15_a_handle_loaded_again_knows_what_is_not_flushed_yet(tmp_path:
     await world.append(run_of(1, range(5), lac=2))
     await world.storage.flush()
     await world.append(run_of(1, range(5, 9), lac=6))
-    table = world.storage._visible.table
+    table = opened(world.storage).visible.table
     table._limit = 0
     table.evict()
     assert table.peek(1) is None

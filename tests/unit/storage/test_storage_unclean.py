@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.inside import journals_of
 from doubles.storage_world import World, run_of
 from quorumbook.errors import StorageError
 from quorumbook.storage.directories.unclean import NAME
@@ -38,9 +39,9 @@ async def test_r22_a_journal_that_was_cut_behind_a_group_of_a_killed_bookie_is_d
     world = World(tmp_path)
     await world.start()
     await world.append(run_of(1, range(5)))
-    ends = [world.storage._journals.durable_marks()[0].offset]
+    ends = [journals_of(world.storage).durable_marks()[0].offset]
     await world.append(run_of(1, range(5, 10)))
-    ends.append(world.storage._journals.durable_marks()[0].offset)
+    ends.append(journals_of(world.storage).durable_marks()[0].offset)
     if killed:
         await world.crash(keep=1.0)
     else:

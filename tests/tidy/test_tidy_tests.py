@@ -1,0 +1,66 @@
+"""What tests share exists once."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+#: What a test module takes from here instead of writing it again.
+SHARED = {"until": "doubles/waiting.py", "cluster": "doubles/clusters.py"}
+
+
+def defined(path: Path) -> set[str]:
+    """Return the functions of a module that tests could take for shared ones."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (isinstance(node, ast.AsyncFunctionDef) and node.name == "until")
+        or any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+
+
+def test_what_tests_share_exists_once() -> None:
+    again = {
+        (name, path.relative_to(TESTS).as_posix())
+        for path in sorted(TESTS.rglob("*.py"))
+        for name in defined(path) & SHARED.keys()
+    }
+    assert again == set(SHARED.items())
+
+
+#: Lines of tests that reach into an object and do not say why; there may only be fewer.
+UNEXPLAINED = 260
+#: Of Python's own named tuples and processes.
+PUBLIC = {"_asdict", "_exit", "_fields", "_make", "_replace"}
+
+
+def reached_into(text: str) -> set[int]:
+    """Return the lines that use private attributes of other objects without a comment."""
+    lines = text.splitlines()
+    found = {
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)
+        if node.attr not in PUBLIC and ast.unparse(node.value) not in ("self", "cls", "super()")
+    }
+    return {
+        n for n in found if "#" not in lines[n - 1] and not lines[n - 2].lstrip().startswith("#")
+    }
+
+
+def test_tests_say_why_they_reach_into_an_object() -> None:
+    places = [
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if "doubles" not in path.parts
+        for line in reached_into(path.read_text(encoding="utf-8"))
+    ]
+    assert len(places) <= UNEXPLAINED, places
+
+
+def test_what_is_explained_is_told_from_what_is_not() -> None:
+    text = "a._b = 1\n# why\na._b = 2\na._b = 3  # why\nself._b = point._replace(x=1)\n"
+    assert reached_into(text) == {1}
