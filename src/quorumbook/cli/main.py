@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from quorumbook.cli.known.examples import add_examples
+
 #: Name, where it is, one sentence for ``--help``; nothing is imported to print the list.
 _COMMANDS: dict[str, tuple[str, str]] = {
     "standalone": ("cluster.standalone:standalone", "Run a whole cluster on this machine."),
@@ -23,6 +25,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Write real events, kill a bookie meanwhile, read everything back.",
     ),
     "status": ("cluster.status:status", "Say whether the cluster is well, and what to do if not."),
+    "doctor": (
+        "diagnosis.doctor:doctor",
+        "Check whether this machine is fit for a bookie and reaches the cluster.",
+    ),
     "cluster": ("cluster.commands:cluster", "Make a new cluster, and look at it."),
     "bookie": ("bookie.commands:bookie", "Run bookies and list them."),
     "disk": ("bookie.disk:disk", "Look through a stopped bookie's files, and mend them."),
@@ -60,6 +66,7 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(f"quorumbook.cli.{module}"), attribute)
+        add_examples(command, cmd_name)
         return command
 
     def resolve_command(
@@ -89,6 +96,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, is_wanted: bool)
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExample:\n  quorumbook standalone --ephemeral",
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,

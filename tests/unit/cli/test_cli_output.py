@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 
 import pytest
 
@@ -173,6 +174,8 @@ def test_the_trace_is_shown_when_asked_for(capsys, monkeypatch, tmp_path):
 def test_config_show_prints_values_with_their_sources(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quorumbook.toml").write_text("[bookie]\nport = 4000\n")
+    for name in [name for name in os.environ if name.startswith("QUORUMBOOK_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("QUORUMBOOK_METADATA", "memory://x")
     assert main(["config", "show", "--changed", "-o", "json", "--set", "zkTimeout=5000"]) == 0
     rows = {row["option"]: row for row in json.loads(capsys.readouterr().out)}
