@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
+from quorumbook.sim.carriers import Carriers
+
 T = TypeVar("T")
 
 SECOND = 1_000_000_000
@@ -138,6 +140,8 @@ class Kernel:
         self.tape = Tape(seed, calm)
         self.trace = Trace(self, keep=keep_trace)
         self.events = 0
+        #: For jobs that stop in the middle.
+        self.carriers = Carriers()
         self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
 
@@ -170,3 +174,4 @@ class Kernel:
     def forget(self) -> None:
         """Let go of what was still to come."""
         self._queue.clear()
+        self.carriers.end()

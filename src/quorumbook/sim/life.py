@@ -100,7 +100,7 @@ class Life:
         self.cluster = SimulatedCluster(self.kernel, self.plan, self.history, directory)
         self.is_rough = True
         self._programs: dict[str, Callable[[Life, Process], Coroutine[Any, Any, None]]] = {}
-        self.nemesis = Nemesis(self.cluster, self._start_client)
+        self.nemesis = Nemesis(self.cluster, self.start_client)
 
     def run(self) -> Outcome:
         """Run all of it."""
@@ -150,9 +150,10 @@ class Life:
             programs["a0"] = actors.replicate
         self.cluster.clients.clear()
         for name in programs:
-            self._start_client(self.cluster.add_client(name))
+            self.start_client(self.cluster.add_client(name))
 
-    def _start_client(self, machine: Machine) -> None:
+    def start_client(self, machine: Machine) -> None:
+        """Start a client machine's program again, while that is wanted."""
         program = self._programs.get(machine.name)
         is_wanted = self.is_rough or machine.name[0] == "a"
         if machine.process is None and program is not None and is_wanted:
@@ -165,7 +166,7 @@ class Life:
             if machine.name[0] != "a":
                 machine.kill()
             else:
-                self._start_client(machine)
+                self.start_client(machine)
         done: set[LedgerId] = set()
 
         async def close_all(process: Process) -> None:

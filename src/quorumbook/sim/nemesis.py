@@ -13,7 +13,7 @@ from quorumbook.sim.disks.mishaps import DiskMishaps
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.metadata.zookeeper import LEADER, Server
 from quorumbook.sim.plan import DISK_MISHAPS
-from quorumbook.sim.process import Machine
+from quorumbook.sim.process import SYNC_NS, Machine
 
 _LONGEST_S = 12.0
 _CALLS_MAX = 40
@@ -62,7 +62,7 @@ class Nemesis:
         for server in cluster.servers:
             server.boot_up()
         for machine in cluster.bookies:
-            machine.slow_syncs = 0.0
+            machine.slow_syncs, machine.sync_ns = 0.0, SYNC_NS
             if machine.process is not None:
                 machine.process.calls_left = 0
             machine.boot_up()

@@ -5,7 +5,7 @@ one life: an event loop, an ``Env`` around it, and the coroutine it was started 
 
     kill        nothing of it runs again, no ``finally`` either; the disk keeps what was written
     power cut   the same, and the disk keeps what was synced and a part of the rest; also in the
-                middle of a worker's job, between any two calls of the disk
+                middle of a worker's job, between any two calls of the disk or during a sync
     pause       nothing runs; what becomes due waits
 
 The index of a bookie's storage is a real SQLite file, below a directory of the real machine that
@@ -24,17 +24,13 @@ from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND, Kernel
 from quorumbook.sim.loop import EscapeError, ProcessLoop
 from quorumbook.sim.network import SimulatedNetwork
-from quorumbook.sim.threads import SimThreads
+from quorumbook.sim.threads import ProcessDied, SimThreads
 
 _START_WALL_MS = 1_700_000_000_000
 _CALL_NS = 5 * MICROSECOND
-_SYNC_NS = 300 * MICROSECOND
+SYNC_NS = 300 * MICROSECOND
 _SLOWEST_SYNC_NS = 4 * SECOND
 _SYNCS = frozenset(("sync", "sync_directory"))
-
-
-class ProcessDied(BaseException):
-    """Raised at a call of the disk by a process that is no more."""
 
 
 class SimClock:
@@ -90,7 +86,9 @@ class Machine:
         self.disk = SimDisk()
         self.boot = 1
         self.skew_ms = 0
-        #: The probability that a sync takes long.
+        #: What a sync takes.
+        self.sync_ns = SYNC_NS
+        #: The probability that one takes long.
         self.slow_syncs = 0.0
         #: The probability that a job of a worker begins late.
         self.slow_threads = 0.0
@@ -149,6 +147,7 @@ class Machine:
         assert process is not None
         process.is_dead = True
         process.loop.die()
+        process.threads.die()
         self.network.forget(self.name, is_silent=is_silent)
         for goodbye in process.at_death:
             goodbye()
@@ -193,13 +192,15 @@ class Process:
         """Run what it was started for; called on its loop."""
         self.main = self.loop.create_task(main)
 
-    def pause(self, duration_ns: int) -> None:
-        """Stand still for a time."""
+    def pause(self, duration_ns: int | None) -> None:
+        """Stand still for a time, or until somebody says so."""
         self.kernel.trace.note(self.name, "stands still", duration_ns)
         self.loop.pause()
-        self.kernel.after(duration_ns, self._go_on)
+        if duration_ns is not None:
+            self.kernel.after(duration_ns, self.go_on)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """End a pause."""
         if not self.is_dead:
             self.kernel.trace.note(self.name, "goes on")
             self.loop.go_on()
@@ -217,10 +218,9 @@ class Process:
                 raise ProcessDied
         if operation in _SYNCS:
             tape = self.kernel.tape
-            took_ns = tape.heavy_ns(_SYNC_NS, machine.slow_syncs, _SLOWEST_SYNC_NS)
+            self.threads.rest(tape.heavy_ns(machine.sync_ns, machine.slow_syncs, _SLOWEST_SYNC_NS))
         else:
-            took_ns = _CALL_NS
-        self.threads.spend(took_ns)
+            self.threads.spend(_CALL_NS)
 
     def _error(self, context: dict[str, Any]) -> None:
         if not self.is_dead:

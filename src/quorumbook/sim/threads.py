@@ -1,9 +1,11 @@
-"""Workers of a simulated process: a job happens at one moment, and its result comes later.
+"""Workers of a simulated process: a job goes on until it rests, and its result comes later.
 
-A job is one event of the kernel, so jobs of different workers, and what the loop does, meet in
-every order, but nothing happens in the middle of a job, except that its process dies there.  What
-its calls of the disk cost, and the time for which it rests, pass before its result arrives and
-before the worker's next job.
+Jobs of different workers, and what the loop does, meet in every order: a job begins late, and
+others run while it waits for a sync or rests.  Between two rests it is one event of the kernel, and
+what its other calls of the disk cost passes with the next rest, or before its result arrives.
+
+A job whose process dies while it rests goes no further: it finds ``ProcessDied`` raised there, and
+at whatever it still asks of the disk.
 """
 
 from __future__ import annotations
@@ -13,12 +15,42 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumbook.env import Worker
+from quorumbook.sim.carriers import Carrier
 from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
 from quorumbook.sim.loop import ProcessLoop
 
 _HOP_NS = 60 * MICROSECOND
 _SLOWEST_HOP_NS = SECOND // 2
 _Job = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class ProcessDied(BaseException):
+    """Raised in a job of a process that is no more."""
+
+
+class _Run:
+    """A job under way."""
+
+    __slots__ = ("carrier", "elapsed_ns", "is_done", "is_hurried", "on_end", "result")
+
+    def __init__(self, carrier: Carrier | None, on_end: Callable[[_Run], None]) -> None:
+        #: Without one it does not stop in the middle, however long it rests.
+        self.carrier = carrier
+        #: How long it has taken since its beginning or its last rest.
+        self.elapsed_ns = 0
+        self.is_done = False
+        #: Somebody waits for its end, and nothing else happens meanwhile.
+        self.is_hurried = carrier is None
+        self.on_end = on_end
+        self.result: Any = None
+
+    def work(self, job: Callable[[], Any]) -> None:
+        """Do it."""
+        try:
+            self.result = job()
+        except BaseException as error:  # it is handed to whoever waits
+            self.result = error
+        self.is_done = True
 
 
 class SimThreads:
@@ -29,10 +61,14 @@ class SimThreads:
         self.loop = loop
         #: The probability that a job begins late, as on a machine that has other things to do.
         self.slow = slow
-        #: How long the job under way has taken.
-        self.elapsed_ns = 0
-        self._is_in_job = False
+        self._running: _Run | None = None
+        self._resting: list[_Run] = []
         self._held: list[Callable[[], None]] = []
+
+    @property
+    def elapsed_ns(self) -> int:
+        """How far the job under way is ahead of the kernel's time."""
+        return 0 if self._running is None else self._running.elapsed_ns
 
     def start_worker(self, name: str) -> Worker:
         """Start a worker."""
@@ -41,24 +77,52 @@ class SimThreads:
 
     def sleep(self, seconds: float) -> None:
         """Rest, in a job."""
-        self.spend(int(seconds * SECOND))
+        self.rest(int(seconds * SECOND))
 
     def spend(self, duration_ns: int) -> None:
         """Let the job under way take so much longer; the loop does not notice."""
-        if self._is_in_job:
-            self.elapsed_ns += duration_ns
+        if self._running is not None:
+            self._running.elapsed_ns += duration_ns
 
-    def run(self, job: Callable[[], Any]) -> tuple[Any, int]:
-        """Run a job; return what came of it and how long it took."""
-        outer = self._is_in_job, self.elapsed_ns
-        self._is_in_job, self.elapsed_ns = True, 0
-        try:
-            result = job()
-        except BaseException as error:  # it is handed to whoever waits
-            result = error
-        elapsed_ns = self.elapsed_ns
-        self._is_in_job, self.elapsed_ns = outer
-        return result, elapsed_ns
+    def rest(self, duration_ns: int) -> None:
+        """Let time pass in the middle of the job under way."""
+        run = self._running
+        if run is None:
+            return
+        if self.loop.is_dead:
+            raise ProcessDied
+        run.elapsed_ns += duration_ns
+        if run.is_hurried or run.carrier is None:
+            return
+        self._resting.append(run)
+        self.kernel.after(run.elapsed_ns, self.when_awake, lambda: self._go_on(run))
+        run.carrier.pause()
+        if self.loop.is_dead:
+            raise ProcessDied
+
+    def begin(self, job: Callable[[], Any], on_end: Callable[[_Run], None]) -> _Run:
+        """Run a job up to its first rest, or to its end."""
+        carrier = self.kernel.carriers.take()
+        run = _Run(carrier, on_end)
+        self._switch(run, lambda: carrier.begin(lambda: run.work(job)))
+        return run
+
+    def run_through(self, job: Callable[[], Any]) -> Any:
+        """Run a job to its end, while nothing else happens; return what came of it."""
+        run = _Run(None, lambda _: None)
+        self._switch(run, lambda: run.work(job))
+        return run.result
+
+    def hurry(self, run: _Run) -> None:
+        """Have a job that rests come to its end now."""
+        run.is_hurried = True
+        if run in self._resting:
+            self._wake(run)
+
+    def die(self) -> None:
+        """End what rests."""
+        while self._resting:
+            self._wake(self._resting[0])
 
     def when_awake(self, callback: Callable[[], None]) -> None:
         """Go on with a worker, now or when the process does."""
@@ -73,6 +137,28 @@ class SimThreads:
         for callback in held:
             callback()
 
+    def _go_on(self, run: _Run) -> None:
+        # One that was hurried rests no more.
+        if run in self._resting:
+            self._wake(run)
+
+    def _wake(self, run: _Run) -> None:
+        self._resting.remove(run)
+        carrier = run.carrier
+        assert carrier is not None
+        run.elapsed_ns = 0
+        self._switch(run, carrier.go_on)
+
+    def _switch(self, run: _Run, let_run: Callable[[], None]) -> None:
+        outer, self._running = self._running, run
+        let_run()
+        self._running = outer
+        if run.is_done and run.carrier is not None:
+            self.kernel.carriers.give_back(run.carrier)
+            run.carrier = None
+            if not self.loop.is_dead:
+                run.on_end(run)
+
 
 class SimWorker:
     """One job after the other."""
@@ -82,6 +168,7 @@ class SimWorker:
         self._kernel = threads.kernel
         self._loop = threads.loop
         self._jobs: deque[_Job] = deque()
+        self._run: _Run | None = None
         self._is_busy = False
         self._is_stopped = False
 
@@ -100,10 +187,11 @@ class SimWorker:
     def stop(self) -> None:
         """Run what waits, and end."""
         self._is_stopped = True
+        if self._run is not None:
+            self._threads.hurry(self._run)
         while self._jobs:
             job, done = self._jobs.popleft()
-            result, _ = self._threads.run(job)
-            self._loop.deliver(done, result)
+            self._loop.deliver(done, self._threads.run_through(job))
 
     def _hop(self, callback: Callable[[], None]) -> None:
         kernel, slow = self._kernel, self._threads.slow
@@ -117,9 +205,15 @@ class SimWorker:
             self._is_busy = False
             return
         job, done = self._jobs.popleft()
-        result, elapsed_ns = self._threads.run(job)
-        if not self._loop.is_dead:
-            self._kernel.after(elapsed_ns, self._finish, done, result)
+        run = self._threads.begin(job, lambda run: self._ended(run, done))
+        self._run = None if run.is_done else run
+
+    def _ended(self, run: _Run, done: Callable[[Any], None]) -> None:
+        self._run = None
+        if run.is_hurried:
+            self._loop.deliver(done, run.result)
+        else:
+            self._kernel.after(run.elapsed_ns, self._finish, done, run.result)
 
     def _finish(self, done: Callable[[Any], None], result: Any) -> None:
         self._loop.deliver(done, result)

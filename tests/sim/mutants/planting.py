@@ -12,9 +12,8 @@ imported change, and change back.  Production code knows nothing of it.
     old = '''text that occurs exactly once in the file'''
     new = '''what stands there instead'''
     along = "another bug"            # what is planted with it, where one alone does no harm
-    seeds = [17]                     # seeds that found it; or else
-    phase = "fencing"                # the directed phase, or
-    scenario = "test_name"           # the scripted run, that finds it
+    phase = "fences"                 # the directed phase that finds it in few seeds; or
+    seeds = [17]                     # seeds that found it, as they come or in that phase
 """
 
 from __future__ import annotations
@@ -46,9 +45,11 @@ class Mutant:
     #: Seeds that found it, the first one of a search first.
     seeds: tuple[int, ...] = ()
     phase: str = ""
-    scenario: str = ""
     #: The words of a bug that is planted with it: each alone is what the other makes harmless.
     along: str = ""
+
+    def __str__(self) -> str:
+        return self.what
 
     @property
     def problem(self) -> str | None:

@@ -75,3 +75,14 @@ async def test_checkpoints_give_the_space_back_and_a_stop_leaves_none(tmp_path: 
     assert removal.retire([LogMark(3, 0)]) == 3
     await world.storage.stop()
     assert retired(world.disk) == []
+
+
+def test_a_journal_that_a_power_cut_left_both_names_is_given_back_once() -> None:
+    """Found by the simulator: every later checkpoint failed on the file that was gone."""
+    disk = disk_with(1, 1)
+    disk.put(f"{DIRECTORY}/0.txn.old", bytes(1))
+    removal = JournalRemoval(Env(disk=disk), [DIRECTORY])
+    assert removal.retire([LogMark(1, 0)]) == 1
+    assert not removal.release_some()
+    assert disk.files() == [f"{DIRECTORY}/1.txn"]
+    assert not removal.release_some()

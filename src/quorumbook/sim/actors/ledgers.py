@@ -28,7 +28,7 @@ from quorumbook.sim.histories.ledgers import PASSWORD, History, LedgerHistory
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.kernel import Kernel, Tape
 from quorumbook.sim.plan import LifePlan
-from quorumbook.sim.process import Process
+from quorumbook.sim.process import Machine, Process
 
 _WINDOW = 32
 
@@ -44,6 +44,9 @@ class ActorsLife(Protocol):
     streams: StreamHistory
     #: Whether there may still be mishaps.
     is_rough: bool
+
+    def start_client(self, machine: Machine) -> None:
+        """Start a client machine's program again."""
 
 
 @contextlib.asynccontextmanager

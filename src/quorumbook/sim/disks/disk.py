@@ -2,7 +2,8 @@
 
 ``SimDisk`` keeps what was synced apart from what was not.  ``crash`` returns the disk as it may
 look after a power cut: of the writes since the last sync any sectors may be there or not, in any
-combination; a name that no directory sync covered may be there or not.  What was synced, is.
+combination; a name that no directory sync covered may be there or not.  What was synced, is: when
+a sync returns, what had been written before it was called, and nothing that came meanwhile.
 
 A killed process loses nothing that it wrote: ``after_kill`` is the same disk without its locks.
 Which calls fail, and what happens at a call, is said to ``Faults``.
@@ -13,13 +14,34 @@ from __future__ import annotations
 import posixpath
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from quorumbook.env import DiskUsage, File
 from quorumbook.errors import DirectoryLockedError, DiskFullError, ShortReadError, StorageError
 from quorumbook.sim.disks.faults import Faults
 
 SECTOR = 512
+_Change = TypeVar("_Change")
+
+
+class _Changes(Generic[_Change]):
+    """Changes in their order that are not durable yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Change] = deque()
+        self._settled = 0
+
+    def count(self) -> int:
+        """Return how many there were so far: where a sync that begins now will end."""
+        return self._settled + len(self.waiting)
+
+    def settle(self, count: int) -> Iterator[_Change]:
+        """Yield those up to a count that no other sync took, to be made durable."""
+        while self._settled < count:
+            self._settled += 1
+            yield self.waiting.popleft()
 
 
 class _Node:
@@ -29,28 +51,27 @@ class _Node:
         self.data = bytearray(content)
         self.durable = bytearray(content)
         #: ("write", offset, bytes), ("size", n, b"")
-        self.pending: list[tuple[str, int, bytes]] = []
+        self.changes: _Changes[tuple[str, int, bytes]] = _Changes()
 
     def put(self, offset: int, data: bytes) -> None:
         _put(self.data, offset, data)
-        self.pending.append(("write", offset, data))
+        self.changes.waiting.append(("write", offset, data))
 
     def resize(self, size: int) -> None:
         _resize(self.data, size)
-        self.pending.append(("size", size, b""))
+        self.changes.waiting.append(("size", size, b""))
 
-    def sync(self) -> None:
-        for kind, at, data in self.pending:
+    def sync(self, count: int) -> None:
+        for kind, at, data in self.changes.settle(count):
             if kind == "size":
                 _resize(self.durable, at)
             else:
                 _put(self.durable, at, data)
-        self.pending.clear()
 
     def after_crash(self, rng: random.Random, keep: float) -> bytes:
         """Return the durable content plus a random part of what came later."""
         content = bytearray(self.durable)
-        for kind, at, data in self.pending:
+        for kind, at, data in self.changes.waiting:
             if kind == "size":
                 if rng.random() < keep:
                     _resize(content, at)
@@ -113,13 +134,14 @@ class SimFile:
     def sync(self) -> None:
         assert self.is_open
         assert not self._sync_failed, "a file was synced again after a failed sync"
+        count = self._node.changes.count()
         try:
             self._disk.faults.run("sync", self.path)
         except StorageError:
             self._sync_failed = True
             raise
         with self._disk.guard:
-            self._node.sync()
+            self._node.sync(count)
 
     def allocate(self, size_bytes: int) -> None:
         assert self.is_open
@@ -157,6 +179,8 @@ class SimDisk:
         self.open_files = 0
         self._names: dict[str, _Node] = {}
         self._durable_names: dict[str, _Node] = {}
+        #: By directory: a path and what it is from then on.
+        self._name_changes: dict[str, _Changes[tuple[str, _Node | None]]] = {}
         self._directories: set[str] = {"/"}
         self._locks: set[str] = set()
 
@@ -172,7 +196,7 @@ class SimDisk:
                     raise StorageError("file exists", path=path)
                 if posixpath.dirname(path) not in self._directories:
                     raise StorageError("no such directory", path=path)
-                self._names[path] = _Node()
+                self._name(path, _Node())
             elif path not in self._names:
                 raise StorageError("no such file", path=path)
             self.open_files += 1
@@ -199,15 +223,15 @@ class SimDisk:
                 path = posixpath.dirname(path)
 
     def sync_directory(self, path: str) -> None:
+        changes = self._changes_in(path)
+        count = changes.count()
         self.faults.run("sync_directory", path)
         with self.guard:
-            for name in set(self._names) | set(self._durable_names):
-                if name.rpartition("/")[0] != path:
-                    continue
-                if name in self._names:
-                    self._durable_names[name] = self._names[name]
+            for name, node in changes.settle(count):
+                if node is not None:
+                    self._durable_names[name] = node
                 else:
-                    del self._durable_names[name]
+                    self._durable_names.pop(name, None)
 
     def exists(self, path: str) -> bool:
         return path in self._names or path in self._directories
@@ -215,12 +239,15 @@ class SimDisk:
     def replace(self, source: str, target: str) -> None:
         self.faults.run("replace", target)
         with self.guard:
-            self._names[target] = self._names.pop(source)
+            node = self._names[source]
+            self._name(source, None)
+            self._name(target, node)
 
     def unlink(self, path: str) -> None:
         self.faults.run("unlink", path)
         with self.guard:
-            self._names.pop(path, None)
+            if path in self._names:
+                self._name(path, None)
 
     def read_file(self, path: str) -> bytes:
         file = self.open(path, read_only=True)
@@ -258,6 +285,16 @@ class SimDisk:
         self._locks.add(path)
         return lambda: self._locks.discard(path)
 
+    def _changes_in(self, directory: str) -> _Changes[tuple[str, _Node | None]]:
+        return self._name_changes.setdefault(directory, _Changes())
+
+    def _name(self, path: str, node: _Node | None) -> None:
+        if node is not None:
+            self._names[path] = node
+        else:
+            del self._names[path]
+        self._changes_in(posixpath.dirname(path)).waiting.append((path, node))
+
     # --- for tests ---
 
     def used_bytes(self) -> int:
@@ -274,7 +311,11 @@ class SimDisk:
     def put(self, path: str, data: bytes) -> None:
         """Place a durable file, with its directory."""
         self.make_directory(posixpath.dirname(path))
-        self._names[path] = self._durable_names[path] = _Node(data)
+        node = self._names[path] = self._durable_names[path] = _Node(data)
+        changes = self._changes_in(posixpath.dirname(path))
+        for index, (name, _) in enumerate(changes.waiting):
+            if name == path:
+                changes.waiting[index] = (path, node)
 
     def get(self, path: str) -> bytes:
         """Return a file's visible content."""
@@ -312,6 +353,7 @@ class SimDisk:
         other.reads_without_waiting = self.reads_without_waiting
         other._directories = self._directories
         other._names, other._durable_names = self._names, self._durable_names
+        other._name_changes = self._name_changes
         return other
 
     def crash(self, rng: random.Random | None = None, *, keep: float = 0.0) -> SimDisk:

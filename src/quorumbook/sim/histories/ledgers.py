@@ -20,6 +20,7 @@ A violation is a sentence; ``story`` tells what is known of the ledger it is abo
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from quorumbook.ids import EntryId, LedgerId
@@ -64,6 +65,8 @@ class History:
         self._kernel = kernel
         self.ledgers: dict[LedgerId, LedgerHistory] = {}
         self.violations: list[str] = []
+        #: Called when a ledger is new in the metadata.
+        self.on_new: Callable[[LedgerId], None] = lambda _: None
         self._seen: dict[str, bytes] = {}
 
     @property
@@ -208,6 +211,7 @@ class History:
             if len(set(fragment.ensemble)) != len(fragment.ensemble):
                 self.violation("a bookie is in an ensemble twice", ledger_id)
         if before is None:
+            self.on_new(ledger_id)
             return
         if after.state.value < before.state.value:
             self.violation(f"{before.state.name} became {after.state.name}", ledger_id)

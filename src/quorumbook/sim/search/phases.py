@@ -7,6 +7,7 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
+fences       ``fences``
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
 from quorumbook.sim.process import Process
+from quorumbook.sim.search import fences
+from quorumbook.sim.search.phase import SearchPhase
 
 _CALLS_MAX = 60
 
@@ -53,6 +56,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
         "ledgers_max": 12,
         "mishap_interval_s": 3.0,
     },
+    "fences": fences.PLAN,
 }
 
 
@@ -62,33 +66,11 @@ def begin(phase: str, life: actors.ActorsLife) -> None:
         _Overtaken(life).begin()
     elif phase == "checkpoints":
         _Checkpoints(life).begin()
+    elif phase == "fences":
+        fences.Fences(life).begin()
 
 
-class _SearchPhase:
-    def __init__(self, life: actors.ActorsLife) -> None:
-        self._life = life
-        self._kernel = life.kernel
-        self._tape = life.tape
-        self._bookies = life.cluster.bookies
-
-    def begin(self) -> None:
-        self._later(0.2, 1.0, self._act)
-
-    def _act(self) -> None:
-        raise NotImplementedError
-
-    def _later(self, low_s: float, high_s: float, then: Callable[[], None]) -> None:
-        def go_on() -> None:
-            if self._life.is_rough:
-                then()
-
-        self._kernel.after(int(self._tape.between(low_s, high_s) * SECOND), go_on)
-
-    def _boot(self, machine: BookieMachine) -> None:
-        self._kernel.after(int(self._tape.between(0.01, 0.4) * SECOND), machine.boot_up)
-
-
-class _Overtaken(_SearchPhase):
+class _Overtaken(SearchPhase):
     """Recover ledgers under writers that stand still, and kill bookies behind the fence."""
 
     def __init__(self, life: actors.ActorsLife) -> None:
@@ -198,7 +180,7 @@ class _Overtaken(_SearchPhase):
         self._boot(machine)
 
 
-class _Checkpoints(_SearchPhase):
+class _Checkpoints(SearchPhase):
     """Cut power while files are being written, of one or of all."""
 
     def _act(self) -> None:

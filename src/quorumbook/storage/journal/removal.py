@@ -49,7 +49,9 @@ class JournalRemoval:
         ]
         for path in paths:
             self._disk.replace(path, path + _SUFFIX)
-            self._retired.append(path + _SUFFIX)
+            # A power cut in the sync below may have left it both names.
+            if path + _SUFFIX not in self._retired:
+                self._retired.append(path + _SUFFIX)
         if paths:
             self._disk.sync_directory(directory)
         while len(self._retired) > _RETIRED_MAX:
