@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,18 +13,6 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tools.website import commands, reference, sequence  # noqa: E402 - the path comes first
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return directory
 
 
 @pytest.mark.xdist_group("site")

@@ -58,6 +58,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links, draw sequences, and hold commands against the command line."""
     place = page.file.src_uri
+    if place.startswith(("project/", "reports/")):
+        # They tell of the work on the project; whoever searches wants to use it.
+        page.meta["search"] = {"boost": 0.1}
     if page.file.generated_by is None:
         markdown = _turned(markdown, f"docs/{place}", place)
     if place == "commands.md":
