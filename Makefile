@@ -24,7 +24,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet docs docs-serve picture lock release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -148,6 +148,9 @@ docs-serve: setup  ## Show the site on http://127.0.0.1:8000 while you write.
 
 contact-sheet: setup  ## Take a picture of every page of the console (Chromium; DIRECTORY=contact-sheet).
 	PYTHONPATH=tests $(BIN)/python -m admin.contact_sheet $(or $(DIRECTORY),contact-sheet)
+
+contact-sheet-docs: docs  ## Take a picture of every page of the site (Chromium; DIRECTORY=contact-sheet).
+	PYTHONPATH=tests $(BIN)/python -m docs.contact_sheet $(or $(DIRECTORY),contact-sheet)
 
 picture: setup  ## Run the demo, and draw what it prints into docs/images/demo.svg.
 	$(BIN)/python -m tools.website.recording
