@@ -2,7 +2,7 @@
 
 uri           opens a store by its address
 store         what a store is;  tree: its rules, for drivers that keep rows of their own
-memory, sqlite, zookeeper, etcd    the drivers
+memory, sqlite, zookeeper, etcd    the drivers;  driver: what all of them do alike
 paths         where in the tree everything lies, in the peer's layout
 cluster       layout and instance id
 ledgers       metadata of ledgers;  ids: the next ledger id

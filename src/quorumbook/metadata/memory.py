@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from quorumbook.env import Env
-from quorumbook.env.forks import watch
 from quorumbook.errors import (
-    LocalProtocolError,
     SessionExpiredError,
 )
+from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.store import (
     ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
@@ -34,7 +33,6 @@ from quorumbook.metadata.store import (
     split,
 )
 from quorumbook.metadata.tree import (
-    Callbacks,
     Row,
     Stamp,
     Tree,
@@ -218,7 +216,7 @@ def forget_memory_tree(name: str) -> None:
         _trees.pop(name, None)
 
 
-class MemoryStore:
+class MemoryStore(DriverStore):
     """One session on a ``MemoryTree``; implements ``store.MetadataStore``."""
 
     def __init__(
@@ -230,19 +228,12 @@ class MemoryStore:
         session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_S,
         ledgers_root: str = DEFAULT_LEDGERS_ROOT,
     ) -> None:
-        self.uri = uri
-        self.env = env
-        self.ledgers_root = ledgers_root
-        self.multi_limit = MULTI_LIMIT
+        super().__init__(uri, env, ledgers_root, MULTI_LIMIT)
         self.session_timeout_s = session_timeout_s
         self._shared = tree
         self._loop = asyncio.get_running_loop()
         self._timeout_ns = int(session_timeout_s * 1e9)
         self._watches = WatchTable()
-        self._on_expired = Callbacks()
-        self._is_closed = False
-        self._forked: LocalProtocolError | None = None
-        watch(self, MemoryStore.abandon)
         tree.attach(self)
         self.session_id = tree.begin_session(self, self._lease_end_ns())
         self._heartbeat = self._loop.call_later(session_timeout_s / 3, self._beat)
@@ -257,10 +248,6 @@ class MemoryStore:
                 return self.session_id
 
         return await self._carry_out(renew, is_write=True)
-
-    def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback run whenever a session ends; return its removal."""
-        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -318,8 +305,7 @@ class MemoryStore:
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """Carry out all operations or none."""
-        if len(operations) > MULTI_LIMIT:
-            raise LocalProtocolError(f"more than {MULTI_LIMIT} operations in one multi")
+        self._check_size(operations)
         return await self._write(
             lambda tree: [tree.apply(each, self.session_id, self._ms()) for each in operations]
         )
@@ -328,11 +314,6 @@ class MemoryStore:
         """Forget a callback wherever it waits."""
         with self._shared.lock:
             self._watches.remove(watch)
-
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
-        """In a child made by fork: refuse everything; see ``env.forks``."""
-        del may_act
-        self._forked, self._is_closed = error, True
 
     async def close(self) -> None:
         """End the session."""
@@ -387,10 +368,6 @@ class MemoryStore:
         # The answer travels too, behind the news of a session that ended.
         await asyncio.sleep(0)
         return result
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
 
     def _beat(self) -> None:
         self._extend()

@@ -21,15 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from quorumbook.env import Env, logger
-from quorumbook.env.forks import watch
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
-    LocalProtocolError,
     MetadataError,
     MetadataFormatError,
     MetadataUnauthorizedError,
     MetadataUnavailableError,
 )
+from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.etcd.address import EtcdAddress
 from quorumbook.metadata.etcd.calls import EtcdCall, EtcdCalls, EtcdSession, EtcdStep
 from quorumbook.metadata.etcd.client import (
@@ -54,7 +53,7 @@ from quorumbook.metadata.store import (
     Watch,
     split,
 )
-from quorumbook.metadata.tree import Callbacks, Stamp, WatchKind, WatchTable, run_callbacks
+from quorumbook.metadata.tree import Stamp, WatchKind, WatchTable, run_callbacks
 
 T = TypeVar("T")
 _log = logger("metadata")
@@ -66,7 +65,7 @@ _CLOSE_PATIENCE_S = 1.0
 _RETRY_S = 0.5
 
 
-class EtcdStore:
+class EtcdStore(DriverStore):
     """One session on a tree in etcd; implements ``store.MetadataStore``."""
 
     def __init__(
@@ -77,19 +76,12 @@ class EtcdStore:
         uri: str,
         session_timeout_s: float,
     ) -> None:
-        self.uri = uri
-        self.env = env
-        self.ledgers_root = address.ledgers_root
-        self.multi_limit = MULTI_LIMIT
+        super().__init__(uri, env, address.ledgers_root, MULTI_LIMIT)
         self.session_timeout_s = session_timeout_s
         self._ttl_s = math.ceil(session_timeout_s)
-        self._on_expired = Callbacks()
         self._watches = WatchTable()
         self._changed: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
-        self._is_closed = False
-        self._forked: LocalProtocolError | None = None
-        watch(self, EtcdStore.abandon)
         self._client = EtcdClient(address.endpoints, credentials(address.tls, env), address.login)
         self._session = EtcdSession(on_over=self._tell_expired)
         self._calls = EtcdCalls(self._client, env, self._session, patience_s=_PATIENCE_S)
@@ -133,10 +125,6 @@ class EtcdStore:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._calls.submit(EtcdStep(self._renew, future))
         return await future
-
-    def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback run whenever a session ends; return its removal."""
-        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -193,19 +181,13 @@ class EtcdStore:
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """Carry out all operations or none."""
-        if len(operations) > MULTI_LIMIT:
-            raise LocalProtocolError(f"more than {MULTI_LIMIT} operations in one multi")
+        self._check_size(operations)
         return await self._write(list(operations))
 
     def unwatch(self, watch: Watch) -> None:
         """Forget a callback wherever it waits."""
         paths = self._watches.remove(watch)
         self._tidy(paths)
-
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
-        """In a child made by fork: refuse everything; see ``env.forks``."""
-        del may_act
-        self._forked, self._is_closed = error, True
 
     async def close(self) -> None:
         """End the session."""
@@ -264,10 +246,6 @@ class EtcdStore:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.submit(EtcdCall(needs, work, future, is_write, size_bytes, on_done))
         return await future
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
 
     def _now_ms(self) -> int:
         return self.env.clock.wall_ms()

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from quorumbook.env import Env
-from quorumbook.env.forks import watch
-from quorumbook.errors import LocalProtocolError
+from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.sqlite.thread import SqliteCall, SqliteThread
 from quorumbook.metadata.store import (
     ANY_VERSION,
@@ -26,27 +25,20 @@ from quorumbook.metadata.store import (
     Set,
     Watch,
 )
-from quorumbook.metadata.tree import Callbacks, WatchKind, run_callbacks
+from quorumbook.metadata.tree import WatchKind, run_callbacks
 
 T = TypeVar("T")
 MULTI_LIMIT = 10_000
 
 
-class SqliteStore:
+class SqliteStore(DriverStore):
     """One session on a metadata file; implements ``store.MetadataStore``."""
 
     def __init__(
         self, path: str, env: Env, *, uri: str, create: bool, session_timeout_s: float
     ) -> None:
-        self.uri = uri
-        self.env = env
-        self.ledgers_root = DEFAULT_LEDGERS_ROOT
-        self.multi_limit = MULTI_LIMIT
+        super().__init__(uri, env, DEFAULT_LEDGERS_ROOT, MULTI_LIMIT)
         self.session_timeout_s = session_timeout_s
-        self._on_expired = Callbacks()
-        self._is_closed = False
-        self._forked: LocalProtocolError | None = None
-        watch(self, SqliteStore.abandon)
         self._thread = SqliteThread(
             path,
             env,
@@ -83,10 +75,6 @@ class SqliteStore:
     async def renew_session(self) -> int:
         """Begin another session if the present one is over."""
         return await self._write(self._thread.renew_session, needs_session=False)
-
-    def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback run whenever a session ends; return its removal."""
-        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -157,8 +145,7 @@ class SqliteStore:
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """Carry out all operations or none."""
-        if len(operations) > MULTI_LIMIT:
-            raise LocalProtocolError(f"more than {MULTI_LIMIT} operations in one multi")
+        self._check_size(operations)
         thread = self._thread
 
         def multi() -> list[str | int | None]:
@@ -170,11 +157,6 @@ class SqliteStore:
     def unwatch(self, watch: Watch) -> None:
         """Forget a callback wherever it waits."""
         self._thread.unwatch(watch)
-
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
-        """In a child made by fork: refuse everything; see ``env.forks``."""
-        del may_act
-        self._forked, self._is_closed = error, True
 
     async def close(self) -> None:
         """End the session and wait until everything handed in is done."""
@@ -192,8 +174,7 @@ class SqliteStore:
         return await self._call(work, is_write=True, needs_session=needs_session)
 
     async def _call(self, work: Callable[[], T], *, is_write: bool, needs_session: bool) -> T:
-        if self._is_closed:
-            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
+        self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._thread.submit(SqliteCall(work, future, is_write, needs_session))
         return await future

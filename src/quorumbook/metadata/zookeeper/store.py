@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.env import Env
-from quorumbook.env.forks import watch
 from quorumbook.env.tls import TlsContexts, TlsOptions
 from quorumbook.errors import (
     LocalProtocolError,
@@ -33,6 +32,7 @@ from quorumbook.errors import (
     NoSuchNodeError,
     SessionExpiredError,
 )
+from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.store import (
     ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
@@ -46,7 +46,7 @@ from quorumbook.metadata.store import (
     check_data,
     check_path,
 )
-from quorumbook.metadata.tree import Callbacks, run_callbacks
+from quorumbook.metadata.tree import run_callbacks
 from quorumbook.metadata.zookeeper import jute, lost_writes
 from quorumbook.metadata.zookeeper.connection import Answer, AnswerLost, ZooKeeperConnection
 from quorumbook.metadata.zookeeper.jute import AnswerHeader, Code, Op
@@ -81,24 +81,17 @@ class ZooKeeperOptions:
     tls: TlsOptions | None = None
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(DriverStore):
     """One session on a tree in ZooKeeper."""
 
     def __init__(
         self, options: ZooKeeperOptions, env: Env, *, uri: str, session_timeout_s: float
     ) -> None:
-        self.uri = uri
-        self.env = env
-        self.ledgers_root = options.ledgers_root
-        self.multi_limit = MULTI_LIMIT
+        super().__init__(uri, env, options.ledgers_root, MULTI_LIMIT)
         self._chroot = options.chroot
         self._acl = jute.acls(options.acl)
         self._loop = asyncio.get_running_loop()
         self._patience_s = session_timeout_s
-        self._on_expired = Callbacks()
-        self._is_closed = False
-        self._forked: LocalProtocolError | None = None
-        watch(self, ZooKeeperStore.abandon)
         #: Ephemeral nodes whose creation was found out about after its answer was lost.
         self._found: set[tuple[str, int]] = set()
         self._session = ZooKeeperSession(
@@ -149,10 +142,6 @@ class ZooKeeperStore:
         self._check_open()
         await self._session.renew(self._deadline())
         return self.session_id
-
-    def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have a callback run whenever a session ends; return its removal."""
-        return self._on_expired.add(callback)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -231,8 +220,7 @@ class ZooKeeperStore:
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """Carry out all operations or none."""
-        if len(operations) > MULTI_LIMIT:
-            raise LocalProtocolError(f"more than {MULTI_LIMIT} operations in one multi")
+        self._check_size(operations)
         result = await self._write(list(operations), is_multi=True)
         if isinstance(result, list):
             return result
@@ -252,11 +240,6 @@ class ZooKeeperStore:
     def unwatch(self, watch: Watch) -> None:
         """Forget a callback wherever it waits."""
         self._session.watches.remove(watch)
-
-    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
-        """In a child made by fork: refuse everything; see ``env.forks``."""
-        del may_act
-        self._forked, self._is_closed = error, True
 
     async def close(self) -> None:
         """End the session."""
@@ -393,10 +376,6 @@ class ZooKeeperStore:
             return await self.children(path)
         except NoSuchNodeError:
             return []
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
 
     def _deadline(self) -> float:
         return self._loop.time() + self._patience_s
