@@ -24,7 +24,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -133,6 +133,9 @@ simulate-mutants: setup  ## Plant each bug of tests/sim/mutants, and count the s
 
 simulate-small: setup  ## Every run of three bookies, a writer and a recovery (DELAYS=4 ENTRIES_EACH=1).
 	PYTHONPATH=tests $(BIN)/python -m sim.small_model --delays $(DELAYS) --entries $(ENTRIES_EACH)
+
+adversary: setup  ## Attack a bookie and an admin server by what lies between grammar and volume.
+	PYTHONPATH=tests $(BIN)/python -m security.adversary --seconds $(SECONDS_EACH)
 
 limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
 	mkdir -p docs/reports && PYTHONPATH=tests $(BIN)/python -m security.limits.run \

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -63,8 +64,28 @@ def all_endpoints() -> list[Endpoint]:
     return [about, *declared, *peer.ENDPOINTS]
 
 
+class _Requests(h11.Connection):
+    """Refuses a request with two lengths, since a proxy may go by the other one.
+
+    Then it would take what is left of a body for a request, or pass a request by in a body.
+    """
+
+    def next_event(self) -> Any:
+        """Return what came next."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("a length, and chunks")
+        return event
+
+
 class _Protocol(H11Protocol):
     """A connection that does not wait for ever, and says whose certificate it has."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = _Requests(h11.SERVER, _HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection."""
@@ -90,6 +111,19 @@ class _Protocol(H11Protocol):
             self._stop_waiting()
         elif self._head is None and self.cycle.response_complete:
             self._head = patience.Timer(_HEAD_S, self._too_late)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; uvicorn would have its application answer behind that."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()  # an answer was begun
+
+    def _should_upgrade(self) -> bool:
+        return False  # nor is there a line in the log for whoever asks
 
     def _too_late(self) -> None:
         is_idle = self.cycle is None or self.cycle.response_complete

@@ -122,6 +122,10 @@ _MESSAGES: dict[str, str] = {
     "BookieServiceInfoFormat.PropertiesEntry": "o string key 1; o string value 2",
 }
 
+# What a bookie reads of a request: words for the peer's log may be very many in one frame, and to
+# take them apart held a bookie up for 50 ms.
+_MESSAGES["ReceivedRequest"] = _MESSAGES["Request"].rpartition(";")[0]
+
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "bool": _FIELD.TYPE_BOOL,

@@ -86,6 +86,9 @@ class Subject:
         self.port = free_ports(1)[0]
         self.process: asyncio.subprocess.Process | None = None
         self.is_killed = False
+        #: What is run, and what it says when it serves.
+        self.command = [sys.executable, "-m", "quorumbook"]
+        self.greeting: dict[str, Any] = {}
         self.client_options: dict[str, Any] = {"add_timeout_s": 60, "add_quorum_timeout_s": 60}
         self._words = ["--port", str(self.port), "--data-dir", str(directory / "data")]
         self._words += ["--set", "http.enabled=false", "--stop-with-parent", "-o", "jsonl"]
@@ -102,6 +105,7 @@ class Subject:
         secret.write_text(f"writer:{random.randbytes(16).hex()}\n")
         secret.chmod(0o600)
         self.ca_file, self.secret_file = ca.ca_file, str(secret)
+        self.own = own
         for option in (
             "tls.enabled=true", "tls.require=true", f"tls.certificate_file={own.certificate_file}",
             f"tls.key_file={own.key_file}", "bookie.auth_plugin=shared-secret",
@@ -120,22 +124,22 @@ class Subject:
 
     async def start(self) -> None:
         """Start it, and wait until it serves."""
-        command = [sys.executable, "-m", "quorumbook"]
         if not (self.directory / "data").exists():
             words = ["cluster", "init", "--metadata", self.uri]
             made = await asyncio.create_subprocess_exec(
-                *command, *words, stdout=asyncio.subprocess.DEVNULL
+                sys.executable, "-m", "quorumbook", *words, stdout=asyncio.subprocess.DEVNULL
             )
             assert await made.wait() == 0
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *command, "bookie", "run", "--metadata", self.uri, *self._words,
+                *self.command, "bookie", "run", "--metadata", self.uri, *self._words,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
             line = await self.process.stdout.readline()
         assert line, self.log.read_text()[-2000:]
+        self.greeting = json.loads(line)
 
     async def kill(self) -> int | None:
         """Kill it without warning; return its exit code if it had ended before."""

@@ -244,6 +244,15 @@ def test_a_v3_add_is_stored_by_the_ids_of_its_entry_and_answered_by_those_of_its
     assert list(second.run.entry_ids()) == [6]
 
 
+def test_logging_context_is_passed_over_and_not_taken_apart() -> None:
+    request = v3.encode_read(1, 5, 6, previous_lac=4)[4:]
+    whole, spoilt = (b"\xc2\x0c\x04" + pair for pair in (b"\n\0\x12\0", b"\xff" * 4))
+    for context in (whole * 50_000, spoilt):
+        (found,) = RequestDecoder().feed(frame(request + context))
+        assert isinstance(found, rq.Read)
+        assert (found.ledger_id, found.entry_id, found.previous_lac) == (5, 6, 4)
+
+
 def test_adds_with_logging_context_are_understood() -> None:
     request = v3.Request.FromString(v3.encode_add(1, 5, 6, KEY, body(5, 6))[4:])
     request.requestContext.add(key="user", value="x")

@@ -46,7 +46,7 @@ def decode_request(data: bytes, position: int, stop: int) -> Request | None:
         RemoteProtocolError: it is one, but lacks what its operation needs.
     """
     try:
-        message = parse("Request", data[position + 4 : stop])
+        message = parse("ReceivedRequest", data[position + 4 : stop])
     except RemoteProtocolError:
         return None
     header = message.header

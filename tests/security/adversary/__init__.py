@@ -1,0 +1,1 @@
+"""Attacks that neither know a grammar nor volume, but what lies between; see ``__main__.py``."""
