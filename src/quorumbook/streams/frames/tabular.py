@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from quorumbook.client.reading.tabular import needs_extra
 from quorumbook.streams.frames.parts import FramePart
 from quorumbook.streams.reading.seek import Start
+from quorumbook.streams.schemas.decoder import Decoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from quorumbook.streams.frames.decoding import OnBad
 
 
 class Tabular:
@@ -27,6 +30,8 @@ class Tabular:
         *,
         start: Start = "earliest",
         end: Start = "latest",
+        decode: Decoder | None = None,
+        on_bad: OnBad = "fail",
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield records as Arrow batches: what is there as this begins.
 
@@ -36,15 +41,21 @@ class Tabular:
                 ``headers``.  No others are made.  None: all but ``headers``.
             start: Where to begin, as with ``reader``.
             end: Before which record to stop, said in the same ways.
+            decode: What decodes records, as ``decoder`` returns it: the fields of the schema are
+                columns then, and ``value`` has only the bytes of bad records.  A field that is
+                called as one of the columns above, in whatever case, is one with ``_`` behind.
+            on_bad: What becomes of a record that cannot be decoded: ``fail``; ``null``, a row
+                with its bytes as ``value`` and the reason as ``_error``; ``drop``, nothing.
 
         Raises:
             ConfigError: there is no such column, or pyarrow is missing.
+            BadRecordError: a record cannot be decoded, and that is to fail.
             PositionTruncatedError: what it should start with was truncated away.
             DataLossError: records are missing.
         """
         with needs_extra("'quorumbook[arrow]'"):
             from quorumbook.streams.frames.reading import arrow_batches  # noqa: PLC0415
-        batches = arrow_batches(self._table_parts(), columns, start, end)
+        batches = arrow_batches(self._table_parts(), columns, start, end, decode, on_bad)
         async with contextlib.aclosing(batches):
             async for batch in batches:
                 yield batch
@@ -55,11 +66,13 @@ class Tabular:
         *,
         start: Start = "earliest",
         end: Start = "latest",
+        decode: Decoder | None = None,
+        on_bad: OnBad = "fail",
     ) -> pa.Table:
         """Return records as an Arrow table; see ``arrow_batches``."""
         with needs_extra("'quorumbook[arrow]'"):
             from quorumbook.streams.frames.reading import arrow_table  # noqa: PLC0415
-        return await arrow_table(self._table_parts(), columns, start, end)
+        return await arrow_table(self._table_parts(), columns, start, end, decode, on_bad)
 
     async def to_pandas(
         self,
@@ -67,11 +80,15 @@ class Tabular:
         *,
         start: Start = "earliest",
         end: Start = "latest",
+        decode: Decoder | None = None,
+        on_bad: OnBad = "fail",
     ) -> Any:
         """Return records as a pandas frame; see ``arrow_batches``."""
         with needs_extra("'quorumbook[arrow]' pandas"):
             import pandas  # noqa: F401, PLC0415
-        return (await self.to_arrow(columns, start=start, end=end)).to_pandas()
+        return (
+            await self.to_arrow(columns, start=start, end=end, decode=decode, on_bad=on_bad)
+        ).to_pandas()
 
     async def to_polars(
         self,
@@ -79,8 +96,12 @@ class Tabular:
         *,
         start: Start = "earliest",
         end: Start = "latest",
+        decode: Decoder | None = None,
+        on_bad: OnBad = "fail",
     ) -> Any:
         """Return records as a Polars frame; see ``arrow_batches``."""
         with needs_extra("'quorumbook[arrow]' polars"):
             import polars  # noqa: PLC0415
-        return polars.from_arrow(await self.to_arrow(columns, start=start, end=end))
+        return polars.from_arrow(
+            await self.to_arrow(columns, start=start, end=end, decode=decode, on_bad=on_bad)
+        )

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from quorumbook.client.reading.tabular import needs_extra
 from quorumbook.streams.frames import tabular as aio
 from quorumbook.streams.reading.seek import Start
+from quorumbook.streams.schemas.decoder import Decoder
 from quorumbook.sync.declared import blocking, iterating
 from quorumbook.sync.frames import lazy_frame
 from quorumbook.sync.loop import LoopBound
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from quorumbook.streams.frames.decoding import OnBad
 
 
 class Tabular(LoopBound):
@@ -34,6 +37,8 @@ class Tabular(LoopBound):
         *,
         start: Start = "earliest",
         end: Start = "latest",
+        decode: Decoder | None = None,
+        on_bad: OnBad = "fail",
     ) -> pa.RecordBatchReader:
         """Return a reader of Arrow batches, which are read as they are asked for.
 
@@ -43,10 +48,17 @@ class Tabular(LoopBound):
             import pyarrow as pa  # noqa: PLC0415
 
             from quorumbook.streams.frames.reading import schema_of  # noqa: PLC0415
-        batches = self.arrow_batches(columns, start=start, end=end)
-        return pa.RecordBatchReader.from_batches(schema_of(columns), batches)
+        batches = self.arrow_batches(columns, start=start, end=end, decode=decode, on_bad=on_bad)
+        return pa.RecordBatchReader.from_batches(schema_of(columns, decode, on_bad), batches)
 
-    def scan(self, *, start: Start = "earliest", end: Start = "latest") -> Any:
+    def scan(
+        self,
+        *,
+        start: Start = "earliest",
+        end: Start = "latest",
+        decode: Decoder | None = None,
+        on_bad: OnBad = "fail",
+    ) -> Any:
         """Return a lazy frame of Polars, which reads when it is collected.
 
         Columns that the query does not use are not made, and rows beyond its ``head`` not read.
@@ -54,9 +66,12 @@ class Tabular(LoopBound):
         ``end``.
         """
         with needs_extra("'quorumbook[arrow]' polars"):
+            from quorumbook.streams.frames.reading import schema_of  # noqa: PLC0415
             from quorumbook.streams.frames.records import SCHEMA  # noqa: PLC0415
         return lazy_frame(
-            SCHEMA,
+            SCHEMA if decode is None else schema_of(None, decode, on_bad),
             "slot",
-            lambda columns, _: self.arrow_batches(columns, start=start, end=end),
+            lambda columns, _: self.arrow_batches(
+                columns, start=start, end=end, decode=decode, on_bad=on_bad
+            ),
         )
