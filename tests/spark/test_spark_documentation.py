@@ -13,6 +13,7 @@ import pytest
 from spark_helpers import Streams, let_go
 
 from quorumbook.cli.main import main
+from quorumbook.streams import Schema, SchemaKind
 from quorumbook.testing import LocalCluster
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,9 @@ def test_the_examples_of_the_documentation_run_one_after_the_other(
         streams.write("eu/orders", [b"first order", b"second order"])
         for name in "eu/lines", "eu/returns":
             streams.run(streams.namespace.create_stream(name))
+        order = '{"type": "object", "properties": {"customer": {}, "total": {"type": "integer"}}}'
+        schema = Schema(SchemaKind.JSON, order)
+        streams.run(streams.namespace.stream("eu/orders").set_schema(schema))
         names: dict[str, Any] = {
             "spark": spark, "uri": own_cluster.metadata_uri, "directory": str(tmp_path / "input"),
             "out": str(tmp_path / "out"),

@@ -148,6 +148,22 @@ READ_OPTIONS = (
         (Use.READ,),
     ),
     option(
+        "decode", Kind.TEXT, "no",
+        "`schema` has the fields of the stream's schema as columns, in place of `value`.",
+        READS, choices=("no", "schema"),
+    ),
+    option(
+        "schemaVersion", Kind.INTEGER, 0,
+        "With decode: as which version of the schema; 0 is the last one when the read begins.",
+        READS, minimum=0,
+    ),
+    option(
+        "onBadRecord", Kind.TEXT, "fail",
+        "With decode, records that the schema does not fit: an error, a row of **null** fields "
+        "with `value` and `_error`, or dropped, with their number in the log.",
+        READS, choices=("fail", "null", "drop"),
+    ),
+    option(
         "includeHeaders", Kind.SWITCH, False,
         "Whether `headers` is among the columns without being named.", READS,
     ),
@@ -185,6 +201,11 @@ class ReadOptions:
     max_batch_rows: int
     open_mode: Literal["norecovery", "closedOnly", "recover"]
     includes_headers: bool
+    #: The stream whose schema records are decoded by; empty: they are not.
+    decoded_stream: str
+    #: 0: the last one.
+    schema_version: int
+    on_bad_record: Literal["fail", "null", "drop"]
     #: A bookie's id, or a place in an entry's write set as a number; empty: any.
     replica: str
 
@@ -201,6 +222,7 @@ class ReadOptions:
         mode = options.text("openMode")
         new_streams = options.text("newStreams")
         on_corrupt = options.text("onCorrupt")
+        on_bad_record = options.text("onBadRecord")
         return cls(
             use=use or Use.READ,
             connection=Connection.of(options),
@@ -233,8 +255,27 @@ class ReadOptions:
             max_batch_rows=options.integer("maxBatchRows"),
             open_mode=mode,  # type: ignore[arg-type]
             includes_headers=options.flag("includeHeaders"),
+            decoded_stream=_decoded_stream(options, selection),
+            schema_version=options.integer("schemaVersion"),
+            on_bad_record=on_bad_record,  # type: ignore[arg-type]
             replica=_replica(options, selection),
         )
+
+
+def _decoded_stream(options: SourceOptions, selection: Selection) -> str:
+    if options.text("decode") == "no":
+        for name in "schemaVersion", "onBadRecord":
+            if options.is_given(name):
+                raise ConfigError(f"{name} is for records that are decoded: say decode=schema, too")
+        return ""
+    if len(selection.streams) != 1:
+        raise ConfigError(
+            f"decode=schema reads one stream, by its schema, and not {selection}: load each by "
+            "itself and unite them"
+        )
+    if options.text("compat") == "kafka":
+        raise ConfigError("decode=schema has columns of its own, so compat=kafka is not for it")
+    return selection.streams[0]
 
 
 def _replica(options: SourceOptions, selection: Selection) -> str:

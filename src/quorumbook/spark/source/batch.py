@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 import pyarrow as pa
@@ -45,8 +46,10 @@ class BatchReader(DataSourceReader):
         Raises:
             ConfigError: there are no such columns.
         """
-        check_schema(schema, kind_of(options).columns, kind_of(options).title)
-        self._options = options
+        kind = kind_of(options)
+        check_schema(schema, kind.columns, kind.title)
+        # Tasks decode as this version, whichever is the last one when they run.
+        self._options = replace(options, schema_version=kind.version)
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:

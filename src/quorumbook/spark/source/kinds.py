@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from quorumbook.spark.pool import ClusterClient
+from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.request.selection import Selected
 from quorumbook.spark.rows import ledger_rows, replica_rows, stream_rows
+from quorumbook.spark.rows.decoding import DecodedRows, decoder_of
 from quorumbook.spark.rows.ledger_views import LedgerViews
 from quorumbook.spark.rows.schema import KAFKA_COLUMNS, LEDGER_COLUMNS, STREAM_COLUMNS
 from quorumbook.spark.rows.stream_views import StreamViews
@@ -33,6 +34,8 @@ class SourceKind:
     gather: Callable[[ClusterClient, ReadOptions, Sequence[Piece]], AsyncGenerator[Any, None]]
     #: … and this makes it one.
     record_batch: Callable[[Any, pa.Schema], pa.RecordBatch]
+    #: Of the schema that records are decoded by; 0: they are not.
+    version: int = 0
 
     def default_columns(self, options: ReadOptions) -> tuple[str, ...]:
         """Return the columns without a schema of the user's."""
@@ -68,10 +71,34 @@ _AS_KAFKA = replace(
 
 
 def kind_of(options: ReadOptions) -> SourceKind:
-    """Return how the selection is read."""
+    """Return how the selection is read.
+
+    Raises:
+        SchemaNotFoundError: it is decoded by a schema that is not there.
+        ConfigError: it is decoded, and the schema's library is missing.
+    """
+    if options.decoded_stream:
+        return _decoded(options)
     if options.selection.kind is Selected.LEDGER:
         return _REPLICAS if options.replica else _LEDGERS
     return _AS_KAFKA if options.is_kafka_like else _STREAMS
+
+
+def _decoded(options: ReadOptions) -> SourceKind:
+    # Asked for each time: a writer may have set a version since a query began.
+    cluster = connected(options.connection)
+    stream, version = options.decoded_stream, options.schema_version or None
+    decoder = cluster.run(lambda: decoder_of(cluster, stream, version))
+    rows = DecodedRows(decoder, options.on_bad_record)
+    on_demand = {"headers"} if options.on_bad_record == "null" else {"headers", "value", "_error"}
+    return replace(
+        _STREAMS,
+        title=f"stream:{stream} by version {decoder.version} of its schema",
+        columns=rows.columns,
+        on_demand=frozenset(on_demand),
+        record_batch=rows.record_batch,
+        version=decoder.version,
+    )
 
 
 async def views_of(cluster: ClusterClient, options: ReadOptions) -> Views:

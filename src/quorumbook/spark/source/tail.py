@@ -71,8 +71,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             ConfigError: there are no such columns.
         """
-        check_schema(schema, kind_of(options).columns, kind_of(options).title)
-        self._options = options
+        kind = kind_of(options)
+        check_schema(schema, kind.columns, kind.title)
+        # Tasks decode as this version, whichever is the last one when they run.
+        self._options = replace(options, schema_version=kind.version)
         self._schema = schema
         self._planner: _Planner | None = None
 

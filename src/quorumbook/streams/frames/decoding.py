@@ -61,6 +61,7 @@ class RecordDecoding:
     def __init__(self, decoder: Decoder, on_bad: OnBad = "fail") -> None:
         self._decoder = decoder
         self._on_bad = on_bad
+        self.is_dropping = on_bad == "drop"
         #: By column: the field.
         self._fields = {name: field for name, (field, _) in _named(decoder.column)}
         #: The columns of the fields, in the schema's order.
@@ -79,7 +80,7 @@ class RecordDecoding:
             BadRecordError: one cannot be decoded, and that is to fail.
         """
         wanted = {name: field for name, field in self._fields.items() if name in schema.names}
-        is_about_bad = self._on_bad == "drop" or not BAD_COLUMNS.keys().isdisjoint(schema.names)
+        is_about_bad = self.is_dropping or not BAD_COLUMNS.keys().isdisjoint(schema.names)
         if not wanted and not is_about_bad:
             return batch_of(records, schema, makers)
         rows, bad = self._decoded(records)
@@ -93,7 +94,7 @@ class RecordDecoding:
         own["value"] = lambda _, kind: _of_bad(bad, len(rows), kind, "payload")
         own["_error"] = lambda _, kind: _of_bad(bad, len(rows), kind, "reason")
         found = batch_of(records, schema, {**makers, **own})
-        if bad and self._on_bad == "drop":
+        if bad and self.is_dropping:
             return found.filter(pa.array([row is not None for row in rows]))
         return found
 
