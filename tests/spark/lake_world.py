@@ -11,13 +11,15 @@ from inline import do_units, follow
 from spark_helpers import in_namespace
 
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs.data.lake_sink import LakeSink
+from quorumbook.spark.jobs.data.lake_sink import Decoding, LakeSink
+from quorumbook.spark.lake.dead_letters import DeadLetters
 from quorumbook.spark.lake.delta import DeltaTable
 from quorumbook.spark.lake.iceberg import IcebergTable
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
 from quorumbook.spark.lake.next_batch import NextBatchNode
 from quorumbook.spark.lake.rows import schema_of
 from quorumbook.spark.pool import connected
+from quorumbook.spark.rows.decoding import decoder_of
 from quorumbook.streams import Namespace
 from quorumbook.streams.stream_context import stream_context
 
@@ -37,6 +39,7 @@ class World:
             "warehouse": f"file://{tmp_path}/warehouse",
         }  # fmt: skip
         self.location = str(tmp_path / "table")
+        self._decoded = ("", None)
         if bucket is not None:
             self.location = bucket.uri("lake/table")
             self.catalog |= {
@@ -59,21 +62,22 @@ class World:
 
         self.run(work)
 
-    def table(self, decode=""):
+    def table(self, decode="", decoder=None):
+        schema = schema_of(decode, decoder)
         if self.kind == "iceberg":
-            return IcebergTable("db.events", self.catalog, schema_of(decode), makes=True)
+            return IcebergTable("db.events", self.catalog, schema, makes=True)
         if self.kind == "delta":
             instance_id = connected(self.connection).instance_id
-            return DeltaTable(self.location, instance_id, schema_of(decode), makes=True)
+            return DeltaTable(self.location, instance_id, schema, makes=True)
         turns = NextBatchNode(connected(self.connection), self.location)
         return ManifestTable(self.location, turns, makes=True)
 
     def rows(self):
         """Return what a reader of the table gets, in order."""
         if self.kind == "iceberg":
-            found = self.table()._table.scan().to_arrow()
+            found = self.table(*self._decoded)._table.scan().to_arrow()
         elif self.kind == "delta":
-            found = self.table()._table.to_pyarrow_dataset().to_table()
+            found = self.table(*self._decoded)._table.to_pyarrow_dataset().to_table()
         else:
             files = committed_files(self.location)
             tables = [pyarrow.parquet.read_table(file) for file in files]
@@ -81,10 +85,21 @@ class World:
         rows = found.to_pylist()
         return sorted(rows, key=lambda row: (row["stream"], row["seq"]))
 
-    def sink(self, *names, job_id="job", max_bytes=1 << 30, allows_loss=False, decode=""):
+    def sink(
+        self, *names, job_id="job", max_bytes=1 << 30, allows_loss=False, decode="",
+        schema_of_stream="", bad="keep", dead_letters="",
+    ):  # fmt: skip
+        """Return the job; with ``schema_of_stream`` it decodes by the schema of that stream."""
+        cluster = connected(self.connection)
+        decoding, decoder = Decoding(fields=decode, bad_records=bad), None
+        if schema_of_stream:
+            decoder = cluster.run(lambda: decoder_of(cluster, schema_of_stream))
+            decoding = Decoding(stream=schema_of_stream, version=decoder.version, bad_records=bad)
+        self._decoded = decode, decoder
+        letters = DeadLetters(cluster, dead_letters, self.location) if dead_letters else None
         return LakeSink(
-            connected(self.connection), self.table(decode), names,
-            job_id=job_id, decode=decode, max_bytes=max_bytes, allows_loss=allows_loss,
+            cluster, self.table(decode, decoder), names, job_id=job_id, decode=decoding,
+            max_bytes=max_bytes, allows_loss=allows_loss, dead_letters=letters,
         )  # fmt: skip
 
     def units(self, plan):

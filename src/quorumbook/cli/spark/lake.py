@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from quorumbook.cli.common import Call
 from quorumbook.cli.spark.run import (
@@ -15,9 +16,13 @@ from quorumbook.cli.spark.run import (
     tell,
 )
 from quorumbook.cli.spark.tier import absolute
+from quorumbook.errors import ConfigError
 from quorumbook.spark.jobs.options import LakeSinkOptions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from quorumbook.spark.jobs.data.lake_sink import Decoding
     from quorumbook.spark.lake.table import LakeTable
     from quorumbook.spark.pool import ClusterClient
 
@@ -27,25 +32,35 @@ def lake_sink(call: Call, run: JobRun, options: LakeSinkOptions) -> int:
     """Write streams into a table of Parquet, Iceberg or Delta Lake, each record once."""
     from quorumbook.spark.jobs.data import lake_sink as job
     from quorumbook.spark.jobs.streams import some_or_all
-    from quorumbook.spark.lake.rows import schema_of
+    from quorumbook.spark.lake.dead_letters import DeadLetters
     from quorumbook.spark.pool import connected
+    from quorumbook.streams.format.names import check_stream_name
     from quorumbook.streams.tier.places import check_uri
 
     names = some_or_all("--from", options.source)
-    schema_of(options.decode)  # says what is wrong with it
+    if options.dead_letters:
+        check_stream_name(options.dead_letters)
+        if not names or options.dead_letters in names:
+            raise ConfigError("--dead-letters: a stream that --from does not read")
     check_uri(options.table)  # before it is kept
     connection = connection_of(call, options.namespace)
     cluster = connected(connection)
+    decode, schema = _decoding(options, cluster, names)
 
     def sink(job_id: str) -> job.LakeSink:
         return job.LakeSink(
             cluster,
-            _table(options, cluster, makes=not run.is_dry_run),
+            _table(options, cluster, schema, makes=not run.is_dry_run),
             names,
             job_id=job_id,
-            decode=options.decode,
+            decode=decode,
             max_bytes=options.batch_bytes,
             allows_loss=options.allows_loss,
+            dead_letters=(
+                DeadLetters(cluster, options.dead_letters, options.table)
+                if options.dead_letters
+                else None
+            ),
         )
 
     if run.is_dry_run:
@@ -57,14 +72,32 @@ def lake_sink(call: Call, run: JobRun, options: LakeSinkOptions) -> int:
     return show(call, run, report)
 
 
-def _table(options: LakeSinkOptions, cluster: ClusterClient, *, makes: bool) -> LakeTable:
+def _decoding(
+    options: LakeSinkOptions, cluster: ClusterClient, names: Sequence[str]
+) -> tuple[Decoding, pa.Schema]:
+    """Return what is decoded, and the columns of the table."""
+    from quorumbook.spark.jobs.data.lake_sink import Decoding
+    from quorumbook.spark.lake.rows import schema_of
+    from quorumbook.spark.rows.decoding import decoder_of
+
+    bad: Any = "drop" if options.dead_letters else options.bad_records
+    if options.decode != "schema":
+        return Decoding(fields=options.decode, bad_records=bad), schema_of(options.decode)
+    if len(names) != 1:
+        raise ConfigError("--decode schema: a table has one schema, so --from is one stream")
+    decoder = cluster.run(lambda: decoder_of(cluster, names[0]))
+    decode = Decoding(stream=names[0], version=decoder.version, bad_records=bad)
+    return decode, schema_of("", decoder)
+
+
+def _table(
+    options: LakeSinkOptions, cluster: ClusterClient, schema: pa.Schema, *, makes: bool
+) -> LakeTable:
     from quorumbook.spark.lake.delta import DeltaTable
     from quorumbook.spark.lake.iceberg import IcebergTable
     from quorumbook.spark.lake.manifest import ManifestTable
     from quorumbook.spark.lake.next_batch import NextBatchNode
-    from quorumbook.spark.lake.rows import schema_of
 
-    schema = schema_of(options.decode)
     if options.format == "iceberg":
         return IcebergTable(options.table, dict(options.catalog), schema, makes=makes)
     where = absolute(options.table)

@@ -355,16 +355,31 @@ class LakeSinkOptions(FollowOptions):
         metavar="KEY=VALUE",
     )  # fmt: skip
     decode: str = option(
-        "", "Fields of the records' JSON that become columns, such as 'carrier string, delay int'.",
+        "", "Fields of the records' JSON that become columns, such as 'carrier string, delay int'; "
+        "schema: those of the stream's schema.",
         metavar="DDL",
     )  # fmt: skip
+    bad_records: str = option(
+        "keep",
+        "Records that --decode cannot decode: rows with their bytes, an error, or no rows.",
+        choices=("keep", "fail", "drop"),
+    )
+    dead_letters: str = option(
+        "",
+        "Append them to this stream instead, each once, with the reason; it is made if missing.",
+        metavar="NAME",
+    )
     allows_loss: bool = option(
         False, "Go on where records were truncated before they were copied.",
         word="--allow-data-loss",
     )  # fmt: skip
 
     def check_together(self) -> None:
-        """Refuse properties of a catalog where there is none."""
+        """Refuse properties of a catalog where there is none, and bad records of nothing."""
+        if not self.decode and (self.dead_letters or self.bad_records != "keep"):
+            raise ConfigError("--bad-records and --dead-letters are for --decode: say what, too")
+        if self.dead_letters and self.bad_records != "keep":
+            raise ConfigError("--dead-letters says what becomes of bad records: no --bad-records")
         if self.catalog and self.format != "iceberg":
             raise ConfigError(f"--catalog is for --format iceberg, not for {self.format}")
 

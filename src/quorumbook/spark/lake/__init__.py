@@ -1,6 +1,7 @@
 """Tables that ``lake-sink`` writes: plain Parquet with manifests, Iceberg, Delta Lake.
 
 rows        which columns, and how records become them
+dead_letters  where records go that cannot be decoded
 table       what every kind of table can do: say how far it is, take a batch in one step
 manifest    a directory of Parquet files
 next_batch  whose batch is next, where a directory cannot say that: in object stores

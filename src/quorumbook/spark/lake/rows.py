@@ -1,15 +1,21 @@
-"""Records as rows of a table: as they are, or with the fields of their JSON as columns."""
+"""Records as rows of a table: as they are, or with fields as columns, of JSON or by a schema."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from quorumbook.errors import ConfigError
-from quorumbook.streams import Record
+from quorumbook.spark.lake.dead_letters import BadRecord
+from quorumbook.streams import Decoder, Record
+from quorumbook.streams.errors import BadRecordError
+from quorumbook.streams.frames.decoding import RecordDecoding
+
+#: What becomes of records that cannot be decoded: rows with their bytes, an error, nothing here.
+BadRecords: TypeAlias = Literal["keep", "fail", "drop"]
 
 _TIME = pa.timestamp("us", tz="UTC")
 _PLACE = [
@@ -32,15 +38,18 @@ _TYPES: Mapping[str, tuple[pa.DataType, type | tuple[type, ...]]] = {
 }
 
 
-def schema_of(fields: str) -> pa.Schema:
+def schema_of(fields: str, decoder: Decoder | None = None) -> pa.Schema:
     """Return a table's columns.
 
     Args:
         fields: Of the records' JSON, such as ``carrier string, delay int``; empty: not looked at.
+        decoder: What decodes records in place of ``fields``.
 
     Raises:
         ConfigError: there is no such type, or a column twice.
     """
+    if decoder is not None:
+        return pa.schema([*_PLACE, *RecordDecoding(decoder).schema])
     return pa.schema([*_PLACE, *((name, _TYPES[kind][0]) for name, kind in _parsed(fields))])
 
 
@@ -64,54 +73,98 @@ def _parsed(fields: str) -> list[tuple[str, str]]:
 class LakeRows:
     """Makes tables of records."""
 
-    def __init__(self, fields: str) -> None:
-        """Take the fields of the JSON; see ``schema_of``."""
-        self.schema = schema_of(fields)
+    def __init__(
+        self, fields: str, decoder: Decoder | None = None, bad_records: BadRecords = "keep"
+    ) -> None:
+        """Take what is decoded, as ``schema_of`` does, and what becomes of bad records.
+
+        Args:
+            fields: Of the JSON.
+            decoder: What decodes in their place.
+            bad_records: ``keep`` has rows with ``value`` and without the fields.
+        """
+        self.schema = schema_of(fields, decoder)
         self._fields = _parsed(fields)
-        #: Records that were no such JSON: they are rows with ``value``, and without the fields.
+        self._decoder = decoder
+        self._names = [] if decoder is None else [name for name, _ in decoder.column.fields]
+        self._width = len(self.schema) - len(_PLACE)
+        self._bad_records = bad_records
+        #: How many could not be decoded.
         self.undecoded = 0
 
-    def table(self, stream: str, partition: int, records: Sequence[Record]) -> pa.Table:
-        """Return the rows of some records of one stream, or of one of its partitions."""
+    def table(
+        self, stream: str, partition: int, records: Sequence[Record]
+    ) -> tuple[pa.Table, list[BadRecord]]:
+        """Return the rows of some records of one stream, or of one of its partitions.
+
+        Returns:
+            The rows, and the records that could not be decoded.
+
+        Raises:
+            BadRecordError: one could not be decoded, and that is to fail.
+        """
+        rows = records
         values: list[bytes | None] = [record.payload for record in records]
-        decoded: list[Sequence[Any]] = []
-        if self._fields:
-            nothing = (None,) * len(self._fields)
-            for index, record in enumerate(records):
-                found = self._decode(record.payload)
-                if found is not None:
-                    values[index] = None
-                else:
-                    self.undecoded += 1
-                decoded.append(found or nothing)
+        fields: list[Sequence[Any]] = []
+        bad: list[BadRecord] = []
+        if self._width:
+            rows, values, fields = self._decoded(stream, records, bad)
+        self.undecoded += len(bad)
         columns: list[Any] = [
-            [stream] * len(records),
-            [None if partition < 0 else partition] * len(records),
-            [record.sequence_id for record in records],
-            [record.txid for record in records],
-            [_us(record.appended_at_ms) for record in records],
-            [_us(record.event_time_ms) for record in records],
-            [record.key for record in records],
+            [stream] * len(rows),
+            [None if partition < 0 else partition] * len(rows),
+            [record.sequence_id for record in rows],
+            [record.txid for record in rows],
+            [_us(record.appended_at_ms) for record in rows],
+            [_us(record.event_time_ms) for record in rows],
+            [record.key for record in rows],
             values,
-            [_headers(record) for record in records],
-            *zip(*decoded, strict=True),
+            [_headers(record) for record in rows],
+            *(zip(*fields, strict=True) if fields else [[]] * self._width),
         ]
         arrays = [
             pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
         ]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
+        return pa.Table.from_arrays(arrays, schema=self.schema), bad
 
-    def _decode(self, payload: bytes) -> tuple[Any, ...] | None:
+    def _decoded(
+        self, stream: str, records: Sequence[Record], bad: list[BadRecord]
+    ) -> tuple[list[Record], list[bytes | None], list[Sequence[Any]]]:
+        rows: list[Record] = []
+        values: list[bytes | None] = []
+        fields: list[Sequence[Any]] = []
+        for record in records:
+            value, found = None, None
+            try:
+                found = self._decode(record)
+            except BadRecordError as error:
+                if self._bad_records == "fail":
+                    raise BadRecordError(
+                        f"record {record.position} of stream {stream} cannot be decoded: {error}"
+                    ) from error
+                bad.append(BadRecord(record, str(error)))
+                if self._bad_records == "drop":
+                    continue
+                value = record.payload
+            rows.append(record)
+            values.append(value)
+            fields.append(found or (None,) * self._width)
+        return rows, values, fields
+
+    def _decode(self, record: Record) -> tuple[Any, ...]:
+        if self._decoder is not None:
+            fields = self._decoder.row(record.payload, record.headers)
+            return tuple(fields[name] for name in self._names)
         try:
-            found = json.loads(payload)
-        except ValueError:
-            return None
+            found = json.loads(record.payload)
+        except ValueError as error:
+            raise BadRecordError(f"not JSON: {error}") from error
         if not isinstance(found, dict):
-            return None
+            raise BadRecordError("not an object of JSON")
         row = tuple(found.get(name) for name, _ in self._fields)
-        for value, (_, kind) in zip(row, self._fields, strict=True):
+        for value, (name, kind) in zip(row, self._fields, strict=True):
             if value is not None and not _fits(value, kind):
-                return None
+                raise BadRecordError(f"{name} is not of type {kind}")
         return row
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -21,16 +22,42 @@ from quorumbook.spark.jobs.batches import Due, check_dense, what_is_due
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen
-from quorumbook.spark.lake.rows import LakeRows
+from quorumbook.spark.lake import dead_letters
+from quorumbook.spark.lake.dead_letters import DeadLetters
+from quorumbook.spark.lake.rows import BadRecords, LakeRows
 from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
 from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.offsets import Reached
+from quorumbook.spark.rows.decoding import decoder_of
 from quorumbook.streams import Record, Split
 from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.tier.places import below, file_system, make_directory, safe_name
 from quorumbook.streams.tier.worker import FileWorker
 
 _ROWS, _ROW_BYTES = 10_000, 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """What is decoded of records, and what becomes of those that cannot be."""
+
+    #: Fields of the records' JSON, as ``rows.schema_of`` takes them.
+    fields: str = ""
+    #: The stream whose schema decodes in their place, and as which version; empty: none.
+    stream: str = ""
+    version: int = 0
+    bad_records: BadRecords = "keep"
+
+    async def rows(self, cluster: ClusterClient) -> LakeRows:
+        """Return what makes rows.
+
+        Raises:
+            SchemaNotFoundError: the stream has no schema, or no such version.
+        """
+        decoder = None
+        if self.stream:
+            decoder = await decoder_of(cluster, self.stream, self.version)
+        return LakeRows(self.fields, decoder, self.bad_records)
 
 
 class LakeSink:
@@ -45,9 +72,10 @@ class LakeSink:
         names: Sequence[str],
         *,
         job_id: str,
-        decode: str,
+        decode: Decoding,
         max_bytes: int,
         allows_loss: bool,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         """Take what is copied where.
 
@@ -56,9 +84,10 @@ class LakeSink:
             table: The table.
             names: Which streams; none: all.
             job_id: Directories of files are named after it.
-            decode: Fields of the records' JSON, as ``rows.schema_of`` takes them.
+            decode: What is decoded.
             max_bytes: Of one batch.
             allows_loss: See ``what_is_due``.
+            dead_letters: Where records go that cannot be decoded; None: nowhere.
         """
         self._cluster = cluster
         self._table = table
@@ -67,6 +96,7 @@ class LakeSink:
         self._decode = decode
         self._max_bytes = max_bytes
         self._allows_loss = allows_loss
+        self._dead_letters = dead_letters
         self._before = LakeState()
         self._due: list[Due] = []
         self.rows = self.files = self.file_bytes = self.undecoded = self.batches = 0
@@ -109,7 +139,8 @@ class LakeSink:
                     "partition": streams[due.stream].partition,
                     "split": split.to_json(),
                     "out": out,
-                    "decode": self._decode,
+                    "decode": asdict(self._decode),
+                    "dead_letters": self._dead_letters is not None,
                 }
                 units.append(Unit(self._key(due, index), split.size_bytes, arguments))
         return JobPlan(self.job, units, work) if units else None
@@ -125,6 +156,7 @@ class LakeSink:
         Raises:
             LakeConflictError: somebody else writes the table.
             DataLossError: records are missing.
+            WriterBusyError: somebody else writes the stream of dead letters.
         """
         streams = dict(self._before.streams)
         files: list[LakeFile] = []
@@ -133,11 +165,12 @@ class LakeSink:
             behind = check_dense(due, parts)
             if behind is not None:
                 streams[due.stream] = Reached(due.birth, behind)
+            self._append_dead(due, [part["dead_letters"] for part in parts])
             files += [
                 LakeFile(
                     path=part["path"],
                     stream=due.stream,
-                    rows=part["rows"],
+                    rows=part["rows_written"],
                     size_bytes=part["file_bytes"],
                     first=part["first"],
                     last=part["behind"] - 1,
@@ -157,6 +190,14 @@ class LakeSink:
         self.files += len(files)
         self.file_bytes += sum(file.size_bytes for file in files)
         return True
+
+    def _append_dead(self, due: Due, paths: Sequence[str]) -> None:
+        # Before the table takes the batch in: a job that is killed between finds them again, and
+        # they are known there.
+        found = [path for path in paths if path]
+        if self._dead_letters is not None and found:
+            letters = self._dead_letters
+            self._cluster.run(lambda: letters.append(due.stream, due.birth, found))
 
     def conclude(self, report: Report) -> None:
         """Sum up what was written; records that are not of the columns' kinds are findings."""
@@ -185,17 +226,28 @@ async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     stream, title, partition = (arguments[key] for key in ("stream", "title", "partition"))
     stem = f"{safe_name(stream)}-{split.segment:018d}-{split.first_entry:012d}"
     path = below(arguments["out"], f"{stem}.parquet")
-    rows = LakeRows(arguments["decode"])
+    rows = await Decoding(**arguments["decode"]).rows(cluster)
     worker = FileWorker(client_context(cluster.client).env)
     writer = await _begun(worker, path, rows.schema)
+    letters: _File | None = None
+    letters_path = below(arguments["out"], f"{stem}.dead-letters.parquet")
     first = behind = -1
-    count = size = 0
+    count = size = written = 0
     held: list[Record] = []
+
+    def add(taken: Sequence[Record]) -> None:
+        nonlocal letters, written
+        table, bad = rows.table(title, partition, taken)
+        writer.add(table)
+        written += table.num_rows
+        if bad and arguments["dead_letters"]:
+            letters = letters or _File(letters_path, dead_letters.SCHEMA)
+            letters.add(dead_letters.table_of(bad))
 
     async def flush() -> None:
         nonlocal held
         taken, held = held, []
-        await worker.run(lambda: writer.add(rows.table(title, partition, taken)))
+        await worker.run(lambda: add(taken))
 
     try:
         held_bytes = 0
@@ -223,9 +275,13 @@ async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
                     held_bytes = 0
         if held:
             await flush()
+        if letters is not None:
+            await worker.run(letters.finish)
         size = await worker.run(writer.finish if count else writer.abandon)
     except BaseException:
-        await worker.run(writer.abandon)
+        for each in writer, letters:
+            if each is not None:
+                await worker.run(each.abandon)
         raise
     finally:
         worker.stop()
@@ -235,7 +291,9 @@ async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
         "behind": behind,
         "path": path,
         "file_bytes": size,
+        "rows_written": written,
         "undecoded": rows.undecoded,
+        "dead_letters": "" if letters is None else letters_path,
     }
 
 

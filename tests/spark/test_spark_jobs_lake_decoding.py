@@ -1,0 +1,261 @@
+"""``lake-sink --decode``: fields as columns, and records that cannot be decoded, each once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from inline import do_units
+from lake_world import KINDS, World
+
+pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
+
+from quorumbook.cli.main import main
+from quorumbook.spark.lake import dead_letters
+from quorumbook.spark.lake.rows import LakeRows
+from quorumbook.streams import (
+    Compatibility,
+    Decoder,
+    Position,
+    Record,
+    Schema,
+    SchemaKind,
+    StreamSchemas,
+)
+from quorumbook.streams.format.attributes import Attributes
+
+DDL = "carrier string, delay int, on boolean"
+SCHEMA = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": [
+    {"name": "carrier", "type": ["null", "string"], "default": None},
+    {"name": "delay", "type": "int"},
+    {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+]}))  # fmt: skip
+AS_JSON = Schema(SchemaKind.JSON, json.dumps({"type": "object", "properties": {
+    "carrier": {"type": ["string", "null"]},
+    "delay": {"type": ["integer", "null"], "minimum": -(2**31), "maximum": 2**31 - 1},
+    "on": {"type": ["boolean", "null"]},
+}}))  # fmt: skip
+LETTERS = "dead/letters"
+
+
+def decoder_for(schema):
+    return Decoder(StreamSchemas("a", Compatibility.NONE, (schema,)))
+
+
+@pytest.fixture
+def world(cluster, tmp_path):
+    return World(cluster, tmp_path, "parquet")
+
+
+def set_schema(world, name, schema):
+    async def work(namespace):
+        await namespace.create_stream(name, exist_ok=True)
+        await namespace.stream(name).set_schema(schema)
+
+    world.run(work)
+
+
+def letters_of(world, name=LETTERS):
+    """Return stream, payload, key and position of the dead letters, and the reasons."""
+
+    async def work(namespace):
+        async with namespace.stream(name).reader(tail=False) as reader:
+            return [record async for record in reader]
+
+    return world.run(work)
+
+
+def plain(letters):
+    return [(each.headers["dead-letter-stream"].decode(), each.payload) for each in letters]
+
+
+def test_fields_of_a_schema_and_of_ddl_agree(world):
+    rows = [{"carrier": "AA", "delay": 3, "on": True}, {"carrier": None, "delay": -1}, {}]
+    bad = [b"no json", b"[1]", b'{"delay": "three"}', b'{"delay": 5000000000}', b'{"on": 1}']
+    world.write("a", [*(json.dumps(row).encode() for row in rows), *bad])
+    set_schema(world, "a", AS_JSON)
+    sink = world.sink_all("a", decode=DDL)
+    expected = world.rows()
+    assert sink.undecoded == len(bad)
+    world.location += "-by-schema"
+    sink = world.sink_all("a", schema_of_stream="a")
+    assert sink.undecoded == len(bad)
+    assert world.rows() == expected
+    assert [row["value"] for row in world.rows()] == [None] * 3 + bad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_table_takes_the_fields(cluster, tmp_path, kind):
+    world = World(cluster, tmp_path, kind)
+    encoder = decoder_for(SCHEMA)
+    values = [{"carrier": None, "delay": n, "tags": ["x"] * n} for n in range(3)]
+    world.write("a", [*map(encoder.encode, values), b"\xff"])
+    set_schema(world, "a", SCHEMA)
+    sink = world.sink_all("a", schema_of_stream="a", bad="drop", dead_letters=LETTERS)
+    assert (sink.rows, sink.undecoded) == (3, 1)
+    assert [row["tags"] for row in world.rows()] == [[], ["x"], ["x", "x"]]
+    assert plain(letters_of(world)) == [("a", b"\xff")]
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+BAD = [b"\xff%d" % n for n in range(30)]
+
+
+def kill_at(world, moment, monkeypatch):
+    """Run a job of its own, and kill it."""
+    sink = world.sink(
+        "a", "b", schema_of_stream="a", bad="drop", dead_letters=LETTERS, job_id=moment
+    )
+    results = world.units(sink.plan())
+    if moment == "before the letters":
+        return
+    with monkeypatch.context() as patch:
+        if moment == "amid the letters":
+            begun, count = dead_letters._begun, 0
+
+            async def dying(*arguments):
+                nonlocal count
+                count += 1
+                if count > 7:
+                    raise Killed
+                return await begun(*arguments)
+
+            patch.setattr(dead_letters, "_begun", dying)
+        else:
+            commit = type(sink._table).commit
+
+            def killed(*arguments):
+                if moment == "after the table":
+                    commit(*arguments)
+                raise Killed
+
+            patch.setattr(type(sink._table), "commit", killed)
+        with pytest.raises(Killed):
+            sink.commit(results)
+
+
+ALL = ["amid the letters", "before the letters", "before the table", "after the table"]
+ONE, MANY = 1 << 30, 100
+
+
+@pytest.mark.parametrize(
+    ("moments", "smaller", "more"),
+    [
+        *(([moment], ONE, 12) for moment in ALL),
+        (["before the table"], MANY, 0),
+        (["amid the letters", *ALL], ONE, 0),
+        (["amid the letters", *ALL], MANY, 12),
+    ],
+    ids=[*ALL, "smaller batches", "several times", "several times, smaller batches"],
+)
+def test_each_dead_letter_is_there_once_whatever_was_killed(
+    world, monkeypatch, moments, smaller, more
+):
+    monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 60)
+    encoder = decoder_for(SCHEMA)
+    good = [encoder.encode({"carrier": None, "delay": n, "tags": []}) for n in range(30)]
+    set_schema(world, "a", SCHEMA)
+    mixed = [payload for pair in zip(good, BAD, strict=True) for payload in pair]
+    world.write("a", mixed)
+    world.write("b", [b"\xee"])
+    for moment in moments:
+        kill_at(world, moment, monkeypatch)
+    if more:
+        world.write("a", [b"\xffmore%d" % n for n in range(more)])
+    world.sink_all(
+        "a", "b", schema_of_stream="a", bad="drop", dead_letters=LETTERS, max_bytes=smaller
+    )
+    found = letters_of(world)
+    expected = [("a", payload) for payload in BAD]
+    expected += [("a", b"\xffmore%d" % n) for n in range(more)]
+    assert [each for each in plain(found) if each[0] == "a"] == expected
+    assert [each for each in plain(found) if each[0] == "b"] == [("b", b"\xee")]
+    assert [row["delay"] for row in world.rows()] == list(range(30))
+    assert all(b"not a record" in each.headers["dead-letter-reason"] for each in found)
+
+
+def test_a_stream_made_again_and_another_table_have_letters_of_their_own(world):
+    set_schema(world, "a", SCHEMA)
+    world.write("a", [b"\xff0"])
+    options = {"schema_of_stream": "a", "bad": "drop", "dead_letters": LETTERS}
+    world.sink_all("a", **options)
+    world.sink_all("a", **options)
+    world.location += "-other"
+    world.sink_all("a", **options)
+    assert plain(letters_of(world)) == [("a", b"\xff0")] * 2
+    world.run(lambda namespace: namespace.delete_stream("a"))
+    set_schema(world, "a", SCHEMA)
+    world.write("a", [b"\xff1"])
+    world.sink_all("a", allows_loss=True, **options)
+    assert plain(letters_of(world))[2:] == [("a", b"\xff1")]
+
+
+def test_a_dead_letter_keeps_what_it_carried_where_there_is_room(world):
+    set_schema(world, "a", SCHEMA)
+
+    async def work(namespace):
+        async with namespace.stream("a").writer() as writer:
+            large = {"h": bytes(65_380)}
+            await writer.append(b"\xff" * 3_000_000, key=b"k", headers={"h": b"v"}, event_time_ms=7)
+            await writer.append(b"\xff", key=b"k" * 100, headers=large)
+
+    world.run(work)
+    world.sink_all("a", schema_of_stream="a", bad="drop", dead_letters=LETTERS)
+    first, second = letters_of(world)
+    assert (first.payload, first.key, first.event_time_ms) == (b"\xff" * 3_000_000, b"k", 7)
+    assert first.headers["h"] == b"v"
+    assert first.headers["dead-letter-position"].startswith(b"1:")
+    assert b"at most" in first.headers["dead-letter-reason"]
+    assert (second.payload, second.key) == (b"\xff", None)
+    assert set(second.headers) == {
+        f"dead-letter-{name}" for name in ("stream", "position", "reason")
+    }
+
+
+def test_bad_records_are_an_error_where_that_is_said(world):
+    set_schema(world, "a", SCHEMA)
+    world.write("a", [b"\xff"])
+    plan = world.sink("a", schema_of_stream="a", bad="fail").plan()
+    _, errors = do_units(world.connection, plan)
+    assert "of stream a cannot be decoded: not a record" in next(iter(errors.values()))
+
+
+def test_rows_are_by_name_whatever_order_a_version_had():
+    older = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": [
+        {"name": "delay", "type": "int"}]}))  # fmt: skip
+    newer = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": [
+        {"name": "new", "type": "int", "default": 9}, {"name": "delay", "type": "int"},
+    ]}))  # fmt: skip
+    made = Decoder(StreamSchemas("a", Compatibility.NONE, (older, newer)))
+    payload = decoder_for(older).encode({"delay": 3})
+    version = Attributes(headers=(("schema-version", b"1"),))
+    record = Record(Position(1, 0, 0), 0, 0, payload, 0, 1, version)
+    table, bad = LakeRows("", made).table("a", -1, [record])
+    (row,) = table.to_pylist()
+    assert (row["new"], row["delay"], bad) == (9, 3, [])
+
+
+def test_the_command_says_what_does_not_fit_together(cluster, tmp_path, capsys):
+    world = World(cluster, tmp_path, "parquet")
+    world.write("a", [b"\xff"])
+    words = [
+        "spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path,
+        "--table", world.location, "--state-dir", str(tmp_path / "jobs"), "--dry-run",
+    ]  # fmt: skip
+    for more, what in (
+        (["--from", "stream:a", "--dead-letters", "d"], "are for --decode"),
+        (["--from", "stream:a", "--bad-records", "drop"], "are for --decode"),
+        (["--from", "stream:a", "--decode", "n int", "--bad-records", "fail", "--dead-letters",
+          "d"], "no --bad-records"),
+        (["--from", "stream:a", "--decode", "n int", "--dead-letters", "a"], "does not read"),
+        (["--from", "stream:*", "--decode", "n int", "--dead-letters", "d"], "does not read"),
+        (["--from", "stream:*", "--decode", "schema"], "--from is one stream"),
+        (["--from", "stream:a", "--decode", "schema"], "stream a has no schema"),
+    ):  # fmt: skip
+        assert main([*words, *more]) != 0
+        assert what in capsys.readouterr().err
+    set_schema(world, "a", SCHEMA)
+    assert main([*words, "--from", "stream:a", "--decode", "schema", "--dead-letters", "d"]) == 0
