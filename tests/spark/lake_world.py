@@ -12,7 +12,7 @@ from spark_helpers import in_namespace
 
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.data.lake_sink import Decoding, LakeSink
-from quorumbook.spark.lake.dead_letters import DeadLetters
+from quorumbook.spark.lake.dead_letters import BadRecordStream
 from quorumbook.spark.lake.delta import DeltaTable
 from quorumbook.spark.lake.iceberg import IcebergTable
 from quorumbook.spark.lake.manifest import ManifestTable, committed_files
@@ -96,9 +96,10 @@ class World:
             decoder = cluster.run(lambda: decoder_of(cluster, schema_of_stream))
             decoding = Decoding(stream=schema_of_stream, version=decoder.version, bad_records=bad)
         self._decoded = decode, decoder
-        letters = DeadLetters(cluster, dead_letters, self.location) if dead_letters else None
+        letters = BadRecordStream(cluster, dead_letters, self.location) if dead_letters else None
+        self.target = self.table(decode, decoder)
         return LakeSink(
-            cluster, self.table(decode, decoder), names, job_id=job_id, decode=decoding,
+            cluster, self.target, names, job_id=job_id, decode=decoding,
             max_bytes=max_bytes, allows_loss=allows_loss, dead_letters=letters,
         )  # fmt: skip
 

@@ -202,3 +202,44 @@ def test_spark_has_the_types(spark, load, streams):
     assert (bad["value"], bad["tags"]) == (b"\xff0", None)
     assert "not a record" in bad["_error"]
     assert frame.where("price > 12 AND inner.y").count() == 1
+
+
+def test_bad_records_go_to_a_stream_of_their_own_in_the_same_transaction(
+    spark, cluster, streams, made, tmp_path
+):
+    """Run a query, with the end of its last batch forgotten as by a kill; then more records."""
+    write(streams, made, bad=3)
+    good, bad = f"{made}-good", f"{made}-bad"
+
+    def run():
+        options = {"metadataServiceUri": cluster.metadata_uri}
+        decoded = spark.readStream.format("quorumbook").options(
+            **options, startingOffsets="earliest", decode="schema", onBadRecord="null"
+        )
+        routed = decoded.load(f"stream:{made}").selectExpr(
+            f"if(_error IS NULL, '{good}', '{bad}') AS stream",
+            "coalesce(value, cast(n AS string)) AS value",
+            "if(_error IS NULL, NULL, array(named_struct('key', 'reason', 'value', "
+            "cast(_error AS binary)))) AS headers",
+        )
+        query = (
+            routed.writeStream.format("quorumbook")
+            .options(**options, createStream="true", checkpointLocation=str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    async def records_of(name):
+        async with streams.namespace.stream(name).reader(tail=False) as reader:
+            return [record async for record in reader]
+
+    run()
+    for name in "0", ".0.crc":
+        (tmp_path / "commits" / name).unlink()
+    write(streams, made, {"n": 5, "key": ""}, bad=1)
+    run()
+    assert [each.payload for each in streams.run(records_of(good))] == [b"%d" % n for n in range(6)]
+    letters = streams.run(records_of(bad))
+    assert [each.payload for each in letters] == [b"\xff0", b"\xff1", b"\xff2", b"\xff0"]
+    assert all(b"not a record" in each.headers["reason"] for each in letters)

@@ -13,7 +13,7 @@ import pytest
 from spark_helpers import Streams, let_go
 
 from quorumbook.cli.main import main
-from quorumbook.streams import Schema, SchemaKind
+from quorumbook.streams import Record, Schema, SchemaKind, Stream
 from quorumbook.testing import LocalCluster
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +22,11 @@ ROOT = Path(__file__).parents[2]
 def examples(page: str) -> list[str]:
     """Return the pieces of Python on a page."""
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+async def read_all(stream: Stream) -> list[Record]:
+    async with stream.reader(tail=False) as reader:
+        return [record async for record in reader]
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +66,10 @@ def test_the_examples_of_the_documentation_run_one_after_the_other(
             if "query" in names:
                 names["query"].awaitTermination()
         shown = capsys.readouterr().out
+        letters = streams.run(read_all(streams.namespace.stream("eu/bad")))
+        assert [each.payload for each in letters] == [b"first order", b"second order"]
+        assert letters[0].headers["dead-letter-stream"] == b"eu/orders"
+        assert letters[0].headers["dead-letter-reason"].startswith(b"Expecting value")
         assert names["orders"].count() == 2
         lines = spark.read.format("quorumbook").option("metadataServiceUri", names["uri"])
         values = [bytes(row.value) for row in lines.load("stream:eu/lines").collect()]

@@ -11,7 +11,6 @@ from lake_world import KINDS, World
 pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
 
 from quorumbook.cli.main import main
-from quorumbook.spark.lake import dead_letters
 from quorumbook.spark.lake.rows import LakeRows
 from quorumbook.streams import (
     Compatibility,
@@ -21,6 +20,7 @@ from quorumbook.streams import (
     Schema,
     SchemaKind,
     StreamSchemas,
+    StreamWriter,
 )
 from quorumbook.streams.format.attributes import Attributes
 
@@ -114,25 +114,25 @@ def kill_at(world, moment, monkeypatch):
         return
     with monkeypatch.context() as patch:
         if moment == "amid the letters":
-            begun, count = dead_letters._begun, 0
+            append, count = StreamWriter.append_nowait, 0
 
-            async def dying(*arguments):
+            def dying(writer, **letter):
                 nonlocal count
                 count += 1
                 if count > 7:
                     raise Killed
-                return await begun(*arguments)
+                return append(writer, **letter)
 
-            patch.setattr(dead_letters, "_begun", dying)
+            patch.setattr(StreamWriter, "append_nowait", dying)
         else:
-            commit = type(sink._table).commit
+            commit = type(world.target).commit
 
             def killed(*arguments):
                 if moment == "after the table":
                     commit(*arguments)
                 raise Killed
 
-            patch.setattr(type(sink._table), "commit", killed)
+            patch.setattr(type(world.target), "commit", killed)
         with pytest.raises(Killed):
             sink.commit(results)
 

@@ -20,8 +20,6 @@ from quorumbook.errors import ConfigError
 from quorumbook.spark.jobs.options import LakeSinkOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from quorumbook.spark.jobs.data.lake_sink import Decoding
     from quorumbook.spark.lake.table import LakeTable
     from quorumbook.spark.pool import ClusterClient
@@ -32,7 +30,7 @@ def lake_sink(call: Call, run: JobRun, options: LakeSinkOptions) -> int:
     """Write streams into a table of Parquet, Iceberg or Delta Lake, each record once."""
     from quorumbook.spark.jobs.data import lake_sink as job
     from quorumbook.spark.jobs.streams import some_or_all
-    from quorumbook.spark.lake.dead_letters import DeadLetters
+    from quorumbook.spark.lake.dead_letters import BadRecordStream
     from quorumbook.spark.pool import connected
     from quorumbook.streams.format.names import check_stream_name
     from quorumbook.streams.tier.places import check_uri
@@ -57,7 +55,7 @@ def lake_sink(call: Call, run: JobRun, options: LakeSinkOptions) -> int:
             max_bytes=options.batch_bytes,
             allows_loss=options.allows_loss,
             dead_letters=(
-                DeadLetters(cluster, options.dead_letters, options.table)
+                BadRecordStream(cluster, options.dead_letters, options.table)
                 if options.dead_letters
                 else None
             ),
@@ -74,7 +72,7 @@ def lake_sink(call: Call, run: JobRun, options: LakeSinkOptions) -> int:
 
 def _decoding(
     options: LakeSinkOptions, cluster: ClusterClient, names: Sequence[str]
-) -> tuple[Decoding, pa.Schema]:
+) -> tuple[Decoding, Any]:
     """Return what is decoded, and the columns of the table."""
     from quorumbook.spark.jobs.data.lake_sink import Decoding
     from quorumbook.spark.lake.rows import schema_of
@@ -91,7 +89,7 @@ def _decoding(
 
 
 def _table(
-    options: LakeSinkOptions, cluster: ClusterClient, schema: pa.Schema, *, makes: bool
+    options: LakeSinkOptions, cluster: ClusterClient, schema: Any, *, makes: bool
 ) -> LakeTable:
     from quorumbook.spark.lake.delta import DeltaTable
     from quorumbook.spark.lake.iceberg import IcebergTable

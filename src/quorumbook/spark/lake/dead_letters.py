@@ -75,7 +75,7 @@ def table_of(bad: Sequence[BadRecord]) -> pa.Table:
     )
 
 
-class DeadLetters:
+class BadRecordStream:
     """The stream of them."""
 
     def __init__(self, cluster: ClusterClient, name: str, table: str) -> None:

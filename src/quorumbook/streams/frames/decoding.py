@@ -8,7 +8,7 @@ columns are asked for; only the columns that are wanted are made.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -40,14 +40,6 @@ _TYPES: Mapping[ColumnKind, pa.DataType] = {
     ColumnKind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
     ColumnKind.JSON: pa.string(),
 }
-
-
-class BadRecord(NamedTuple):
-    """A record that cannot be decoded."""
-
-    position: Position
-    reason: str
-    payload: bytes
 
 
 class RecordDecoding:
@@ -91,16 +83,17 @@ class RecordDecoding:
             )
             for name, field in wanted.items()
         }
-        own["value"] = lambda _, kind: _of_bad(bad, len(rows), kind, "payload")
-        own["_error"] = lambda _, kind: _of_bad(bad, len(rows), kind, "reason")
+        own["value"] = lambda _, kind: _of_bad(bad, len(rows), kind, 0)
+        own["_error"] = lambda _, kind: _of_bad(bad, len(rows), kind, 1)
         found = batch_of(records, schema, {**makers, **own})
         if bad and self.is_dropping:
             return found.filter(pa.array([row is not None for row in rows]))
         return found
 
-    def _decoded(self, records: Records) -> tuple[list[Any], dict[int, BadRecord]]:
+    def _decoded(self, records: Records) -> tuple[list[Any], dict[int, tuple[bytes, str]]]:
+        """Return rows, without those of bad records, and the bytes and the reason of these."""
         rows: list[Any] = []
-        bad: dict[int, BadRecord] = {}
+        bad: dict[int, tuple[bytes, str]] = {}
         decode = self._decoder.row
         for position, payload, attributes in _each(records):
             try:
@@ -110,7 +103,7 @@ class RecordDecoding:
                     raise BadRecordError(
                         f"record {position} of stream {records.stream} cannot be decoded: {error}"
                     ) from error
-                bad[len(rows)] = BadRecord(position, str(error), payload)
+                bad[len(rows)] = payload, str(error)
                 rows.append(None)
         return rows, bad
 
@@ -146,8 +139,10 @@ def _each(records: Records) -> Iterator[tuple[Position, bytes, Attributes]]:
             yield position, payload, batch.attributes.get(index, _NOTHING)
 
 
-def _of_bad(bad: Mapping[int, BadRecord], count: int, kind: pa.DataType, what: str) -> pa.Array:
+def _of_bad(
+    bad: Mapping[int, tuple[bytes, str]], count: int, kind: pa.DataType, which: int
+) -> pa.Array:
     if not bad:
         return null_column(kind, count)
-    found = [getattr(bad[index], what) if index in bad else None for index in range(count)]
+    found: list[Any] = [bad[index][which] if index in bad else None for index in range(count)]
     return optional_binary_column(found) if pa.types.is_binary(kind) else pa.array(found, kind)

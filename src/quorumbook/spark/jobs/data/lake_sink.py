@@ -23,7 +23,7 @@ from quorumbook.spark.jobs.frame import JobPlan, Report, Unit, Values
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen
 from quorumbook.spark.lake import dead_letters
-from quorumbook.spark.lake.dead_letters import DeadLetters
+from quorumbook.spark.lake.dead_letters import BadRecord, BadRecordStream
 from quorumbook.spark.lake.rows import BadRecords, LakeRows
 from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
 from quorumbook.spark.pool import ClusterClient
@@ -75,7 +75,7 @@ class LakeSink:
         decode: Decoding,
         max_bytes: int,
         allows_loss: bool,
-        dead_letters: DeadLetters | None = None,
+        dead_letters: BadRecordStream | None = None,
     ) -> None:
         """Take what is copied where.
 
@@ -224,30 +224,17 @@ async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     namespace = await cluster.opened_namespace()
     split = Split.from_json(arguments["split"])
     stream, title, partition = (arguments[key] for key in ("stream", "title", "partition"))
-    stem = f"{safe_name(stream)}-{split.segment:018d}-{split.first_entry:012d}"
-    path = below(arguments["out"], f"{stem}.parquet")
     rows = await Decoding(**arguments["decode"]).rows(cluster)
     worker = FileWorker(client_context(cluster.client).env)
-    writer = await _begun(worker, path, rows.schema)
-    letters: _File | None = None
-    letters_path = below(arguments["out"], f"{stem}.dead-letters.parquet")
+    files = await _begun(worker, rows, arguments)
     first = behind = -1
-    count = size = written = 0
+    count = size = 0
     held: list[Record] = []
-
-    def add(taken: Sequence[Record]) -> None:
-        nonlocal letters, written
-        table, bad = rows.table(title, partition, taken)
-        writer.add(table)
-        written += table.num_rows
-        if bad and arguments["dead_letters"]:
-            letters = letters or _File(letters_path, dead_letters.SCHEMA)
-            letters.add(dead_letters.table_of(bad))
 
     async def flush() -> None:
         nonlocal held
         taken, held = held, []
-        await worker.run(lambda: add(taken))
+        await worker.run(lambda: files.add(rows.table(title, partition, taken)))
 
     try:
         held_bytes = 0
@@ -275,13 +262,9 @@ async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
                     held_bytes = 0
         if held:
             await flush()
-        if letters is not None:
-            await worker.run(letters.finish)
-        size = await worker.run(writer.finish if count else writer.abandon)
+        size = await worker.run(files.finish if count else files.abandon)
     except BaseException:
-        for each in writer, letters:
-            if each is not None:
-                await worker.run(each.abandon)
+        await worker.run(files.abandon)
         raise
     finally:
         worker.stop()
@@ -289,20 +272,57 @@ async def work(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
         "rows": count,
         "first": first,
         "behind": behind,
-        "path": path,
+        "path": files.path,
         "file_bytes": size,
-        "rows_written": written,
+        "rows_written": files.rows,
         "undecoded": rows.undecoded,
-        "dead_letters": "" if letters is None else letters_path,
+        "dead_letters": files.letters_path,
     }
 
 
-async def _begun(worker: FileWorker, path: str, schema: pa.Schema) -> _File:
+async def _begun(worker: FileWorker, rows: LakeRows, arguments: Values) -> _SplitFiles:
     try:
-        return await worker.run(partial(_File, path, schema))
+        return await worker.run(partial(_SplitFiles, rows.schema, arguments))
     except BaseException:
         worker.stop()
         raise
+
+
+class _SplitFiles:
+    """What a split becomes: a file of the table, and one of bad records if they go on; blocks."""
+
+    def __init__(self, schema: pa.Schema, arguments: Values) -> None:
+        split = Split.from_json(arguments["split"])
+        place = f"{split.segment:018d}-{split.first_entry:012d}"
+        self._stem = below(arguments["out"], f"{safe_name(arguments['stream'])}-{place}")
+        self._keeps_letters = arguments["dead_letters"]
+        self.path = f"{self._stem}.parquet"
+        self._rows = _File(self.path, schema)
+        self._letters: _File | None = None
+        #: Of bad records; empty: there are none.
+        self.letters_path = ""
+        #: How many are in the table's.
+        self.rows = 0
+
+    def add(self, made: tuple[pa.Table, Sequence[BadRecord]]) -> None:
+        table, bad = made
+        self._rows.add(table)
+        self.rows += table.num_rows
+        if bad and self._keeps_letters:
+            if self._letters is None:
+                self.letters_path = f"{self._stem}.dead-letters.parquet"
+                self._letters = _File(self.letters_path, dead_letters.SCHEMA)
+            self._letters.add(dead_letters.table_of(bad))
+
+    def finish(self) -> int:
+        if self._letters is not None:
+            self._letters.finish()
+        return self._rows.finish()
+
+    def abandon(self) -> int:
+        if self._letters is not None:
+            self._letters.abandon()
+        return self._rows.abandon()
 
 
 class _File:
