@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -11,6 +14,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+#: The first is for whoever asks for its frames, the second is what pyiceberg[sql-sqlite] asks for.
+_OF_OTHERS = {"polars", "sqlalchemy"}
 #: Its library is built where the headers are.
 _NOT_LOCKED = {"kerberos"}
 
@@ -44,3 +49,32 @@ def test_every_locked_version_has_its_digests():
     blocks = re.split(r"^(?=[A-Za-z0-9])", LOCK, flags=re.MULTILINE)[1:]
     assert len(blocks) > 100
     assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_whatever_the_package_imports_is_named_by_it_or_one_of_its_extras():
+    """What others happen to bring along is missing where they do not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {
+        canonicalize_name(Requirement(each).name)
+        for some in (project["dependencies"], *project["optional-dependencies"].values())
+        for each in some
+    }
+    imported: dict[str, str] = {}
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules = [each.name for each in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                modules = [node.module]
+            else:
+                continue
+            imported |= {each.partition(".")[0]: f"{file.name} imports {each}" for each in modules}
+    brought_by = packages_distributions()
+    missing = {
+        module: where
+        for module, where in imported.items()
+        if module not in sys.stdlib_module_names
+        and not module.startswith(("quorumbook", "pyspark"))
+        and not named & {canonicalize_name(each) for each in brought_by.get(module, [module])}
+    }
+    assert set(missing) == _OF_OTHERS, missing
