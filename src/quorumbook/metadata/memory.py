@@ -19,7 +19,6 @@ from quorumbook.env import Env
 from quorumbook.errors import (
     SessionExpiredError,
 )
-from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.store import (
     ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
@@ -33,6 +32,7 @@ from quorumbook.metadata.store import (
     split,
 )
 from quorumbook.metadata.tree import (
+    DriverStore,
     Row,
     Stamp,
     Tree,

@@ -3,6 +3,7 @@
 ``Tree`` turns the operations of ``store.MetadataStore`` into reads and writes of rows and checks
 what they demand.  Where the rows are (a dictionary, a database), what makes a transaction of them
 and who calls the watches is the driver's affair; ``WatchTable`` helps it to know which to call.
+``DriverStore`` is what all drivers do alike, ZooKeeper's too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from quorumbook.env import logger
+from quorumbook.env import Env, logger
+from quorumbook.env.forks import watch
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataVersionConflict,
@@ -361,3 +363,36 @@ def run_callbacks(callbacks: Sequence[Callable[[], None]]) -> None:
             callback()
         except Exception:
             _log.exception("a metadata watch failed")
+
+
+class DriverStore:
+    """One session on a tree; a driver implements the rest of ``store.MetadataStore``."""
+
+    def __init__(self, uri: str, env: Env, ledgers_root: str, multi_limit: int) -> None:
+        """Take what the store was opened with, and how many operations a ``multi`` may have."""
+        self.uri = uri
+        self.env = env
+        self.ledgers_root = ledgers_root
+        self.multi_limit = multi_limit
+        self._on_expired = Callbacks()
+        self._is_closed = False
+        self._forked: LocalProtocolError | None = None
+        watch(self, DriverStore.abandon)
+
+    def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have a callback run whenever a session ends; return its removal."""
+        return self._on_expired.add(callback)
+
+    def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
+        """In a child made by fork: refuse everything; see ``env.forks``."""
+        del may_act
+        self._forked, self._is_closed = error, True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._forked or LocalProtocolError(f"metadata store {self.uri} is closed")
+
+    def _check_size(self, operations: Sequence[Operation]) -> None:
+        """Raise LocalProtocolError for more operations than one ``multi`` may have."""
+        if len(operations) > self.multi_limit:
+            raise LocalProtocolError(f"more than {self.multi_limit} operations in one multi")

@@ -28,7 +28,6 @@ from quorumbook.errors import (
     MetadataUnauthorizedError,
     MetadataUnavailableError,
 )
-from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.etcd.address import EtcdAddress
 from quorumbook.metadata.etcd.calls import EtcdCall, EtcdCalls, EtcdSession, EtcdStep
 from quorumbook.metadata.etcd.client import (
@@ -53,7 +52,7 @@ from quorumbook.metadata.store import (
     Watch,
     split,
 )
-from quorumbook.metadata.tree import Stamp, WatchKind, WatchTable, run_callbacks
+from quorumbook.metadata.tree import DriverStore, Stamp, WatchKind, WatchTable, run_callbacks
 
 T = TypeVar("T")
 _log = logger("metadata")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from quorumbook.env import Env
-from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.sqlite.thread import SqliteCall, SqliteThread
 from quorumbook.metadata.store import (
     ANY_VERSION,
@@ -25,7 +24,7 @@ from quorumbook.metadata.store import (
     Set,
     Watch,
 )
-from quorumbook.metadata.tree import WatchKind, run_callbacks
+from quorumbook.metadata.tree import DriverStore, WatchKind, run_callbacks
 
 T = TypeVar("T")
 MULTI_LIMIT = 10_000

@@ -32,7 +32,6 @@ from quorumbook.errors import (
     NoSuchNodeError,
     SessionExpiredError,
 )
-from quorumbook.metadata.driver import DriverStore
 from quorumbook.metadata.store import (
     ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
@@ -46,7 +45,7 @@ from quorumbook.metadata.store import (
     check_data,
     check_path,
 )
-from quorumbook.metadata.tree import run_callbacks
+from quorumbook.metadata.tree import DriverStore, run_callbacks
 from quorumbook.metadata.zookeeper import jute, lost_writes
 from quorumbook.metadata.zookeeper.connection import Answer, AnswerLost, ZooKeeperConnection
 from quorumbook.metadata.zookeeper.jute import AnswerHeader, Code, Op
