@@ -26,13 +26,15 @@ _LAST_BYTE_OF_NO_FIELD = 0x07  # bytes up to this one begin no protobuf message
 class RequestDecoder:
     """Turns the bytes of one connection into requests."""
 
-    __slots__ = ("_buffer", "_position", "_rest", "is_v2")
+    __slots__ = ("_buffer", "_is_held", "_position", "_rest", "is_v2")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
         self._buffer = FrameBuffer(max_frame_bytes, gathers=True)
         #: A chunk with frames that are not decoded yet, and where they begin.
         self._rest = b""
         self._position = 0
+        #: Nothing was done with that chunk yet.
+        self._is_held = False
         #: Whether the connection has settled on v2.
         self.is_v2 = False
 
@@ -62,8 +64,8 @@ class RequestDecoder:
         self._buffer.max_frame_bytes = size_bytes
 
     def hold(self, data: bytes) -> None:
-        """Keep a chunk for later; ``is_behind`` says whether there may be requests in it."""
-        self._rest = self._buffer.take(data)
+        """Keep a chunk for later, without a copy; ``is_behind`` until it is fed."""
+        self._rest, self._is_held = data, True
 
     def feed(self, data: bytes, *, may_rise: bool = False) -> list[Request]:
         """Decode a chunk; an incomplete frame at its end waits for the next.
@@ -81,9 +83,10 @@ class RequestDecoder:
                 chunk is to be carried out; close the connection.
         """
         position = self._position
+        is_new = self._is_held or not self._rest
         if self._rest:
-            data, self._rest, self._position = self._rest, b"", 0
-        else:
+            data, self._rest, self._position, self._is_held = self._rest, b"", 0, False
+        if is_new:
             data = self._buffer.take(data)
         requests: list[Request] = []
         max_length = self._buffer.max_frame_bytes - 4

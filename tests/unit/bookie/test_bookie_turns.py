@@ -9,6 +9,7 @@ import pytest
 from bookie_harness import MIB, ScriptedStorage, serve, settle, v2_adds
 
 from doubles.waiting import until
+from quorumbook.bookie.connections import registry
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
 from quorumbook.bookie.connections.loop_turns import (
@@ -310,6 +311,35 @@ def test_frames_of_who_has_asked_nothing_yet_go_first() -> None:
     frames = dict.fromkeys(honest, (True, "a")) | dict.fromkeys(stranger, (False, "b"))
     assert _given_up(frames, 15) == [stranger[1], stranger[0]]
     assert _given_up(frames, 21) == [stranger[1], stranger[0], honest[0]]
+
+
+async def test_only_those_with_begun_frames_are_looked_at_and_some_more_room_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+    choose = registry.to_give_up
+
+    def chosen(begun: list[Any], excess_bytes: int, source_of: Any) -> Any:
+        looked_at.append(len(begun))
+        return choose(begun, excess_bytes, source_of)
+
+    monkeypatch.setattr(registry, "to_give_up", chosen)
+    async with serve(max_partial_frame_bytes=1 << 20) as server:
+        idle = [await server.connect() for _ in range(20)]
+        finished = await server.connect()
+        finished.send(v2_adds(1, [0], bytes(5000))[:-1])
+        await until(lambda: server.connections.partial_bytes > 0)
+        finished.send(b"\0")
+        assert await finished.add_codes(1)
+        piece = v2_adds(2, [0], bytes(200_000))[:20_000]
+        strangers = [await server.connect() for _ in range(53)]
+        for stranger in strangers:
+            stranger.send(piece)
+        await until(lambda: server.metrics.connections_slow > 0)
+        # A megabyte is 52.4 of them, and a little more than the excess goes.
+        assert looked_at == [53]
+        assert server.metrics.connections_slow == 2
+        assert len(server.connections) == len([*idle, finished, *strangers]) - 2
 
 
 async def test_a_client_at_work_finishes_its_frame_beside_strangers_who_begin_many() -> None:

@@ -468,3 +468,40 @@ def test_the_classes_of_a_messages_parts_are_made_once():
     made = weakref.ref(type(parse("Request", info[4:]).header))
     gc.collect()
     assert made() is type(parse("Request", info[4:]).header)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chunks_that_are_held_are_what_they_would_have_been(seed):
+    dice = random.Random(seed)
+    sizes = [dice.choice((10, 500, 70_000, 3_000_000)) for _ in range(12)]
+    stream = b"".join(
+        b"".join(v2.encode_adds(KEY, 0, bodies_of([bytes(size)], first=number, lac=number - 1)))
+        for number, size in enumerate(sizes)
+    )
+    whole, held = RequestDecoder(), RequestDecoder()
+    expected, found, position = [], [], 0
+    while position < len(stream):
+        chunk = stream[position : position + dice.choice((3, 900, 250_000, 262_144))]
+        position += len(chunk)
+        expected += _fed(whole, chunk)
+        if dice.random() < 0.7:
+            before = held.pending_bytes
+            held.hold(chunk)
+            assert held.pending_bytes == before + len(chunk)
+            assert held.is_behind
+            chunk = b""
+        found += _fed(held, chunk)
+        assert held.pending_bytes == whole.pending_bytes
+    assert found == expected
+    assert found[-1] == len(sizes) - 1
+
+
+def _fed(decoder, chunk):
+    found = [run.last_entry_id for run in _runs(decoder.feed(chunk))]
+    while decoder.is_behind:
+        found += [run.last_entry_id for run in _runs(decoder.feed(b""))]
+    return found
+
+
+def _runs(requests):
+    return [each.run for each in requests]

@@ -114,8 +114,10 @@ class Home(Protocol):
     def let_frames_in(self) -> None:
         """Go on reading large frames for which there is room now."""
 
-    def count_partial_frames(self, grown_bytes: int) -> None:
-        """Count what more has come of frames that are not complete."""
+    def count_partial_frame(
+        self, connection: BookieConnection, before_bytes: int, now_bytes: int
+    ) -> None:
+        """Count how much has come of a frame that is not complete."""
 
     def bound_partial_frames(self) -> None:
         """Give up the oldest frames where there are too many bytes of them."""
@@ -276,7 +278,7 @@ class BookieConnection(asyncio.Protocol):
             owner.frames.leave(self)
             owner.let_frames_in()
         if pending != self._pending_bytes:
-            owner.count_partial_frames(pending - self._pending_bytes)
+            owner.count_partial_frame(self, self._pending_bytes, pending)
             self._pending_bytes = pending
         if not pending:
             self._frame_since_ns = 0
@@ -529,7 +531,7 @@ class BookieConnection(asyncio.Protocol):
 
     def _forget_frame(self) -> None:
         owner = self._owner
-        owner.count_partial_frames(-self._pending_bytes)
+        owner.count_partial_frame(self, self._pending_bytes, 0)
         self._pending_bytes = 0
         owner.frames.leave(self)
         owner.let_frames_in()

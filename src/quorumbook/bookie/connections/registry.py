@@ -27,6 +27,8 @@ from quorumbook.env import Env, logger, patience
 _log = logger("bookie.connection")
 _REFUSALS_EVERY_NS = 10 * 1_000_000_000
 _CHECKED_IN_A_TURN = 500
+#: Where begun frames are too many, such a part of their limit is made room.
+_PARTIAL_ROOM_SHARE = 64
 
 
 class Refusals:
@@ -79,8 +81,9 @@ class Connections:
         self.answer_budget: AnswerBudget[BookieConnection] = AnswerBudget(
             env.clock, self.turn, options.max_answer_bytes, handler.resume
         )
-        #: Bytes of all frames that are not complete yet.
+        #: Bytes of all frames that are not complete yet, and whose these are.
         self.partial_bytes = 0
+        self._begun: dict[BookieConnection, None] = {}
         self.is_serving = False
         #: In the order of their coming.
         self._open: dict[BookieConnection, None] = {}
@@ -189,17 +192,25 @@ class Connections:
         if connections:
             asyncio.get_running_loop().call_soon(self._check, connections)
 
-    def count_partial_frames(self, grown_bytes: int) -> None:
-        """Count what more has come of frames that are not complete."""
-        self.partial_bytes += grown_bytes
+    def count_partial_frame(
+        self, connection: BookieConnection, before_bytes: int, now_bytes: int
+    ) -> None:
+        """Count how much has come of a frame that is not complete."""
+        self.partial_bytes += now_bytes - before_bytes
+        if not now_bytes:
+            self._begun.pop(connection, None)
+        elif not before_bytes:
+            self._begun[connection] = None
 
     def bound_partial_frames(self) -> None:
         """Give begun frames up where there are too many bytes of them."""
-        excess_bytes = self.partial_bytes - self.options.max_partial_frame_bytes
+        limit_bytes = self.options.max_partial_frame_bytes
+        excess_bytes = self.partial_bytes - limit_bytes
         if excess_bytes <= 0:
             return
-        begun = [connection for connection in self._open if connection.pending_frame_bytes]
-        for connection in to_give_up(begun, excess_bytes, self._source_of):
+        # A little more goes: a look at all of them for each chunk that comes would be dear.
+        excess_bytes += limit_bytes // _PARTIAL_ROOM_SHARE
+        for connection in to_give_up(list(self._begun), excess_bytes, self._source_of):
             self.metrics.connections_slow += 1
             connection.give_up("too many bytes of begun frames, and its address has most of them")
 
