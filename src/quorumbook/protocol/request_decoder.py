@@ -85,7 +85,8 @@ class RequestDecoder:
         position = self._position
         is_new = self._is_held or not self._rest
         if self._rest:
-            data, self._rest, self._position, self._is_held = self._rest, b"", 0, False
+            data, self._rest, self._position = self._rest, b"", 0
+            self._is_held = False
         if is_new:
             data = self._buffer.take(data)
         requests: list[Request] = []
