@@ -225,9 +225,9 @@ def test_bad_records_are_an_error_where_that_is_said(world):
 
 def test_rows_are_by_name_whatever_order_a_version_had():
     older = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": [
-        {"name": "delay", "type": "int"}]}))  # fmt: skip
+        {"name": "delay", "type": "long"}]}))  # fmt: skip
     newer = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": [
-        {"name": "new", "type": "int", "default": 9}, {"name": "delay", "type": "int"},
+        {"name": "new", "type": "long", "default": 9}, {"name": "delay", "type": "long"},
     ]}))  # fmt: skip
     made = Decoder(StreamSchemas("a", Compatibility.NONE, (older, newer)))
     payload = decoder_for(older).encode({"delay": 3})
