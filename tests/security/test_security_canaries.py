@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +13,10 @@ from security_harness import SOLO, secure_cluster
 
 from quorumbook.autorecovery import pages as recovery_pages
 from quorumbook.bookie.options import HttpOptions
+from quorumbook.errors import ConfigError
 from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.digest import master_key
+from quorumbook.spark.jobs import options as job_options
 from quorumbook.spark.jobs.options import IngestOptions
 
 SECRET, TOKEN, PASSWORD = "canary-of-a-secret", "canary-of-a-token", "canary-of-a-password"
@@ -82,6 +85,29 @@ async def test_no_answer_over_http_and_no_log_of_it_has_a_secret(
         for form in (secret.decode("latin-1"), repr(secret)[2:-1], secret.hex(),
                      base64.b64encode(secret).decode().rstrip("=")):  # fmt: skip
             assert form not in everything
+
+
+def test_no_login_of_an_address_is_in_the_file_of_any_job() -> None:
+    address = f"s3a://writer:{SECRET}@bucket/rows"
+    kept: dict[str, set[str]] = {}
+    for job in vars(job_options).values():
+        if not (isinstance(job, type) and issubclass(job, job_options.JobOptions)):
+            continue
+        needed: dict[str, Any] = {
+            each.name: each.choices[0] if each.choices else "stream:x"
+            for each in job.declared() if each.is_required
+        }  # fmt: skip
+        for each in job.declared():
+            if each.choices or not isinstance(needed.get(each.name, each.default), str):
+                continue
+            with contextlib.suppress(ConfigError):  # a range, a time or a name is no address
+                told = str(job(**{**needed, each.name: address}).arguments())
+                assert SECRET not in told
+                kept.setdefault(job.__name__, set()).update([each.name] * ("bucket" in told))
+    assert kept["OffloadOptions"] == kept["RestoreOptions"] | {"to"}
+    assert "out" in kept["ExportOptions"]
+    assert "to_metadata" in kept["CrossClusterOptions"]
+    assert "table" in kept["LakeSinkOptions"]
 
 
 def test_no_secret_is_in_the_file_of_an_ingest_job() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from security_harness import SOLO, RawConnection, add_frames, secure_cluster
 
 from doubles.kdc import REALM, Kdc, need_kerberos
-from quorumbook.auth.digest_md5 import DigestMd5Client
+from quorumbook.auth.digest_md5 import DigestMd5Client, _secret
 from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
 from quorumbook.errors import ConfigError, SecurityError
 from quorumbook.protocol.status import Status
@@ -26,6 +28,13 @@ def secret_file(tmp_path: Path, name: str, *lines: str) -> str:
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o600)
     return str(path)
+
+
+def forms_of_secrets(*users: str) -> Iterator[str]:
+    """Yield the password, and what is as good as it for each user, as they may be written."""
+    digests = (_secret(user, "bookkeeper", PASSWORD, is_utf8=True) for user in users)
+    for secret in (PASSWORD.encode(), *digests):
+        yield from (repr(secret)[2:-1], secret.hex(), base64.b64encode(secret).decode()[:-4])
 
 
 def by_password(settings: str) -> dict[str, str]:
@@ -57,12 +66,14 @@ async def test_whoever_knows_a_password_comes_in_and_nobody_else(
             mine = secret_file(tmp_path, "wrong", line)
             with pytest.raises(SecurityError, match="let us in") as caught:
                 await write_and_read(cluster, **by_password(mine))
-            assert PASSWORD not in str(caught.value)
+            for form in forms_of_secrets("writer", "nobody"):
+                assert form not in str(caught.value)
         with pytest.raises(SecurityError, match="wants TLS, a certificate or authentication"):
             other = {"auth_plugin": "security_toys:GoldenClient"}
             await write_and_read(cluster, **other)
-    assert PASSWORD not in caplog.text
     assert "wrong name or password" in caplog.text
+    for form in forms_of_secrets("writer", "жук", "nobody"):
+        assert form not in caplog.text
 
 
 async def test_roles_stand_behind_the_password(tmp_path: Path) -> None:

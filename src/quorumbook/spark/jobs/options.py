@@ -30,9 +30,12 @@ class JobOptions(Options):
     PASSING: ClassVar[tuple[str, ...]] = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Return what the job depends on, by the names that people know; it is kept in a file."""
+        """Return what the job depends on, by the names that people know, without secrets.
+
+        It is kept in a file.
+        """
         return {
-            each.flag.lstrip("-"): list(value) if isinstance(value, tuple) else value
+            each.flag.lstrip("-"): list(value) if isinstance(value, tuple) else _shown(value)
             for each in self.declared()
             if each.name not in self.PASSING
             for value in [getattr(self, each.name)]
@@ -313,11 +316,11 @@ class IngestOptions(StreamJobOptions):
             name: HIDDEN if names_secret(f"{name}={value}") else _shown(value)
             for name, value in sorted(self.reader_options.items())
         }
-        return {**JobOptions.arguments(self), "src": _shown(self.source), "option": told}
+        return {**JobOptions.arguments(self), "option": told}
 
 
-def _shown(text: str) -> str:
-    return shown(text) if "://" in text else text
+def _shown(value: Any) -> Any:
+    return shown(value) if isinstance(value, str) and "://" in value else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
