@@ -36,7 +36,7 @@ CODES = {
     "bookie can-stop": {0, 6},
 }
 #: They never end by themselves.
-ENDLESS = re.compile("--watch")
+ENDLESS = re.compile("--watch|^quorumbook top$")
 
 
 def is_only_read(path):

@@ -25,9 +25,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Write real events, kill a bookie meanwhile, read everything back.",
     ),
     "status": ("cluster.status:status", "Say whether the cluster is well, and what to do if not."),
+    "top": ("diagnosis.top:top", "Show what the bookies do at the moment."),
     "doctor": (
         "diagnosis.doctor:doctor",
         "Check whether this machine is fit for a bookie and reaches the cluster.",
+    ),
+    "support-bundle": (
+        "diagnosis.support_bundle:support_bundle",
+        "Write a file without secrets for somebody who helps.",
     ),
     "cluster": ("cluster.commands:cluster", "Make a new cluster, and look at it."),
     "bookie": ("bookie.commands:bookie", "Run bookies and list them."),

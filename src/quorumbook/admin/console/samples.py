@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from quorumbook.admin.facts.activity import BookieCounts, rate, read_counts
 from quorumbook.admin.facts.bookies import BookieFacts
 from quorumbook.env.tasks import cancel_and_wait
 
@@ -20,12 +19,7 @@ _EVERY_S = 2.0
 _KEPT = 300
 #: Nobody looked for so long: no more samples.
 _IDLE_S = 60.0
-_TIMEOUT_S = 2.0
-_BYTES_MAX = 4 << 20
-_COUNTERS = {
-    "adds": re.compile(rb"^bookkeeper_server_ADD_ENTRY_count\{?[^}\n]*\}? ([0-9.e+]+)", re.M),
-    "reads": re.compile(rb"^bookkeeper_server_READ_ENTRY_count\{?[^}\n]*\}? ([0-9.e+]+)", re.M),
-}
+_RATED = ("adds", "reads")
 
 
 class Samples:
@@ -54,25 +48,23 @@ class Samples:
         }
 
     async def _run(self) -> None:
-        before: dict[str, dict[str, float]] = {}
+        before: dict[str, BookieCounts] = {}
         taken_at = 0.0
         while time.monotonic() - self._looked_at < _IDLE_S:
             with contextlib.suppress(Exception):
                 urls = [each.http for each in await self._bookies() if each.http]
-                found = dict(
-                    zip(urls, await asyncio.gather(*(_counts(url) for url in urls)), strict=True)
-                )
+                counted = await asyncio.gather(*map(_counts, urls))
+                pairs = zip(urls, counted, strict=True)
+                found = {url: counts for url, counts in pairs if counts is not None}
                 now = time.monotonic()
                 if before:
                     rates = [
-                        # A bookie that was started again counts from zero.
                         sum(
-                            max(0.0, counts[name] - before[url][name])
+                            rate(getattr(before[url], name), getattr(counts, name), now - taken_at)
                             for url, counts in found.items()
-                            if name in counts and name in before.get(url, {})
+                            if url in before
                         )
-                        / (now - taken_at)
-                        for name in _COUNTERS
+                        for name in _RATED
                     ]
                     self._ring.append((int(time.time()), round(rates[0], 1), round(rates[1], 1)))
                 before, taken_at = found, now
@@ -84,18 +76,8 @@ class Samples:
             await cancel_and_wait([self._task])
 
 
-async def _counts(url: str) -> dict[str, float]:
+async def _counts(url: str) -> BookieCounts | None:
     try:
-        text = await asyncio.to_thread(_metrics, url)
+        return await asyncio.to_thread(read_counts, url)
     except OSError:
-        return {}
-    return {
-        name: sum(float(value) for value in pattern.findall(text))
-        for name, pattern in _COUNTERS.items()
-    }
-
-
-def _metrics(url: str) -> bytes:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
-        content: bytes = answer.read(_BYTES_MAX)
-    return content
+        return None

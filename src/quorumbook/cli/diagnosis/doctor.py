@@ -40,12 +40,13 @@ def doctor(call: Call, data_dir: str | None) -> int:
     settings = call.settings
     if data_dir is not None:
         settings = in_directory(settings, data_dir)
-    judgement = Judgement(tuple(call.run(_checks(call.metadata_uri, settings))))
+    judgement = Judgement(tuple(call.run(machine_checks(call.metadata_uri, settings))))
     _show(call, judgement)
     return int(judgement.level)
 
 
-async def _checks(metadata_uri: str, settings: Settings) -> list[VerdictReason]:
+async def machine_checks(metadata_uri: str, settings: Settings) -> list[VerdictReason]:
+    """Return what all checks found."""
     from quorumbook.cli.diagnosis import machine
     from quorumbook.cli.diagnosis.certificates import certificate_checks
     from quorumbook.cli.diagnosis.cluster import look_at_cluster

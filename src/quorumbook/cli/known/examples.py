@@ -13,7 +13,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "standalone": ("quorumbook standalone --ephemeral",),
     "demo": ("quorumbook demo", "quorumbook demo --keep"),
     "status": ("quorumbook status", "quorumbook status --watch --every 10s"),
+    "top": ("quorumbook top", "quorumbook top --once --count 3"),
     "doctor": ("quorumbook doctor", "quorumbook doctor --data-dir . -o json"),
+    "support-bundle": (
+        "quorumbook support-bundle --yes",
+        "quorumbook support-bundle --log events.jsonl --to with-log.tar.gz --yes",
+    ),
     "cluster init": ("quorumbook cluster init --metadata sqlite:///other.db",),
     "cluster health": ("quorumbook cluster health -o plugin",),
     "cluster racks set": ("quorumbook cluster racks set b1:3181=/west/r2",),
