@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from itertools import chain
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.client.waiting.outcomes import copy_error
@@ -27,6 +28,7 @@ from quorumbook.streams.errors import (
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
+from quorumbook.streams.reading.hand_out import HandOut, Place
 from quorumbook.streams.reading.reader import StreamReader, has_failed
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext
@@ -92,7 +94,7 @@ class Progress:
         self._on_failed = on_failed
         self._catch_up = catch_up
         self._interval_s = interval_s
-        self._done: tuple[Position, int] | None = None
+        self._done: Place | None = None
         #: Records that were handed out again, and are done.
         self._single: list[Record] = []
         self._error: QuorumbookError | None = None
@@ -187,13 +189,9 @@ class CursorReader(Closing):
         self._source = Unacknowledged(reader, cursor)
         self._batches = self._source.read_batches()
         self._pending: asyncio.Task[RecordBatch | None] | None = None
-        self._batch: RecordBatch | None = None
-        self._handed_out = 0
-        #: The rest of it while it is handed out one by one, and how many of ``_handed_out`` were
-        #: counted (``_catch_up``).
-        self._one_by_one: Iterator[Record] = iter(())
-        self._counted = 0
-        self._last: tuple[Position, int] | None = None
+        self._hand: HandOut[Record] = HandOut()
+        #: What is in the application's hands, or done.
+        self._last: Place | None = None
         self._is_lost = False
         if lock is not None:
             lock.on_lost = self._on_lock_lost
@@ -207,24 +205,21 @@ class CursorReader(Closing):
         return self
 
     async def __anext__(self) -> Record:
-        for record in self._one_by_one:
-            self._handed_out += 1
+        for record, _ in self._hand.records:
             return record
         found = await self.read(1, wait_s=None)
         if not found:
             raise StopAsyncIteration
-        if self._batch is not None:
-            self._one_by_one = iter(self._batch.part(self._handed_out, len(self._batch)))
+        self._hand.one_by_one(iter)
         return found[0]
 
     async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
         """Yield records as they come, those of an entry together."""
         while True:
             self._is_done()
-            batch = await self._left(None)
-            if batch is None:
+            if not await self._is_any_left(None):
                 return
-            yield self._hand_out(batch, len(batch))
+            yield self._take()
 
     async def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[Record]:
         """Return the next records: one at least, unless none comes in time or the end is there.
@@ -238,14 +233,12 @@ class CursorReader(Closing):
             LockLostError: the lock went with the metadata session.
         """
         self._is_done()
-        found: list[Record] = []
-        while len(found) < max_records:
-            batch = await self._left(0 if found else wait_s, raises=not found)
-            if batch is None:
-                break
-            part = self._hand_out(batch, min(len(batch), max_records - len(found)))
-            found += made_at_once(part)
-        return found
+        found: list[RecordBatch] = []
+        missing = max_records
+        while missing and await self._is_any_left(0 if found else wait_s, raises=not found):
+            found.append(self._take(missing))
+            missing -= len(found[-1])
+        return made_at_once(chain.from_iterable(found))
 
     async def commit(self) -> None:
         """Move the cursor behind what is done: what was handed out before the last call."""
@@ -284,17 +277,14 @@ class CursorReader(Closing):
 
     def _stop_one_by_one(self) -> None:
         self._catch_up()
-        self._one_by_one = iter(())
+        self._hand.stop()
 
     def _catch_up(self) -> None:
         """Count what was handed out one by one: the last is in hand, those before it are done."""
-        handed_out, batch = self._handed_out, self._batch
-        if batch is None or handed_out == self._counted:
-            return
-        self._counted = handed_out
-        before, last = handed_out - 2, handed_out - 1
-        self._progress.on_done(batch.place(before), batch.sequence_id(before))
-        self._last = batch.place(last), batch.sequence_id(last)
+        news = self._hand.news()
+        if news is not None:
+            done, self._last = news
+            self._progress.on_done(*done)
 
     def _is_done(self) -> None:
         self._catch_up()
@@ -306,34 +296,34 @@ class CursorReader(Closing):
         if self._last is not None:
             self._progress.on_done(*self._last)
 
-    def _hand_out(self, batch: RecordBatch, count: int) -> RecordBatch:
-        self._one_by_one = iter(())
-        self._handed_out += count
-        self._counted = self._handed_out
-        part = batch.part(0, count)
-        self._last = part.last_position, part.last_sequence_id
+    def _take(self, max_records: int | None = None) -> RecordBatch:
+        part = self._hand.part(max_records)
+        self._last = self._hand.place(self._hand.count - 1)
         return part
 
-    async def _left(self, wait_s: float | None, *, raises: bool = True) -> RecordBatch | None:
-        """Return what is due and not handed out; None at the end, or if none comes in time.
+    async def _is_any_left(self, wait_s: float | None, *, raises: bool = True) -> bool:
+        """Tell whether something is due; not at the end, or if nothing comes in time.
 
         Without ``raises`` an error is left to the next call.
         """
-        if self._batch is None or self._handed_out >= len(self._batch):
+        if self._hand.is_over:
             if self._pending is None:
                 self._pending = asyncio.ensure_future(anext(self._batches, None))
             # A batch that comes too late for this call is for the next one.
             done, _ = await asyncio.wait({self._pending}, timeout=wait_s)
             if not done or (not raises and has_failed(self._pending)):
-                return None
+                return False
             pending, self._pending = self._pending, None
             try:
-                self._batch, self._handed_out, self._counted = pending.result(), 0, 0
+                batch = pending.result()
             except BaseException:
                 # The next try begins where this one ended.
                 self._batches = self._source.read_batches()
                 raise
-        return self._batch and self._batch.part(self._handed_out, len(self._batch))
+            if batch is None:
+                return False
+            self._hand.begin(batch)
+        return True
 
     def _on_lock_lost(self) -> None:
         self._is_lost = True

@@ -31,7 +31,8 @@ from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.partitions.options import ConsumerOptions
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
-from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
+from quorumbook.streams.reading.batches import RecordBatch, made, made_at_once
+from quorumbook.streams.reading.hand_out import HandOut, Place
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.stream import Stream
 from quorumbook.streams.stream_context import stream_context
@@ -51,12 +52,8 @@ class Delivery(PartitionRecord):
     delivery_count: int = 1
 
 
-_delivery: Callable[[tuple[int, Record]], Delivery] = partial(tuple.__new__, Delivery)
-
-
 def _deliveries(number: int, batch: RecordBatch) -> Iterator[Delivery]:
-    # There are many of them: made without a call of Python's for each.
-    return map(_delivery, zip(repeat(number), batch))
+    return made(Delivery, zip(repeat(number), batch))
 
 
 class _Share:
@@ -113,15 +110,12 @@ class Consumer(Closing):
         self._claims: set[int] = set()
         self._shares: dict[int, _Share] = {}
         self._merged = MergedBatches()
-        self._current: tuple[int, RecordBatch] | None = None
-        self._handed_out = 0
-        #: The rest of it while it is handed out one by one, and how many of ``_handed_out`` were
-        #: counted (``_catch_up``).
-        self._one_by_one: Iterator[Delivery] = iter(())
-        self._counted = 0
-        #: What the application has in hand, by source: the last record of a partition, and all
-        #: that were handed out again, under the partition's complement.
-        self._in_hand: dict[int, list[Delivery]] = {}
+        self._hand: HandOut[Delivery] = HandOut()
+        #: Which partition's records that hands out; its complement: those that come again.
+        self._source = 0
+        #: What the application has in hand, by partition: the last record, and all that came again.
+        self._in_hand: dict[int, Place] = {}
+        self._again: dict[int, list[Delivery]] = {}
         self._came_back = asyncio.Event()
         self._news = asyncio.Event()
         self._ring = self._news.set
@@ -157,6 +151,7 @@ class Consumer(Closing):
         if is_done:
             self._mark_done()
         self._in_hand.clear()
+        self._again.clear()
         self._is_closing = True
         self._came_back.set()
         self._ring()
@@ -209,13 +204,11 @@ class Consumer(Closing):
         return self
 
     async def __anext__(self) -> Delivery:
-        for delivery in self._one_by_one:
-            self._handed_out += 1
+        for delivery, _ in self._hand.records:
             return delivery
         delivery = (await self.read(1, wait_s=None))[0]
-        if self._current is not None and self._current[0] >= 0:
-            number, batch = self._current
-            self._one_by_one = _deliveries(number, batch.part(self._handed_out, len(batch)))
+        if self._source >= 0:
+            self._hand.one_by_one(partial(_deliveries, self._source))
         return delivery
 
     async def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[Delivery]:
@@ -234,12 +227,15 @@ class Consumer(Closing):
         while missing:
             if self._error is not None and not found:
                 raise self._error
-            missing -= self._from_current(missing, found)
-            if not missing:
-                break
-            current = self._merged.take(raises=not found)
-            if current is not None:
-                self._current, self._handed_out, self._counted = current, 0, 0
+            if not self._hand.is_over:
+                part = self._hand.part(missing)
+                missing -= len(part)
+                found.append(self._taken(part))
+                continue
+            taken = self._merged.take(raises=not found)
+            if taken is not None:
+                self._source, batch = taken
+                self._hand.begin(batch)
             elif found or not await self._wait(wait_s):
                 break
         return made_at_once(chain.from_iterable(found))
@@ -284,7 +280,7 @@ class Consumer(Closing):
             with self._losses(number):
                 await self._shares[number].again.refuse(mine, delay_s)
             refused = {record.sequence_id for record in mine}
-            in_hand = self._in_hand.get(~number, [])
+            in_hand = self._again.get(number, [])
             in_hand[:] = [each for each in in_hand if each.record.sequence_id not in refused]
 
     def cursor(self, partition: int) -> Cursor:
@@ -316,54 +312,36 @@ class Consumer(Closing):
     def _mark_done(self) -> None:
         """Count what is in the application's hands as done: it came back."""
         self._catch_up()
-        for source, found in self._in_hand.items():
-            share = self._shares.get(max(source, ~source))
-            if share is not None and source < 0:
-                share.progress.on_done_again(each.record for each in found)
-            elif share is not None:
-                last = found[-1].record
-                share.progress.on_done(last.position, last.sequence_id)
+        for number, share in self._shares.items():
+            if number in self._in_hand:
+                share.progress.on_done(*self._in_hand[number])
+            if number in self._again:
+                share.progress.on_done_again(each.record for each in self._again[number])
         self._in_hand.clear()
+        self._again.clear()
         self._came_back.set()
 
     def _catch_up(self) -> None:
         """Count what was handed out one by one: the last is in hand, those before it are done."""
-        handed_out = self._handed_out
-        if self._current is None or handed_out == self._counted:
-            return
-        self._counted = handed_out
-        number, batch = self._current
-        share = self._shares.get(number)
-        if share is not None:
-            before = handed_out - 2
-            share.progress.on_done(batch.place(before), batch.sequence_id(before))
-            self._in_hand[number] = [Delivery(number, batch.record(handed_out - 1))]
-        if handed_out == len(batch):
-            self._current = None
+        news = self._hand.news()
+        share = self._shares.get(self._source)
+        if news is not None and share is not None:
+            done, self._in_hand[self._source] = news
+            share.progress.on_done(*done)
 
-    def _from_current(self, max_records: int, found: list[Iterable[Delivery]]) -> int:
-        """Hand out records of the present batch; return how many were left."""
-        if self._current is None:
-            return 0
-        source, batch = self._current
-        number = max(source, ~source)
-        self._one_by_one = iter(())
-        part = batch.part(self._handed_out, self._handed_out + max_records)
-        self._handed_out += len(part)
-        self._counted = self._handed_out
-        if self._handed_out == len(batch):
-            self._current = None
-        if source >= 0:
-            found.append(_deliveries(number, part))
-            self._in_hand[source] = [Delivery(number, part.record(len(part) - 1))]
-            return len(part)
+    def _taken(self, part: RecordBatch) -> Iterable[Delivery]:
+        """Note that a part of the present batch was handed out."""
+        number = self._source
+        if number >= 0:
+            self._in_hand[number] = self._hand.place(self._hand.count - 1)
+            return _deliveries(number, part)
+        number = ~number
         refused = list(_deliveries(number, part))
         again = self._shares[number].again
         for each in refused:
             each.delivery_count = again.delivery_count(each.record.sequence_id)
-        self._in_hand.setdefault(source, []).extend(refused)
-        found.append(refused)
-        return len(part)
+        self._again.setdefault(number, []).extend(refused)
+        return refused
 
     async def _wait(self, wait_s: float | None) -> bool:
         try:
@@ -465,7 +443,7 @@ class Consumer(Closing):
             pumps = self._forget(number)
             with contextlib.suppress(TimeoutError):
                 async with patience.timeout(self._options.release_timeout_s):
-                    while number in self._in_hand or ~number in self._in_hand:
+                    while number in self._in_hand or number in self._again:
                         self._came_back.clear()
                         await self._came_back.wait()
             if number in self._shares:
@@ -479,15 +457,15 @@ class Consumer(Closing):
 
     def _forget(self, number: int) -> list[asyncio.Task[None]]:
         """Hand out nothing more of a partition."""
-        if self._current is not None and self._current[0] in (number, ~number):
+        if self._source in (number, ~number):
             self._catch_up()
-            self._current, self._one_by_one = None, iter(())
+            self._hand.begin(None)
         return self._merged.forget(number) + self._merged.forget(~number)
 
     async def _drop(self, number: int, *, commits: bool = False) -> None:
         share = self._shares.pop(number, None)
-        for source in number, ~number:
-            self._in_hand.pop(source, None)
+        self._in_hand.pop(number, None)
+        self._again.pop(number, None)
         if share is not None:
             await share.close(self._forget(number), commits=commits)
 
@@ -501,6 +479,7 @@ class Consumer(Closing):
             self._ending.add(asyncio.ensure_future(closing))
         self._ending = {task for task in self._ending if not task.done()}
         self._in_hand.clear()
+        self._again.clear()
         self._came_back.set()
         self._ring()
 

@@ -40,8 +40,8 @@ class _Source:
     def take(self) -> RecordBatch:
         batch, size_bytes = self.ready.popleft()
         self.size_bytes -= size_bytes
-        if not self.is_full:
-            self.taken.set()
+        if self.size_bytes <= self.ahead_bytes // 2:
+            self.taken.set()  # for several batches at a time, not for each
         return batch
 
 

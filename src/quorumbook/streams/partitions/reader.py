@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.partitions.partitioning import StreamCut
-from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
+from quorumbook.streams.reading.batches import Record, RecordBatch, made, made_at_once
+from quorumbook.streams.reading.hand_out import HandOut
 from quorumbook.streams.reading.reader import StreamReader
 
 
@@ -23,8 +24,8 @@ class PartitionRecord(NamedTuple):
     record: Record
 
 
-# There are many of them: made without a call of Python's for each.
-_record: Callable[[tuple[int, Record]], PartitionRecord] = partial(tuple.__new__, PartitionRecord)
+def _of(number: int, batch: RecordBatch) -> Iterator[PartitionRecord]:
+    return made(PartitionRecord, zip(repeat(number), batch))
 
 
 class PartitionedReader(Closing):
@@ -39,10 +40,9 @@ class PartitionedReader(Closing):
         self._merged = MergedBatches()
         for number, reader in readers.items():
             self._merged.add(number, reader.read_batches())
-        #: What is being handed out.
-        self._current: tuple[int, RecordBatch] | None = None
-        self._handed_out = 0
-        self._records: Iterator[PartitionRecord] = iter(())
+        self._hand: HandOut[PartitionRecord] = HandOut()
+        #: Which partition's records that hands out.
+        self._number = -1
 
     async def close(self) -> None:
         """Let go of everything."""
@@ -55,10 +55,8 @@ class PartitionedReader(Closing):
         return StreamCut((number, self._place(number)) for number in sorted(self._readers))
 
     def _place(self, number: int) -> Position:
-        if self._current is not None and self._current[0] == number:
-            batch = self._current[1]
-            if self._handed_out < len(batch):
-                return batch.part(self._handed_out, len(batch)).first_position
+        if self._number == number and not self._hand.is_over:
+            return self._hand.place(self._hand.count)[0]
         waiting = self._merged.waiting(number)
         return self._readers[number].position if waiting is None else waiting.first_position
 
@@ -66,12 +64,12 @@ class PartitionedReader(Closing):
         return self
 
     async def __anext__(self) -> PartitionRecord:
-        for record in self._records:
-            self._handed_out += 1
+        for record, _ in self._hand.records:
             return record
         found = await self.read(1, wait_s=None)
         if not found:
             raise StopAsyncIteration
+        self._hand.one_by_one(partial(_of, self._number))
         return found[0]
 
     async def read(
@@ -86,18 +84,15 @@ class PartitionedReader(Closing):
         found: list[Iterator[PartitionRecord]] = []
         missing = max_records
         while missing:
-            left = 0 if self._current is None else len(self._current[1]) - self._handed_out
-            if left:
-                count = min(left, missing)
-                found.append(islice(self._records, count))
-                self._handed_out += count
-                missing -= count
+            if not self._hand.is_over:
+                part = self._hand.part(missing)
+                missing -= len(part)
+                found.append(_of(self._number, part))
                 continue
-            current = self._merged.take(raises=not found)
-            if current is not None:
-                number, batch = current
-                self._current, self._handed_out = current, 0
-                self._records = map(_record, zip(repeat(number), batch))
+            taken = self._merged.take(raises=not found)
+            if taken is not None:
+                self._number, batch = taken
+                self._hand.begin(batch)
             elif found or not await self._wait(wait_s):
                 break
         return made_at_once(chain.from_iterable(found))

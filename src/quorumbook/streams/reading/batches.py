@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import count, repeat
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from quorumbook.client.reading.entries import short
 from quorumbook.ids import EntryId, LedgerId
@@ -58,9 +57,10 @@ class Record(NamedTuple):
         return self.attributes.event_time_ms
 
 
-# There are many of them: made without a call of Python's for each.
-_position: Callable[[tuple[int, int, int]], Position] = partial(tuple.__new__, Position)
-_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
+def made(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """Yield named tuples, which are made of rows without a call of Python's for each."""
+    new = cast("Callable[[type[T], tuple[Any, ...]], T]", tuple.__new__)
+    return map(new, repeat(kind), rows)
 
 
 def made_at_once(rows: Iterable[T]) -> list[T]:
@@ -167,7 +167,7 @@ class RecordBatch:
     def __iter__(self) -> Iterator[Record]:
         segment, entry, slot = self.first_position
         slots = range(slot, slot + len(self.payloads))
-        positions = map(_position, zip(repeat(segment), repeat(entry), slots))
+        positions = made(Position, zip(repeat(segment), repeat(entry), slots))
         first = self.first_sequence_id
         sequence_ids = repeat(-1) if first == UNKNOWN_SEQUENCE_ID else count(first)
         attributes: Iterable[Attributes] = repeat(_NOTHING)
@@ -177,7 +177,7 @@ class RecordBatch:
             positions, sequence_ids, self.txids, self.payloads,
             repeat(self.appended_at_ms), repeat(self.ledger_id), attributes,
         )  # fmt: skip
-        return map(_record, rows)
+        return made(Record, rows)
 
     def record(self, index: int) -> Record:
         """Return the record that has so many of them before it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from itertools import accumulate, chain
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
@@ -17,6 +17,7 @@ from quorumbook.errors import LedgerClosedError
 from quorumbook.streams.format.gap import Gap
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading.batches import Record, RecordBatch, made_at_once
+from quorumbook.streams.reading.hand_out import HandOut
 from quorumbook.streams.reading.notices import ControlRecord
 from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.scanner import StreamScanner
@@ -36,10 +37,7 @@ class BaseReader(Closing, Generic[R]):
         self._context = context
         self._scanner = StreamScanner(context, start, options)
         self._stream: AsyncGenerator[RecordBatch, None] | None = None
-        #: What was read and is being handed out record by record.
-        self._batch: RecordBatch | None = None
-        self._handed_out = 0
-        self._records: Iterator[R] | None = None
+        self._hand: HandOut[R] = HandOut()
         self._pending: asyncio.Task[RecordBatch] | None = None
         self._is_closed = False
         self._numbers = context.numbers()
@@ -60,7 +58,7 @@ class BaseReader(Closing, Generic[R]):
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
-        self._hold(None, 0)
+        self._hand.begin(None)
         await self._scanner.stop()
 
     # Reading -------------------------------------------------------------------------------
@@ -68,7 +66,7 @@ class BaseReader(Closing, Generic[R]):
     @property
     def caught_up(self) -> bool:
         """Whether everything that was visible has been handed out."""
-        return self._scanner.at_tail.is_set() and self._batch is None
+        return self._scanner.at_tail.is_set() and self._hand.batch is None
 
     @property
     def read_ahead_bytes(self) -> int:
@@ -93,15 +91,16 @@ class BaseReader(Closing, Generic[R]):
     @property
     def position(self) -> Position:
         """Where the next record to be handed out is, or a position before it."""
-        if self._batch is None:
+        if self._hand.batch is None:
             return self._scanner.position
-        return self._batch.place(self._handed_out)
+        return self._hand.place(self._hand.count)[0]
 
     @property
     def next_sequence_id(self) -> int | None:
         """The sequence id that the next record must have; None if that is not known."""
-        if self._batch is not None and self._batch.first_sequence_id >= 0:
-            return self._batch.sequence_id(self._handed_out)
+        batch = self._hand.batch
+        if batch is not None and batch.first_sequence_id >= 0:
+            return batch.sequence_id(self._hand.count)
         return self._scanner.expected
 
     def __repr__(self) -> str:
@@ -112,19 +111,13 @@ class BaseReader(Closing, Generic[R]):
 
     async def __anext__(self) -> R:
         while True:
-            if self._records is not None:
-                for record in self._records:
-                    self._handed_out += 1
-                    return record
+            for record, _ in self._hand.records:
+                return record
             batch = await self._take(None)
             if batch is None:
                 raise StopAsyncIteration
-            self._hold(batch, 0)
-
-    def _hold(self, batch: RecordBatch | None, handed_out: int) -> None:
-        """Keep what of a batch was not handed out."""
-        self._batch, self._handed_out = batch, handed_out
-        self._records = None if batch is None else cast("Iterator[R]", iter(batch))
+            self._hand.begin(batch)
+            self._hand.one_by_one(iter)
 
     async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
         """Yield records as they come, those of an entry together."""
@@ -155,7 +148,7 @@ class BaseReader(Closing, Generic[R]):
             fitting = bisect_right(ends, max_bytes) - 1
             taken = fitting if found else max(fitting, 1)
             if taken < len(batch):
-                self._hold(batch.part(taken, len(batch)) if taken else batch, 0)
+                self._hand.begin(batch.part(taken, len(batch)) if taken else batch)
             if not taken:
                 break
             found.append(batch.part(0, taken))
@@ -171,7 +164,7 @@ class BaseReader(Closing, Generic[R]):
 
     async def _take_ready(self) -> RecordBatch | None:
         """Return the next batch; None if there is none that is visible by now."""
-        if self._pending is None and self._batch is None:
+        if self._pending is None and self._hand.batch is None:
             batch = await self._take(0, raises=False)
             if batch is not None or self._pending is None or self._pending.done():
                 return batch
@@ -187,10 +180,9 @@ class BaseReader(Closing, Generic[R]):
 
         Without ``raises`` an error is left to the next call.
         """
-        batch, handed_out = self._batch, self._handed_out
-        self._hold(None, 0)
-        if batch is not None and handed_out < len(batch):
-            return batch.part(handed_out, len(batch))
+        left = self._hand.rest()
+        if left is not None:
+            return left
         if self._is_closed:
             raise LedgerClosedError("this reader is closed")
         if self._pending is None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading import reader as aio
 from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.hand_out import HandOut
 from quorumbook.streams.reading.reader import StreamItem
 from quorumbook.streams.reading.seek import Start
 from quorumbook.sync.declared import blocking, held
@@ -24,17 +25,14 @@ class BaseReader(Closing[aio.BaseReader[R]]):
     def __init__(self, reader: aio.BaseReader[R]) -> None:
         """Wrap a reader that was opened on the loop thread."""
         super().__init__(reader)
-        #: What was fetched and is being handed out record by record.
-        self._batch: RecordBatch | None = None
-        self._handed_out = 0
-        self._records: Iterator[R] = iter(())
+        self._hand: HandOut[R] = HandOut()
         #: Where to go on if a fetch was interrupted and what it brought is lost.
         self._interrupted_at: Position | None = None
 
     @property
     def caught_up(self) -> bool:
         """Whether everything that was visible has been handed out."""
-        return self._aio.caught_up and self._left() is None
+        return self._aio.caught_up and self._hand.is_over
 
     read_ahead_bytes = held(aio.BaseReader[R], lambda it: it.read_ahead_bytes)
     """What segments behind the present one take in memory."""
@@ -46,39 +44,36 @@ class BaseReader(Closing[aio.BaseReader[R]]):
     @property
     def position(self) -> Position:
         """Where the next record to be handed out is, or a position before it."""
-        left = self._left()
-        if left is not None:
-            return left.first_position
+        if not self._hand.is_over:
+            return self._hand.place(self._hand.count)[0]
         return self._interrupted_at or self._aio.position
 
     @property
     def next_sequence_id(self) -> int | None:
         """The sequence id that the next record must have; None if that is not known."""
-        left = self._left()
-        if left is not None and left.first_sequence_id >= 0:
-            return left.first_sequence_id
-        return self._aio.next_sequence_id
+        known = -1 if self._hand.is_over else self._hand.place(self._hand.count)[1]
+        return known if known >= 0 else self._aio.next_sequence_id
 
     def __iter__(self) -> Iterator[R]:
         return self
 
     def __next__(self) -> R:
         while True:
-            for record in self._records:
-                self._handed_out += 1
+            for record, _ in self._hand.records:
                 return record
-            batch = self._fetch(self._next_batch)
-            if batch is None:
-                raise StopIteration
-            self._keep(batch)
+            if self._hand.is_over:
+                batch = self._fetch(self._next_batch)
+                if batch is None:
+                    raise StopIteration
+                self._hand.begin(batch)
+            self._hand.one_by_one(iter)
 
     def read_batches(self) -> Iterator[RecordBatch]:
         """Yield records as they come, those of an entry together."""
-        batch = self._left()
+        batch = self._hand.rest()
         while batch is not None or (batch := self._fetch(self._next_batch)) is not None:
-            self._keep(None)
             yield batch
-            batch = self._left()
+            batch = self._hand.rest()
 
     def read(
         self, max_records: int = 1000, max_bytes: int = 1 << 20, *, wait_s: float | None = 0.5
@@ -86,15 +81,14 @@ class BaseReader(Closing[aio.BaseReader[R]]):
         """Return the next records; see ``quorumbook.streams.StreamReader``."""
         found: list[R] = []
         size = 0
-        left = self._left()
+        left = self._hand.rest()
         if left is not None:
             for record, payload in zip(cast("Iterator[R]", iter(left)), left.payloads, strict=True):
                 size += len(payload)
                 if found and (len(found) == max_records or size > max_bytes):
-                    self._keep(left.part(len(found), len(left)))
+                    self._hand.begin(left.part(len(found), len(left)))
                     return found
                 found.append(record)
-            self._keep(None)
             max_records -= len(found)
             max_bytes -= size
             wait_s = 0
@@ -105,7 +99,7 @@ class BaseReader(Closing[aio.BaseReader[R]]):
     def seek(self, start: Start) -> None:
         """Go on from another place: a Position, SequenceId, TxId, datetime, or an end."""
         self._run(lambda: self._aio.seek(start))
-        self._keep(None)
+        self._hand.begin(None)
         self._interrupted_at = None
 
     close = blocking(aio.BaseReader[R].close)
@@ -127,17 +121,6 @@ class BaseReader(Closing[aio.BaseReader[R]]):
     async def _next_batch(self) -> RecordBatch | None:
         async with contextlib.aclosing(self._aio.read_batches()) as batches:
             return await anext(batches, None)
-
-    def _left(self) -> RecordBatch | None:
-        """Return what was fetched and not handed out."""
-        batch = self._batch
-        if batch is None or self._handed_out >= len(batch):
-            return None
-        return batch.part(self._handed_out, len(batch))
-
-    def _keep(self, batch: RecordBatch | None) -> None:
-        self._batch, self._handed_out = batch, 0
-        self._records = cast("Iterator[R]", iter(batch or ()))
 
 
 class StreamReader(BaseReader[Record]):
