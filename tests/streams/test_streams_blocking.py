@@ -620,3 +620,24 @@ def test_a_record_that_is_refused_after_it_was_put_is_told_of_and_holds_up_no_ot
         writer.close()
     with ns.stream("s").reader(tail=False) as reader:
         assert [record.payload for record in reader] == [b"a", b"b", b"c"]
+
+
+def test_records_of_many_sizes_that_are_put_come_in_their_order(ns: Namespace) -> None:
+    # Some fill an entry, and some fit only where a large one does not any more.
+    sizes = [0, 1, 100, 100, 100, 65_000, 7, 40_000, 300, 65_535, 70_000, 20]
+    payloads = [b"%d " % n + bytes(sizes[n % len(sizes)]) for n in range(600)]
+    ns.create_stream("s")
+    with ns.stream("s").writer() as writer:
+        tickets = []
+        for payload in payloads:
+            while True:
+                try:
+                    tickets.append(writer.put(payload))
+                    break
+                except BackpressureError:
+                    writer.drain()
+        writer.confirmed(tickets[-1])
+    with ns.stream("s").reader(tail=False) as reader:
+        found = list(reader)
+    assert [record.payload for record in found] == payloads
+    assert [record.sequence_id for record in found] == list(range(len(payloads)))

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
@@ -37,6 +39,8 @@ from quorumbook.streams.writing.pending import PendingAppend, row_size, single
 _HEAD_ROOM_BYTES = 128
 #: More records than a run ever has.
 _TXIDS_LEFT = 1 << 20
+#: So many records join a run together.
+_GATHERED_AT_ONCE = 1024
 #: What a record's future may be: the loop thread settles it.
 FutureLike: TypeAlias = "asyncio.Future[Any] | concurrent.futures.Future[Any]"
 
@@ -200,6 +204,26 @@ class Intake:
             self._futures += [None] * (before - len(self._futures))
             self._futures.append(future)
         return self.first_sequence_id + before
+
+    def gather(self, payloads: Sequence[bytes], start: int) -> int:
+        """Take in what finds room in the run of now, from one on; return how many did."""
+        most = self.max_records - len(self.payloads)
+        if most <= 0 or start >= len(payloads):
+            return 0
+        # As many as fit if all are of one size, as they mostly are.
+        guess = self.room_bytes // (len(payloads[start]) + HEADER_SIZE_BYTES)
+        found = payloads[start : start + min(most, guess, _GATHERED_AT_ONCE)]
+        ends = list(accumulate(map(len, found), initial=0))
+        if ends[-1] + len(found) * HEADER_SIZE_BYTES > self.room_bytes:
+            sizes = range(len(ends))
+            fitting = bisect_right(
+                sizes, self.room_bytes, key=lambda n: ends[n] + n * HEADER_SIZE_BYTES
+            )
+            found = found[: fitting - 1]
+        need = ends[len(found)] + len(found) * HEADER_SIZE_BYTES
+        self.room_bytes -= need
+        self.payloads += found
+        return len(found)
 
     def _begin(self, size_bytes: int, number: int | None) -> None:
         """Begin a run that has room for a record of a size."""

@@ -569,6 +569,17 @@ async def open_writer(context: StreamContext, options: WriterOptions) -> StreamW
     return await StreamWriter(context, options, context.lock())._open()  # noqa: SLF001 - of here
 
 
+def put_many(writer: StreamWriter, payloads: Sequence[bytes], start: int) -> tuple[int, int]:
+    """Append, from one on, those of these that need no more than ``put`` does in the quick case.
+
+    Returns:
+        How many that were, often none; and the last one's sequence id.
+    """
+    intake = writer._intake  # noqa: SLF001 - of this module
+    count = intake.gather(payloads, start)
+    return count, intake.first_sequence_id + len(intake.payloads) - 1
+
+
 def put_with(
     writer: StreamWriter,
     payload: bytes,

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from functools import partial
-from itertools import islice
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
@@ -120,25 +119,32 @@ _Row: TypeAlias = bytes | tuple[bytes, dict[str, Any] | None, LoopFuture[Appende
 class _Run(_Call[None]):
     """Records that joined one behind the other, and go to the writer together."""
 
-    __slots__ = ("_begun", "_last", "_refusal", "_writer", "first_ticket", "rows")
+    __slots__ = ("_begun", "_last", "_refusal", "_writer", "are_plain", "first_ticket", "rows")
 
     def __init__(self, writer: aio.StreamWriter, first_ticket: int) -> None:
         super().__init__(self._begin, 0, 0)
         self._writer = writer
         self.first_ticket = first_ticket
         self.rows: list[_Row] = []
+        #: Whether all rows are nothing but payloads.
+        self.are_plain = True
         self._begun = 0
         self._last = -1
         self._refusal: Exception | None = None
 
     def _begin(self) -> asyncio.Future[None]:
         """Put what was not put yet; what is refused holds up nobody else."""
-        put = self._writer.put
-        for row in islice(self.rows, self._begun, None):
-            future = None
+        while self._begun < len(self.rows):
+            if self.are_plain:
+                payloads = cast("list[bytes]", self.rows)
+                count, last = aio.put_many(self._writer, payloads, self._begun)
+                if count:
+                    self._begun, self._last = self._begun + count, last
+                    continue
+            row, future = self.rows[self._begun], None
             try:
                 if isinstance(row, bytes):
-                    self._last = put(row)
+                    self._last = self._writer.put(row)
                 else:
                     payload, options, future = row
                     self._last = aio.put_with(self._writer, payload, options, future)
@@ -238,7 +244,6 @@ class AppendCalls:
         """
         size_bytes = len(payload) + ENTRY_OVERHEAD_BYTES
         is_plain = options is None and future is None
-        row = payload if is_plain else (payload, options, future)
         with self._lock:
             if self._records >= self._max_records or self._bytes + size_bytes > self._max_bytes:
                 self._check_room(1, size_bytes)
@@ -250,7 +255,11 @@ class AppendCalls:
                 self._queue.append(run)
                 if is_first:
                     self._loop.call_soon_threadsafe(self._take)
-            run.rows.append(row)
+            if is_plain:
+                run.rows.append(payload)
+            else:
+                run.are_plain = False
+                run.rows.append((payload, options, future))
             run.count += 1
             run.size_bytes += size_bytes
             self._records += 1
