@@ -169,3 +169,27 @@ def test_prepare_leaves_existing_marks_alone() -> None:
     assert read_mark(disk, "/a") == LogMark(7, 512)
     assert disk.get("/b/lastMark") == bytes(16)
     assert marks.minimum() == NO_MARK
+
+
+def test_a_mark_that_was_written_but_not_synced_is_durable_before_a_start_relies_on_it() -> None:
+    """Found by the simulator: killed in between, then a journal was deleted and the power cut."""
+    disk = disk_with("/a")
+    write_mark(disk, "/a", LogMark(1, 512))
+    disk.faults.fail("sync")
+    with pytest.raises(StorageError):
+        write_mark(disk, "/a", LogMark(2, 1024))
+    disk = disk.after_kill()
+    marks = marks_on(disk, "/a")
+    assert marks.minima == (LogMark(2, 1024),)
+    marks.prepare()
+    assert read_mark(disk.crash(), "/a") == LogMark(2, 1024)
+
+
+def test_a_mark_whose_name_is_not_durable_becomes_so_before_a_start_relies_on_it() -> None:
+    disk = disk_with("/a")
+    disk.faults.fail("sync_directory")
+    with pytest.raises(StorageError):
+        write_mark(disk, "/a", LogMark(2, 1024))
+    disk = disk.after_kill()
+    marks_on(disk, "/a").prepare()
+    assert read_mark(disk.crash(), "/a") == LogMark(2, 1024)

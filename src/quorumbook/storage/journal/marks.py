@@ -128,11 +128,23 @@ class LastMarks:
         }
 
     def prepare(self) -> None:
-        """Create missing copies now, so that a disk that fills up later cannot stop a mark."""
+        """Make each copy durable as it was read, and create those that are missing.
+
+        A bookie may have been killed between the write and the sync of a mark: a journal that is
+        deleted for its sake would be missed after a power cut.  And a disk that fills up later
+        cannot stop a mark whose copies are there.
+        """
         for directory in self._directories:
             for name, mark in zip(self._names, self._loaded(directory), strict=True):
                 if not self._disk.exists(f"{directory}/{name}"):
                     write_mark(self._disk, directory, mark, name)
+                    continue
+                file = self._disk.open(f"{directory}/{name}")
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            self._disk.sync_directory(directory)
 
     @property
     def minima(self) -> Marks:
