@@ -125,10 +125,11 @@ class EtcdDriver(MetadataDriver):
     _idle: ClassVar[list[EtcdServer]] = []
     _all: ClassVar[list[EtcdServer]] = []
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directories: pytest.TempPathFactory) -> None:
         super().__init__()
         if not self._idle:
-            server = EtcdServer(directory, "--unsafe-no-fsync")
+            # It outlives the test, whose own directory goes with it.
+            server = EtcdServer(directories.mktemp("etcd"), "--unsafe-no-fsync")
             self._all.append(server)
             self._idle.append(server)
         self.server = self._idle.pop()
@@ -162,14 +163,15 @@ def _servers() -> Iterator[None]:
     EtcdDriver.stop_all()
 
 
-_DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver, "etcd": EtcdDriver}
-_NAMES = [*sorted(_DRIVERS), "zookeeper"]
+_NAMES = ["etcd", "memory", "sqlite", "zookeeper"]
 
 
 def _make(request: pytest.FixtureRequest, directory: Path) -> MetadataDriver:
     if request.param == "zookeeper":
         return ZooKeeperDriver(request.getfixturevalue("zookeeper"))
-    return _DRIVERS[request.param](directory)
+    if request.param == "etcd":
+        return EtcdDriver(request.getfixturevalue("tmp_path_factory"))
+    return MemoryDriver(directory) if request.param == "memory" else SqliteDriver(directory)
 
 
 @pytest.fixture(params=_NAMES)
