@@ -106,7 +106,7 @@ class World:
     def units(self, plan):
         """Do a plan's units as a task does."""
         results, errors = do_units(self.connection, plan)
-        assert errors == {}
+        assert errors == {}, errors
         return results
 
     def sink_all(self, *names, **options):

@@ -294,9 +294,11 @@ class _SplitFiles:
     def __init__(self, schema: pa.Schema, arguments: Values) -> None:
         split = Split.from_json(arguments["split"])
         place = f"{split.segment:018d}-{split.first_entry:012d}"
-        self._stem = below(arguments["out"], f"{safe_name(arguments['stream'])}-{place}")
+        self._out = arguments["out"]
+        self._stem = f"{safe_name(arguments['stream'])}-{place}"
         self._keeps_letters = arguments["dead_letters"]
-        self.path = f"{self._stem}.parquet"
+        # Where it is may have a query behind its path.
+        self.path = below(self._out, f"{self._stem}.parquet")
         self._rows = _File(self.path, schema)
         self._letters: _File | None = None
         #: Of bad records; empty: there are none.
@@ -310,7 +312,7 @@ class _SplitFiles:
         self.rows += table.num_rows
         if bad and self._keeps_letters:
             if self._letters is None:
-                self.letters_path = f"{self._stem}.dead-letters.parquet"
+                self.letters_path = below(self._out, f"{self._stem}.dead-letters.parquet")
                 self._letters = _File(self.letters_path, dead_letters.SCHEMA)
             self._letters.add(dead_letters.table_of(bad))
 
