@@ -19,7 +19,7 @@ from spark_helpers import in_namespace
 
 from doubles.replicas import assert_fully_replicated, copies
 from quorumbook.cli.main import main
-from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.errors import ConfigError, NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.data import export
 from quorumbook.spark.jobs.options import ExportOptions, IngestOptions, OffloadOptions
 from quorumbook.spark.jobs.upkeep import tier
@@ -268,6 +268,23 @@ def world(request, cluster, tmp_path, bucket):
 
 def payloads(rows):
     return [row["value"] for row in rows]
+
+
+@pytest.mark.parametrize("world", ["parquet"], indirect=True)
+def test_bad_records_of_a_table_in_a_bucket_go_to_a_stream_that_is_not_copied(world, bucket):
+    world.write(STREAM, [b'{"n": 1}', b"bad", b'{"n": 2}'])
+    for _ in range(2):  # all streams, and theirs is one of them from the second time on
+        world.sink_all(decode="n int", bad="drop", dead_letters="bad")
+
+    async def letters(namespace):
+        async with namespace.stream("bad").reader(tail=False) as reader:
+            return [record.payload async for record in reader]
+
+    assert world.run(letters) == [b"bad"]
+    assert [row["n"] for row in world.rows()] == [1, 2]
+    assert bucket.uploads() == []
+    with pytest.raises(ConfigError, match="without end; name another stream"):
+        world.sink_all(STREAM, "bad", decode="n int", bad="drop", dead_letters="bad")
 
 
 def test_a_table_in_a_bucket_has_each_record_once(world, bucket, monkeypatch):

@@ -81,7 +81,7 @@ class BadRecordStream:
     def __init__(self, cluster: ClusterClient, name: str, table: str) -> None:
         """Take its name, and what the table is called whose job appends to it."""
         self._cluster = cluster
-        self._name = name
+        self.name = name
         self._table = table
 
     async def append(self, stream: str, birth: int, paths: Sequence[str]) -> None:
@@ -96,10 +96,10 @@ class BadRecordStream:
             WriterBusyError: somebody else writes the stream of dead letters for too long.
         """
         namespace = await self._cluster.opened_namespace()
-        await namespace.create_stream(self._name, exist_ok=True)
+        await namespace.create_stream(self.name, exist_ok=True)
         source = hashlib.sha256("\0".join((self._table, stream, str(birth))).encode())
         async with (
-            namespace.stream(self._name).writer(
+            namespace.stream(self.name).writer(
                 wait_for_lock_s=_LOCK_WAIT_S, producer=f"dead-letters/{source.hexdigest()[:32]}"
             ) as writer,
             contextlib.aclosing(self._rows(paths)) as found,

@@ -87,8 +87,17 @@ class LakeSink:
             decode: What is decoded.
             max_bytes: Of one batch.
             allows_loss: See ``what_is_due``.
-            dead_letters: Where records go that cannot be decoded; None: nowhere.
+            dead_letters: Where records go that cannot be decoded; None: nowhere.  It is not copied
+                itself, or its records would come back to it without end.
+
+        Raises:
+            ConfigError: the stream of dead letters is named among those that are copied.
         """
+        if dead_letters is not None and dead_letters.name in names:
+            raise ConfigError(
+                f"--dead-letters {dead_letters.name} is one of the streams that are copied: what "
+                "is bad there would come back to it without end; name another stream"
+            )
         self._cluster = cluster
         self._table = table
         self._names = names
@@ -110,7 +119,12 @@ class LakeSink:
         """
         cluster = self._cluster
         namespace = cluster.namespace()
-        streams = {each.name: each for each in cluster.run(lambda: chosen(namespace, self._names))}
+        letters = self._dead_letters
+        streams = {
+            each.name: each
+            for each in cluster.run(lambda: chosen(namespace, self._names))
+            if letters is None or letters.name not in (each.name, each.title)
+        }
         names = list(streams)
         before = self._before = self._table.state(names)
         if before.cluster not in ("", cluster.instance_id):
