@@ -15,8 +15,8 @@ import pyarrow as pa
 from quorumbook.client.reading.columns import null_column, optional_binary_column
 from quorumbook.streams.errors import BadRecordError
 from quorumbook.streams.format.attributes import Attributes
-from quorumbook.streams.format.position import Position
 from quorumbook.streams.frames.records import MAKERS, SCHEMA, Maker, Records, batch_of
+from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.schemas.columns import Column, ColumnKind
 from quorumbook.streams.schemas.decoder import Decoder
 
@@ -95,11 +95,12 @@ class RecordDecoding:
         rows: list[Any] = []
         bad: dict[int, tuple[bytes, str]] = {}
         decode = self._decoder.row
-        for position, payload, attributes in _each(records):
+        for batch, slot, payload in _each(records):
             try:
-                rows.append(decode(payload, dict(attributes.headers)))
+                rows.append(decode(payload, dict(batch.attributes.get(slot, _NOTHING).headers)))
             except BadRecordError as error:
                 if self._on_bad == "fail":
+                    position = batch.first_position._replace(slot=slot)
                     raise BadRecordError(
                         f"record {position} of stream {records.stream} cannot be decoded: {error}"
                     ) from error
@@ -131,12 +132,11 @@ def _named(column: Column) -> Iterator[tuple[str, tuple[str, Column]]]:
         yield name, (field, part)
 
 
-def _each(records: Records) -> Iterator[tuple[Position, bytes, Attributes]]:
+def _each(records: Records) -> Iterator[tuple[RecordBatch, int, bytes]]:
+    """Yield each record's batch, the slot that it has in its entry, and its payload."""
     for batch in records.batches:
-        segment, entry, slot = batch.first_position
-        for index, payload in enumerate(batch.payloads, slot):
-            position = Position(segment, entry, index)
-            yield position, payload, batch.attributes.get(index, _NOTHING)
+        for slot, payload in enumerate(batch.payloads, batch.first_position.slot):
+            yield batch, slot, payload
 
 
 def _of_bad(
