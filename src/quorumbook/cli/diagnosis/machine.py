@@ -7,7 +7,6 @@ import ctypes
 import errno
 import http.client
 import importlib.util
-import ipaddress
 import os
 import platform
 import resource
@@ -119,20 +118,15 @@ def name_check(host: str, listen: str) -> VerdictReason:
 
 def name_judged(name: str, addresses: set[str], listen: str) -> VerdictReason:
     """Return what the addresses of a name mean for a bookie that listens somewhere."""
+    from quorumbook.bookie.http.access import is_loopback_only
+
     known = ", ".join(sorted(addresses))
     text = f"bookies register as {name}" + (f", which is {known}" if addresses != {name} else "")
-    is_local = all(_is_loopback(address) for address in addresses)
-    if is_local and not _is_loopback(listen):
+    is_local = is_loopback_only(addresses)
+    if is_local and listen != "localhost" and not is_loopback_only([listen]):
         fix = "set bookie.advertised_host to an address that other machines reach"
         return warned("name", f"{text}: other machines would connect to themselves", fix)
     return fine("name", f"{text}, for this machine alone" if is_local else text)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def port_check(option: str, host: str, port: int, serving: Mapping[int, str]) -> VerdictReason:
