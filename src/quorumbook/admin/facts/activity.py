@@ -47,10 +47,20 @@ def read_counts(http_address: str) -> BookieCounts:
     Raises:
         OSError: It does not answer.
     """
+    return counts_in(read_metrics(http_address, max_bytes=_BYTES_MAX, timeout_s=_TIMEOUT_S))
+
+
+def read_metrics(http_address: str, *, max_bytes: int, timeout_s: float) -> str:
+    """Return the beginning of a bookie's metrics, in Prometheus' text form; blocks.
+
+    Raises:
+        OSError: It does not answer.
+    """
     url = f"{http_address}/metrics"
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - a bookie's
-            return counts_in(answer.read(_BYTES_MAX).decode(errors="replace"))
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - a bookie's
+            content: bytes = answer.read(max_bytes)
+            return content.decode(errors="replace")
     except http.client.HTTPException as error:
         raise OSError(f"no metrics from {url}: {error!r}") from error
 

@@ -13,7 +13,6 @@ import os
 import sys
 import tarfile
 import time
-import urllib.request
 from typing import TYPE_CHECKING
 
 import click
@@ -101,13 +100,12 @@ async def _collected(call: Call) -> dict[str, str]:
 
 
 def _metrics(bookie: BookieFacts) -> str:
-    url = f"{bookie.http}/metrics"
+    from quorumbook.admin.facts.activity import read_metrics
+
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - a bookie's
-            content: bytes = answer.read(_LOG_BYTES)
+        return read_metrics(bookie.http, max_bytes=_LOG_BYTES, timeout_s=_TIMEOUT_S)
     except OSError as error:
         return f"no answer: {error}\n"
-    return content.decode(errors="replace")
 
 
 def _end_of(path: str) -> str:
