@@ -16,6 +16,7 @@ _OWN = {
     "bookie/disks.py",
     "bookie/membership/healing.py",
     "cli/cluster/zookeeper.py",
+    "client/cluster/bookies.py",
     "client/writing/adds.py",
     "client/writing/ensemble.py",
     "client/writing/explicit_lac.py",

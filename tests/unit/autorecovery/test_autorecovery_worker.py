@@ -176,6 +176,66 @@ async def test_s69_a_ledger_whose_only_copy_is_gone_rests_and_the_others_are_hea
         await until(lambda: not numbers(worker)[name])
 
 
+class SlowFailure:
+    """Holds attempts at healing a ledger at their end, the first one until ``over`` is set."""
+
+    def __init__(self, monkeypatch, ledger_id) -> None:
+        self.outcomes = []
+        self.over = asyncio.Event()
+        self.again = asyncio.Event()
+        heal = Healer.heal
+
+        async def held(healer, healed_id, **how):
+            if healed_id != ledger_id:
+                return await heal(healer, healed_id, **how)
+            if self.outcomes:
+                await self.again.wait()
+            self.outcomes.append(await heal(healer, healed_id, **how))
+            await self.over.wait()
+            return self.outcomes[-1]
+
+        monkeypatch.setattr(Healer, "heal", held)
+
+
+async def test_s69_a_holder_that_comes_back_while_its_ledger_is_tried_is_reason_to_try_again(
+    cluster, client, monkeypatch
+) -> None:
+    ledger_id = await write(client, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+    lost = (await client.ledger_metadata(ledger_id)).ensemble[0]
+    bookie = await gone(cluster, client, lost)
+    slow = SlowFailure(monkeypatch, ledger_id)
+    async with working(client, max_retry_s=3600.0) as worker:
+        await worker.queue.mark(ledger_id, [lost])
+        await until(lambda: slow.outcomes)
+        assert slow.outcomes[0].problems
+        await back(cluster, client, bookie)
+        back_ms = client_context(client).env.clock.wall_ms()
+        slow.over.set()
+        await failed(worker, ledger_id)
+        # The other workers see as well that this is older than what they know of the holder.
+        assert (await worker.quarantine.read(ledger_id)).at_ms <= back_ms
+        slow.again.set()
+        await healed(worker, ledger_id)
+
+
+async def test_s69_a_holder_that_was_away_only_while_all_slots_are_taken_was_away(
+    cluster, client, monkeypatch
+) -> None:
+    ledger_id = await write(client, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+    lost = (await client.ledger_metadata(ledger_id)).ensemble[0]
+    bookie = cluster.by_id(lost)
+    await bookie.stop()
+    slow = SlowFailure(monkeypatch, ledger_id)
+    async with working(client, max_retry_s=3600.0, ledgers_at_a_time=1) as worker:
+        await worker.queue.mark(ledger_id, [lost])
+        await until(lambda: slow.outcomes)
+        await gone(cluster, client, lost)
+        await back(cluster, client, bookie)
+        slow.over.set()
+        slow.again.set()
+        await healed(worker, ledger_id)
+
+
 async def test_s69_a_failure_is_everybodys_and_a_new_mark_ends_the_rest(cluster, client) -> None:
     ledger_id = await write(client)
     lost = (await client.ledger_metadata(ledger_id)).ensemble[0]

@@ -9,6 +9,7 @@ import pytest
 import quorumbook
 from doubles.mock_bookie import PATIENCE_S, SILENCE, MockCluster, mock_cluster
 from doubles.waiting import until
+from quorumbook.client.cluster import bookies
 from quorumbook.client.context import client_context
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.transport.ticker import Ticker
@@ -22,6 +23,7 @@ from quorumbook.errors import (
     LedgerClosedError,
     LedgerExistsError,
     LocalProtocolError,
+    MetadataUnavailableError,
     NotEnoughBookiesError,
     RequestTimeoutError,
     UnauthorizedError,
@@ -48,6 +50,29 @@ async def test_too_few_bookies_are_too_few() -> None:
                 else:
                     break
         await ledger.close()
+
+
+async def test_a_change_that_could_not_be_read_is_seen_by_who_only_waits(monkeypatch) -> None:
+    monkeypatch.setattr(bookies, "_READ_AGAIN_S", 0.01)
+    async with mock_cluster(1) as cluster, cluster.connect() as bk:
+        await bk.bookies()
+        seen = asyncio.Event()
+        known = client_context(bk).bookies
+        known.on_change(seen.set)
+        read, failures = bk._registration.bookies, 0  # the store's failure is not to be had else
+
+        async def away(*_: object) -> None:
+            nonlocal failures
+            failures += 1
+            raise MetadataUnavailableError("away")
+
+        monkeypatch.setattr(bk._registration, "bookies", away)
+        (fresh,) = await cluster.add()
+        await until(lambda: failures > 1)
+        assert not seen.is_set()
+        monkeypatch.setattr(bk._registration, "bookies", read)
+        await until(seen.is_set)
+        assert fresh.bookie_id in known.registered
 
 
 async def test_a_read_only_bookie_gets_no_new_ledgers() -> None:

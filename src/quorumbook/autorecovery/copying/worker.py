@@ -1,6 +1,6 @@
 """The replication worker: takes marked ledgers off the queue, one process at a time for each.
 
-A ledger is locked, looked at anew, healed, and taken off the queue; the lock is an ephemeral node,
+A ledger is locked, looked at again, healed, and taken off the queue; the lock is an ephemeral node,
 so a worker that dies leaves its ledgers to the others at once when its session ends.  What the
 mark says is where to look, not what to do: a bookie that is back is asked what it lacks before
 anything is copied to others (S67).
@@ -11,7 +11,8 @@ Three things keep it from work that helps nobody:
   its last ensemble then, it is closed by recovery, and healed (S72).  The lock is held meanwhile.
 - A ledger that cannot be healed is left alone for some time, twice as long after each attempt, and
   after a few it is in quarantine: its record says what stands in the way, and it is tried again
-  when a bookie appears, when it is marked for others, or after a long time (S69).
+  when a bookie appears, also while it is tried, when it is marked for others, or after a long
+  time (S69).
 - While replication is disabled nothing is begun.
 """
 
@@ -49,6 +50,14 @@ _LONGEST_PAUSE_S = 10.0
 _FIRST_RETRY_PART = 32
 #: Ledgers in quarantine are tried so many times more seldom.
 _QUARANTINE_FACTOR = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """When healing a ledger began, and how often bookies had appeared until then."""
+
+    at_ms: int
+    news: int
 
 
 @dataclass(slots=True)
@@ -96,7 +105,8 @@ class ReplicationWorker:
         #: Damaged marks that the log has.
         self._told: set[str] = set()
         self._known: frozenset[BookieId] | None = None
-        #: What failed before this is tried again: a bookie appeared then.
+        #: How often bookies appeared, and when last: what began before is tried again.
+        self._news = 0
         self._news_ms = 0
         self._runner: asyncio.Task[None] | None = None
         self._jobs: dict[asyncio.Task[None], Work] = {}
@@ -168,7 +178,7 @@ class ReplicationWorker:
                 await self._bell.wait()
 
     def _tell_damaged(self, damaged: Collection[MetadataFormatError]) -> None:
-        """Say each damaged mark once; nobody tells when one is written anew in its place."""
+        """Say each damaged mark once; nobody tells when another one is written in its place."""
         for error in damaged:
             if str(error) not in self._told:
                 _log.error("a ledger cannot be taken up: %s", error)
@@ -202,14 +212,17 @@ class ReplicationWorker:
         return max(0.0, (min(self._resting.values()) - self._context.env.clock.now_ns()) / _NS)
 
     async def _note_registrations(self) -> None:
-        bookies = self._context.bookies
-        known = await bookies.writable() | await bookies.read_only()
-        if self._known is not None and known - self._known:
-            self._news_ms = self._context.env.clock.wall_ms()
-            self._resting.clear()
-        self._known = known
+        await self._context.bookies.writable()
+        if self._known is None:
+            self._known = self._context.bookies.registered
 
     def _on_registrations(self) -> None:
+        bookies = self._context.bookies.registered
+        if self._known is not None and bookies - self._known:
+            self._news += 1
+            self._news_ms = self._context.env.clock.wall_ms()
+            self._resting.clear()
+        self._known = bookies
         self._bell.set()
 
     # One ledger ----------------------------------------------------------------------------
@@ -218,6 +231,7 @@ class ReplicationWorker:
         """Heal a ledger, in the slot that was taken for it."""
         ledger_id = work.ledger_id
         is_in_slot = True
+        attempt = self._attempt()
         try:
             if await self._is_to_rest(work):
                 await self.queue.release(work)
@@ -230,24 +244,29 @@ class ReplicationWorker:
                 await self._wait_for_writer(work, outcome.open_on)
                 await self._slots.acquire()
                 is_in_slot = True
+                attempt = self._attempt()
                 outcome = await self._heal(work, may_close=True)
-            await self._finish(work, outcome)
+            await self._finish(work, outcome, attempt)
         except SessionExpiredError as error:
             _log.warning("ledger %d: %s", ledger_id, error)
         except QuorumbookError as error:
-            await self._finish(work, HealingOutcome(ledger_id, problems=[str(error)]))
+            await self._finish(work, HealingOutcome(ledger_id, problems=[str(error)]), attempt)
         except Exception as error:
             _log.exception("ledger %d could not be healed", ledger_id)
-            await self._finish(work, HealingOutcome(ledger_id, problems=[f"a bug: {error!r}"]))
+            outcome = HealingOutcome(ledger_id, problems=[f"a bug: {error!r}"])
+            await self._finish(work, outcome, attempt)
         finally:
             if is_in_slot:
                 self._slots.release()
             self._bell.set()
 
+    def _attempt(self) -> _Attempt:
+        return _Attempt(self._context.env.clock.wall_ms(), self._news)
+
     async def _is_to_rest(self, work: Work) -> bool:
         """Tell whether somebody failed at this ledger lately, and nothing has changed since."""
         failure = await self.quarantine.read(work.ledger_id)
-        if failure is None or failure.at_ms < self._news_ms:
+        if failure is None or failure.at_ms <= self._news_ms:
             return False
         left_ms = failure.retry_at_ms - self._context.env.clock.wall_ms()
         if left_ms <= 0 or failure.replicas != work.mark.replicas:
@@ -310,7 +329,7 @@ class ReplicationWorker:
                     await changed.wait()
         self._context.unwatch(ring)
 
-    async def _finish(self, work: Work, outcome: HealingOutcome) -> None:
+    async def _finish(self, work: Work, outcome: HealingOutcome, attempt: _Attempt) -> None:
         """Take the ledger off the queue, or say why it stays there."""
         ledger_id = work.ledger_id
         if outcome.open_on and not outcome.problems:
@@ -323,7 +342,7 @@ class ReplicationWorker:
                     await self.queue.done(work)
                     self.statistics.ledgers_healed += 1
                     return
-                await self._record(work, "; ".join(outcome.problems))
+                await self._record(work, "; ".join(outcome.problems), attempt)
                 await self.queue.release(work)
                 self.statistics.ledgers_failed += 1
             except SessionExpiredError:
@@ -333,7 +352,8 @@ class ReplicationWorker:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _record(self, work: Work, reason: str) -> None:
+    async def _record(self, work: Work, reason: str, attempt: _Attempt) -> None:
+        """Say why a ledger is not healed; let it rest, unless a bookie appeared meanwhile."""
         earlier = await self.quarantine.read(work.ledger_id)
         attempts = 1 if earlier is None else earlier.attempts + 1
         longest_s = self._options.max_retry_s
@@ -343,15 +363,16 @@ class ReplicationWorker:
         _log.warning(
             "ledger %d is not healed and rests for %.0f s: %s", work.ledger_id, wait_s, reason
         )
-        self._rest(work.ledger_id, wait_s)
-        now_ms = self._context.env.clock.wall_ms()
+        retry_at_ms = self._context.env.clock.wall_ms() + int(wait_s * 1000)
         await self.quarantine.write(
             FailedHealing(
                 work.ledger_id,
                 reason,
                 attempts,
-                now_ms,
-                now_ms + int(wait_s * 1000),
+                attempt.at_ms,
+                retry_at_ms,
                 work.mark.replicas,
             )
         )
+        if self._news == attempt.news:
+            self._rest(work.ledger_id, wait_s)

@@ -46,6 +46,8 @@ from quorumbook.protocol.v3 import client as v3
 _log = logger("client.bookies")
 _NS = 1_000_000_000
 C = TypeVar("C", bound=Channel)
+#: Registrations that could not be read when they changed are read again after this.
+_READ_AGAIN_S = 5.0
 #: How long after it failed a bookie is first asked for a proof; twice as long after each failure.
 _FIRST_PROOF_S = 1.0
 
@@ -110,6 +112,7 @@ class ClientBookies:
         #: Until when bookies are asked last, because they were silent or gave damaged entries.
         self._slow: dict[BookieId, int] = {}
         self._on_change: dict[Callable[[], None], None] = {}
+        self._later: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     @property
@@ -199,6 +202,11 @@ class ClientBookies:
         """Return the bookies that only serve reads."""
         await self._fresh()
         return self._read_only
+
+    @property
+    def registered(self) -> frozenset[BookieId]:
+        """Return the bookies that were there when the registrations were read last."""
+        return self._writable | self._read_only
 
     async def new_ensemble(
         self, shape: Shape, custom_metadata: Mapping[str, bytes]
@@ -368,6 +376,8 @@ class ClientBookies:
         self._is_closed = True
         self._on_change.clear()
         task, self._refreshing = self._refreshing, None
+        if self._later is not None:
+            self._later.cancel()
         await self.placement.close()
         await cancel_and_wait([*self._proofs.values(), *([task] if task is not None else [])])
         channels: list[Channel] = [*self._fast.values(), *self._control.values()]
@@ -426,14 +436,22 @@ class ClientBookies:
         except MetadataError as error:
             # The bookies known so far are better than none, and are asked for again next time.
             self._is_stale = True
+            # The watch may be used up, and whoever waits for a change asks for nothing.
+            if self._later is None:
+                self._later = asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._read_again)
             if not self._writable:
                 raise
             _log.warning("registrations cannot be read: %s", error)
-            return  # nobody has seen a change
+            return
         finally:
             self._refreshing = None
         for callback in list(self._on_change):
             callback()
+
+    def _read_again(self) -> None:
+        self._later = None
+        if self._is_stale:
+            self._changed()
 
     def _changed(self) -> None:
         self._is_stale = True
