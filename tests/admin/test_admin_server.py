@@ -158,6 +158,33 @@ async def test_a_handshake_that_does_not_end_is_given_up(tmp_path, monkeypatch):
     await server.stop()
 
 
+async def test_handshakes_count_and_the_oldest_goes_for_who_comes(tmp_path):
+    ca = Authority(tmp_path)
+    own = ca.issue("server", ips=["127.0.0.1"])
+    server = make(
+        max_connections=3, certificate_file=own.certificate_file, key_file=own.key_file
+    )  # fmt: skip
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+    trust = ssl.create_default_context(cafile=ca.ca_file)
+    async with asyncio.timeout(8), httpx.AsyncClient(verify=trust) as http:
+        assert (await http.get(f"{server.url}/heartbeat")).text == "OK\n"
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        # One connection is at work, so two of those that never shake hands have a place.
+        for reader, _ in silent[:4]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        # Another client needs one place, and whoever is at work keeps its own.
+        async with httpx.AsyncClient(verify=trust) as other:
+            assert (await other.get(f"{server.url}/heartbeat")).text == "OK\n"
+            assert (await http.get(f"{server.url}/heartbeat")).text == "OK\n"
+        with contextlib.suppress(ConnectionResetError):
+            assert await silent[4][0].read() == b""
+    for _, writer in silent:
+        writer.close()
+    await server.stop()
+
+
 async def test_a_private_key_that_everybody_may_read_is_refused(tmp_path):
     own = Authority(tmp_path).issue("server", ips=["127.0.0.1"])
     os.chmod(own.key_file, 0o644)

@@ -140,6 +140,7 @@ class Reader:
         deadline = time.monotonic() + _LONGEST_S
         while True:
             code, printed = self._once(block.text)
+            assert "BrokenPipeError" not in printed, printed
             if block.how != "again until":
                 assert code == 0, f"{block.text}\nends with {code}:\n{printed}"
                 return printed

@@ -305,3 +305,12 @@ def test_every_bookie_that_ships_demands_tls_and_a_certificate_of_a_role() -> No
             assert variables[f"QUORUMBOOK_TLS_{option}"] == "true"
         assert "--set=bookie.auth_plugin=certificate-role" in COMPOSE[name]["command"]
         assert "--set=bookie.authorized_roles=cluster,client" in COMPOSE[name]["command"]
+
+
+def test_whatever_ships_may_open_files_enough() -> None:
+    """For 20,000 connections and the storage; in a pod the soft limit becomes the hard one."""
+    for name in ("bookie", "recovery"):
+        unit = (DEPLOY / f"systemd/quorumbook-{name}.service").read_text()
+        assert int(re.findall(r"^LimitNOFILE=(\d+)$", unit, re.MULTILINE)[0]) >= 65536
+    for name in ("bookie-1", "bookie-2", "bookie-3"):
+        assert COMPOSE[name]["ulimits"]["nofile"] >= 65536

@@ -447,6 +447,8 @@ async def test_a_bookies_new_certificate_is_used_and_a_bad_one_is_not(
         assert "the certificates stay as they were" in caplog.text
         assert await serial() == good.certificate.serial_number
         assert metrics.certificate_errors == 1  # said once
+        shown = cluster.bookie.render_metrics().decode().splitlines()
+        assert "bookkeeper_server_CERTIFICATE_ERRORS 1.0" in shown
         os.replace(new.certificate_file, good.certificate_file)
         assert await serial() == new.certificate.serial_number
         # The connection from before has its keys, and goes on.

@@ -1,16 +1,20 @@
-"""Whether a TLS session is taken up again, and with what: as docs/security.md says it."""
+"""What of TLS is not offered, and what of a session comes back: as docs/security.md says it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
-from security_harness import bookie_tls
+from security_harness import PATIENCE_S, bookie_tls, secure_cluster
 
 from doubles.certificates import Authority, Issued
 from quorumbook.env.machine import RealClock
 from quorumbook.env.tls import TlsContexts
+from quorumbook.protocol.v3 import client as v3
 
 TWO_HOURS_S = 7200
 
@@ -86,3 +90,42 @@ def test_no_session_of_before_is_taken_up_when_a_file_has_changed(ca: Authority)
     Path(ca.ca_file).write_bytes(Path(ca.ca_file).read_bytes() + b"\n")
     assert served.refresh()
     assert not _Ends(served.current(), client, first.client.session).is_taken_up()
+
+
+async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while piece := await source.read(65536):
+            target.write(piece)
+    target.close()
+
+
+async def test_nobody_negotiates_again(ca: Authority, tmp_path: Path) -> None:
+    """OpenSSL's own client asks for it: a bookie refuses, and goes on with others."""
+    tls = bookie_tls(ca, ca.issue("bookie", ips=["127.0.0.1"]))
+    async with secure_cluster(tmp_path, tls=tls) as cluster:
+
+        async def after_start_tls(
+            theirs: asyncio.StreamReader, to_them: asyncio.StreamWriter
+        ) -> None:
+            raw = await cluster.raw()
+            assert not int((await raw.ask_v3(v3.encode_start_tls(1))).status)
+            await asyncio.gather(_pass_on(theirs, raw.writer), _pass_on(raw.reader, to_them))
+
+        proxy = await asyncio.start_server(after_start_tls, "127.0.0.1", 0)
+        at = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        client: Any = await asyncio.create_subprocess_exec(
+            "openssl", "s_client", "-connect", at, "-tls1_2", "-CAfile", ca.ca_file,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        async with asyncio.timeout(PATIENCE_S):
+            said = await client.stdout.readuntil(b"Verify return code: 0 (ok)")
+            client.stdin.write(b"R\n")
+            said += await client.stdout.read()
+            await client.wait()
+        assert b"RENEGOTIATING" in said
+        assert b"no renegotiation" in said
+        fresh = await cluster.raw()
+        await fresh.start_tls(ssl.create_default_context(cafile=ca.ca_file))
+        fresh.close()
+        proxy.close()

@@ -104,6 +104,11 @@ def test_spark_finds_no_source_for_the_writes_of_a_thread_without_an_active_sess
         in_thread(write)
 
 
+def test_workers_talk_by_sockets_that_may_be_closed_early(spark: Any) -> None:
+    """Over Unix sockets each query that stops early has a worker print a trace."""
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled", "false") == "false"
+
+
 def test_the_demo_s_query_is_started_in_any_thread(
     spark: Any, cluster: Any, streams: Any, tmp_path: Any
 ) -> None:

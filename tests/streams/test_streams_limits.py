@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from doubles.inside import pump_of, segment_nodes_of
 from quorumbook.client.writing.pending import Watcher
+from quorumbook.env import Complaint
 from quorumbook.errors import (
     ConfigError,
     MetadataUnavailableError,
     NoSuchLedgerInMetadataError,
     NotEnoughBookiesError,
+    QuorumbookError,
 )
 from quorumbook.streams import Namespace, Position, StreamPolicy
 from quorumbook.streams.errors import AccessDeniedError, QuotaExceededError
@@ -22,6 +24,7 @@ from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.writing import pump
 from quorumbook.streams.writing.limits import RateLimit
 from quorumbook.streams.writing.pending import PackedEntry
+from quorumbook.testing import LocalCluster
 
 _SECOND = 1_000_000_000
 
@@ -180,3 +183,32 @@ async def test_segments_lie_on_bookies_with_the_labels_of_the_policy(ns: Namespa
     with pytest.raises(NotEnoughBookiesError, match="disk=ssd"):
         await pump_of(writer).segments.ensure(pump_of(writer).state)
     await writer.abort()
+
+
+async def test_a_writer_that_waits_for_bookies_says_so_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+    say = Complaint.say
+
+    def counted(complaint: Complaint, text: str, now_ns: int) -> None:
+        nonlocal tries
+        tries += 1
+        say(complaint, text, now_ns)
+
+    monkeypatch.setattr(Complaint, "say", counted)
+    monkeypatch.setattr(pump, "_RETRY_S", 0)
+    async with LocalCluster(bookies=1) as cluster:
+        async with Namespace.open(f"{cluster.metadata_uri}#/few", bind=True) as ns:
+            await ns.create_stream("s")
+            writer = await ns.stream("s").writer()
+            waiting = writer.append_nowait(b"x")
+            async with asyncio.timeout(60):
+                while tries < 100:
+                    await asyncio.sleep(0.01)
+            await writer.abort()
+            with pytest.raises(QuorumbookError):
+                await waiting
+    said = [line for line in caplog.messages if "trying again" in line]
+    assert "stream s: an ensemble of 3 bookies is wanted" in said[0]
+    assert len(said) < 10

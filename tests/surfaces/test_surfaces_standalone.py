@@ -46,8 +46,9 @@ def _standalone(directory, *words):
                 text += line
             yield process, json.loads(text)
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
-            assert process.returncode == 0
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out) == (0, b"")
+            assert b"stopping ..." in err
         finally:
             if process.poll() is None:
                 process.kill()
@@ -164,6 +165,19 @@ def test_a_console_whose_port_is_taken_as_it_starts_takes_another(tmp_path):
         ) as (_, facts):
             assert facts["console"].startswith("http://127.0.0.1:")
             assert not facts["console"].endswith(f":{port}")
+
+
+def test_what_is_said_to_people_is_not_in_the_output(tmp_path):
+    with _start(tmp_path, "standalone", "--ephemeral", "--bookies", 1) as process:
+        try:
+            for line in process.stderr:
+                if b"Ctrl-C stops them" in line:
+                    break
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (0, b"")
 
 
 def test_ephemeral_leaves_nothing_behind(tmp_path):

@@ -2,7 +2,8 @@
 
 uvicorn speaks HTTP.  What it leaves open is set here: a connection that sends no request in ten
 seconds is closed, so is a handshake that takes longer, and one that takes nothing of its answer
-in for a minute.  A connection over the limit is closed before anything of it is read.
+in for a minute.  A connection over the limit is closed before anything of it is read; handshakes
+count, and where there are too many the oldest one goes first.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from quorumbook.admin.options import AdminOptions
 from quorumbook.bookie.http.access import is_loopback_only
 from quorumbook.env import logger, patience
 from quorumbook.env.secret_files import read_secret_file
+from quorumbook.env.tls_transport import TlsTransport
 from quorumbook.errors import ConfigError
 
 _log = logger("admin.server")
@@ -158,28 +160,83 @@ def _with_certificate(app: Any, name: str) -> Any:
     return with_certificate
 
 
+class _AdminHandshake(asyncio.Protocol):
+    """A connection until its TLS handshake has ended; it is at ``server.handshakes`` meanwhile."""
+
+    def __init__(self, server: _Uvicorn, context: ssl.SSLContext) -> None:
+        self._server = server
+        self._context = context
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, if there is a place or another one can go."""
+        assert isinstance(transport, asyncio.Transport)
+        handshakes = self._server.handshakes
+        if self._server.is_full:
+            if not handshakes:
+                transport.abort()
+                return
+            next(iter(handshakes)).abort()
+        self._timer = patience.Timer(_HEAD_S, self.abort)
+        self._tls = TlsTransport(
+            transport, self, self._context, server_side=True, server_hostname=None, done=self._done
+        )
+        handshakes[self] = None
+        self._tls.begin()
+
+    def abort(self) -> None:
+        """Give it up."""
+        self._leave()
+        self._tls.abort()
+
+    def _done(self, error: Exception | None) -> None:
+        self._leave()
+        if error is None:
+            protocol = self._server.protocol()
+            self._tls.set_protocol(protocol)
+            protocol.connection_made(self._tls)
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._server.handshakes.pop(self, None)
+
+
 class _Uvicorn(uvicorn.Server):
     """Leaves signals to whoever runs it, and says when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listens = asyncio.Event()
+        #: Oldest first.
+        self.handshakes: dict[_AdminHandshake, None] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many connections and handshakes are there as may be."""
+        count = len(self.server_state.connections) + len(self.handshakes)
+        return count + 1 >= (self.config.limit_concurrency or 0)
+
+    def protocol(self) -> _Protocol:
+        """Make the protocol of a connection."""
+        return _Protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen; uvicorn would give a TLS handshake a minute."""
+        """Begin to listen; uvicorn would give a TLS handshake a minute, and count none."""
         await super().startup(sockets=[])
-        config = self.config
-        protocol = partial(
-            _Protocol, config=config, server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )  # fmt: skip
+        context = self.config.ssl
+        factory = partial(_AdminHandshake, self, context) if context is not None else self.protocol
         for listening in sockets or []:
             server = await asyncio.get_running_loop().create_server(
-                protocol, sock=listening, ssl=config.ssl, backlog=_BACKLOG,
-                ssl_handshake_timeout=_HEAD_S if config.ssl else None,
-            )  # fmt: skip
+                factory, sock=listening, backlog=_BACKLOG
+            )
             self.servers.append(server)
         self.listens.set()
+
+    def give_up_handshakes(self) -> None:
+        """Abort what has not become a connection yet."""
+        for each in list(self.handshakes):
+            each.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -302,6 +359,7 @@ class AdminServer:
     async def stop(self) -> None:
         """Stop listening, end what is under way, and let go of the cluster."""
         if self._server is not None and self._task is not None:
+            self._server.give_up_handshakes()
             self._server.should_exit = True
             await self._task
         if self._console is not None:

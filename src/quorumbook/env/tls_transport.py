@@ -213,9 +213,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._below.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known: ``ssl_object``, and all that the transport below knows."""
+        """Return what is known: ``ssl_object``, its context, and what the transport below knows."""
         if name == "ssl_object":
             return self._tls
+        if name == "sslcontext":
+            return self._tls.context
         return self._below.get_extra_info(name, default)
 
     # Called when its turn has come

@@ -102,6 +102,18 @@ async def test_s101_no_path_of_a_request_becomes_that_of_a_file(tmp_path: Path) 
             assert (status in (400, 404), "canary" in text) == (True, False), path
 
 
+async def test_who_asks_for_what_there_is_not_is_told_of_every_page_that_there_is(
+    tmp_path: Path,
+) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
+        status, text = await ask_http(bookie.http_port, "GET /nonsense HTTP/1.1\r\n\r\n")
+        assert status == 404
+        named = text.removeprefix("there are ").strip().split(", ")
+        assert set(named) == {"/heartbeat", "/is_ready", "/metrics", *bookie.pages}
+        for path in named:
+            assert (await ask_http(bookie.http_port, f"GET {path} HTTP/1.1\r\n\r\n"))[0] == 200
+
+
 async def test_a_bookie_that_cannot_be_found_is_not_ready(tmp_path: Path) -> None:
     async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         port = bookie.http_port

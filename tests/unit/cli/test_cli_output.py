@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -135,6 +137,26 @@ def test_wrong_use_is_one_line_and_exit_code_2(words, capsys, monkeypatch, tmp_p
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "words"),
+    [
+        ("grpc", "etcd", ["ledger", "ls", "--metadata", "etcd://127.0.0.1:1/ledgers"]),
+        ("pyspark", "spark", ["spark", "audit", "--metadata", "sqlite:///none.db"]),
+    ],
+)
+def test_a_part_of_the_package_that_is_missing_is_wrong_use(module, extra, words, tmp_path):
+    code = (
+        f"import sys; sys.modules['{module}'] = None\n"
+        f"from quorumbook.cli.main import main; sys.exit(main({words}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"pip install 'quorumbook[{extra}]'" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("words", "meant"), [(["ledgr"], "ledger"), (["ledger", "lss"], "ls")])

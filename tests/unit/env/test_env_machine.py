@@ -1,0 +1,49 @@
+"""What this machine gives the process: connections that notice a peer's end, open files."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from quorumbook.env.machine import RealNetwork
+
+#: After a minute of silence the system asks four times, so two minutes in all.
+KEPT_ALIVE = {
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 60,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 15,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 4,
+}
+
+
+async def test_a_peer_that_went_without_a_word_is_noticed_on_both_sides() -> None:
+    made: asyncio.Queue[Any] = asyncio.Queue()
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.put_nowait(transport)
+
+    network = RealNetwork()
+    server = await network.listen("127.0.0.1", 0, Accepted)
+    ours, _ = await network.connect(*server.sockets[0].getsockname(), asyncio.Protocol)
+    theirs = await made.get()
+    for end in (ours, theirs):
+        of_system = end.get_extra_info("socket")
+        assert {each: of_system.getsockopt(*each) for each in KEPT_ALIVE} == KEPT_ALIVE
+        end.abort()
+    server.close()
+    await server.wait_closed()
+
+
+def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
+    code = (
+        "import resource as r; from quorumbook.env.machine import raise_descriptor_limit as f\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (128, 500)); print(f(), *r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 500
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["500"] * 3
