@@ -52,6 +52,7 @@ QUESTIONS = {
     "give a bookie back to Java": "how-to/give-a-bookie-back",
     "share work in a consumer group": "tutorials/consumer-group",
     "monitor with Prometheus": "how-to/monitor",
+    "send traces with OpenTelemetry": "how-to/trace-with-opentelemetry",
     "handle errors": "how-to/handle-errors",
     "copy a stream to another cluster": "how-to/copy-a-stream",
     "move old segments to object storage": "how-to/offload-a-stream",

@@ -394,6 +394,10 @@ class Bookie:
 
     def render_metrics(self) -> bytes:
         """Return all numbers in the Prometheus text format."""
+        return exposition(self.metric_families)
+
+    def metric_families(self) -> Iterable[Metric]:
+        """Return all numbers as Prometheus' client knows them."""
         now_ns = self._env.clock.now_ns()
         serving = self._serving
         if serving is not None and not serving.storage.is_open:
@@ -404,13 +408,11 @@ class Bookie:
             statistics |= {f"gc_{name}": number for name, number in numbers.items()}
         if self.healing is not None:
             statistics |= self.healing.numbers()
-        return exposition(
-            lambda: chain(
-                self.metrics.families(now_ns, statistics),
-                budget_families(self._env.background),
-                serving.directories.families() if serving is not None else (),
-                self.further_families(),
-            )
+        return chain(
+            self.metrics.families(now_ns, statistics),
+            budget_families(self._env.background),
+            serving.directories.families() if serving is not None else (),
+            self.further_families(),
         )
 
     def _writability_changed(self) -> None:

@@ -14,7 +14,7 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -24,6 +24,8 @@ from quorumbook.cli.explained import code_of
 from quorumbook.cli.output import FORMATS, TABLE, Output
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from quorumbook import BookKeeper
     from quorumbook.config import Settings
 
@@ -120,7 +122,7 @@ class Call:
         if not self.is_verbose:
             logging.basicConfig(level=logging.WARNING, format="quorumbook: %(message)s")
             # Which bookie is avoided for how long matters to programs that go on for longer.
-            logging.getLogger("quorumbook.client.cluster.bookies").setLevel(logging.ERROR)
+            logging.getLogger("quorumbook.client.bookies").setLevel(logging.ERROR)
         options = client_options(self.settings)
         raised = {name: max(getattr(options, name), number) for name, number in least.items()}
         return BookKeeper(self.metadata_uri, options=dataclasses.replace(options, **raised))
@@ -181,6 +183,7 @@ class Call:
         from quorumbook.env.allocator import keep_freed_memory
 
         keep_freed_memory()
+        start_telemetry()
         _calm_collector()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
@@ -332,3 +335,30 @@ def configure_logging(*, is_verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         handlers=[handler],
     )
+
+
+def start_telemetry() -> None:
+    """Send traces, metrics and logs of this command, if the environment says where to."""
+    from quorumbook.env.log import is_telemetry_wanted
+
+    if not is_telemetry_wanted():
+        return
+    try:
+        from quorumbook.otel.process import start
+    except ImportError:
+        print(
+            "quorumbook: nothing is sent to OpenTelemetry: pip install 'quorumbook[otel]'",
+            file=sys.stderr,
+        )
+        return
+    context = click.get_current_context(silent=True)
+    words = context.command_path.split() if context is not None else []
+    start("-".join(["quorumbook", *words[1:2]]))
+
+
+def send_metrics(families: Callable[[], Iterable[Metric]]) -> None:
+    """Send a server's own numbers, too, if anything is sent; called on its loop."""
+    if "quorumbook.otel.process" in sys.modules:
+        from quorumbook.otel.process import meter
+
+        meter(families)

@@ -1,4 +1,4 @@
-"""The library's loggers; handlers are the program's affair.
+"""The library's loggers, and whether a collector is named; handlers are the program's affair.
 
 What others send gets into messages: names, paths, reasons, errors.  So that nobody writes lines of
 a log, or commands to a terminal, a message stays on one line and its control characters are
@@ -8,6 +8,7 @@ escaped, and the lines of a traceback are indented.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from dataclasses import dataclass
 
@@ -18,12 +19,29 @@ _FLOOD_LINES, _FLOOD_S = 200, 10.0
 #: Control characters, what ends a line for somebody, and what turns the direction of writing.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
+#: Where OpenTelemetry's own variables name a collector.
+_ENDPOINTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+)
+
 
 def logger(name: str) -> logging.Logger:
     """Return the library's logger of this name."""
     found = logging.getLogger(f"quorumbook.{name}")
     found.addFilter(_harmless)  # the same one is added once
     return found
+
+
+def is_telemetry_wanted() -> bool:
+    """Tell whether traces, metrics or logs are to be sent.
+
+    Only then ``quorumbook.otel`` is imported, and all that it needs.
+    """
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return not is_disabled and any(os.environ.get(name) for name in _ENDPOINTS)
 
 
 def escaped(text: str) -> str:

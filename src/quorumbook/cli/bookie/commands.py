@@ -15,7 +15,7 @@ from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold
 from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
 from quorumbook.cli.bookie.recovery_process import auto_recovery
 from quorumbook.cli.bookie.state import can_stop, readonly
-from quorumbook.cli.common import Call, ClusterCommand, configure_logging
+from quorumbook.cli.common import Call, ClusterCommand, configure_logging, send_metrics
 from quorumbook.cli.output import FORMATS
 from quorumbook.cli.stopping import stop_wanted
 
@@ -112,6 +112,7 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
                 running, pages = await stack.enter_async_context(guest)
                 server.pages |= pages
                 server.further_families = running.families
+            send_metrics(server.metric_families)
             _announce(call, server)
             stopped = asyncio.create_task(server.wait_stopped())
             asked = asyncio.create_task(stop.wait())

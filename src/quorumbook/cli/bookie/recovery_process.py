@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand, configure_logging
+from quorumbook.cli.common import Call, ClusterCommand, configure_logging, send_metrics
 from quorumbook.cli.stopping import stop_wanted
 from quorumbook.client.context import client_store
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from quorumbook.autorecovery.process import AutoRecovery
     from quorumbook.bookie.http.server import Page
     from quorumbook.config import Settings
@@ -75,6 +77,11 @@ async def _serve(call: Call, *, is_child: bool) -> None:
     stop = await stop_wanted(with_parent=is_child)
     async with contextlib.AsyncExitStack() as stack:
         running, pages = await stack.enter_async_context(auto_recovery(call, settings, env))
+
+        def families() -> Iterable[Metric]:
+            return chain(running.families(), budget_families(env.background))
+
+        send_metrics(families)
         row = {"name": running.name}
         where = http_options(settings)
         if where is not None:
@@ -84,9 +91,7 @@ async def _serve(call: Call, *, is_child: bool) -> None:
                 where.host,
                 where.port,
                 is_ready=lambda: running.is_ready,
-                metrics=lambda: exposition(
-                    lambda: chain(running.families(), budget_families(env.background))
-                ),
+                metrics=lambda: exposition(families),
                 pages=pages,
                 access=HttpAccess((where.host, *where.names), where.token_file),
             )

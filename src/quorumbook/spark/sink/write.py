@@ -34,6 +34,7 @@ from quorumbook.spark.sink.checkpoint import batch_digest
 from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.small_segments import merge_where_many
+from quorumbook.spark.task_spans import task_span
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
@@ -96,6 +97,12 @@ class _Sink:
         self, iterator: Iterator[pa.RecordBatch], name: str, who: Identity, batch: int
     ) -> Told:
         """Write one task's rows."""
+        with task_span("write_task"):
+            return self._write(iterator, name, who, batch)
+
+    def _write(
+        self, iterator: Iterator[pa.RecordBatch], name: str, who: Identity, batch: int
+    ) -> Told:
         if self._release != __version__:
             raise ConfigError(
                 f"the driver has quorumbook {self._release}, this executor {__version__}: install "

@@ -27,6 +27,7 @@ from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.source.kinds import SourceKind, kind_of, views_of
 from quorumbook.spark.source.starts import after_truncation, resolve
 from quorumbook.spark.source.task import Task
+from quorumbook.spark.task_spans import task_span
 from quorumbook.streams.errors import (
     DataLossError,
     PositionTruncatedError,
@@ -88,8 +89,9 @@ def read_task(
     pieces: list[Piece] = partition.work_for(cluster.instance_id)
     kind: SourceKind = kind_of(options)
     columns = arrow_schema(schema)
-    for rows in cluster.iterate_ahead(lambda: kind.gather(cluster, options, pieces)):
-        yield kind.record_batch(rows, columns)
+    with task_span("read_task"):
+        for rows in cluster.iterate_ahead(lambda: kind.gather(cluster, options, pieces)):
+            yield kind.record_batch(rows, columns)
 
 
 async def _pieces(cluster: ClusterClient, options: ReadOptions) -> list[Piece]:
