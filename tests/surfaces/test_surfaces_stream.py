@@ -6,6 +6,7 @@ import asyncio
 import json
 import zlib
 
+from doubles.schema_registry import Registered, schema_registry
 from quorumbook import streams
 from quorumbook.streams.stream_context import stream_context
 from quorumbook.sync.streams import Namespace, PartitionedStream
@@ -491,3 +492,27 @@ def test_schemas_from_the_command_line(quorumbook, tmp_path):
     assert json.loads(changed) == {"name": "schemed", "version": 2, "compatibility": "full"}
     assert "give a FILE" in quorumbook(*put, code=2).err
     assert "not a schema" in quorumbook(*put, first, "--kind", "protobuf", code=2).err
+
+
+def test_records_of_a_schema_registry_s_serializers_from_the_command_line(quorumbook, tmp_path):
+    schema = {"type": "record", "name": "R", "fields": [{"name": "total", "type": "long"}]}
+    login = tmp_path / "login"
+    login.write_text("me:secret\n")
+    login.chmod(0o600)
+    quorumbook("stream", "create", "framed")
+    take = ("stream", "schema", "import", "framed", "--registry")
+    with schema_registry() as registry:
+        registry.subjects["framed-value"] = {1: Registered(12, "AVRO", json.dumps(schema))}
+        for more in (), ("--login-file", login):
+            found = quorumbook(*take, registry.url, *more, "-o", "json").text
+            assert json.loads(found) == {"name": "framed", "version": 1,
+                                         "compatibility": "backward"}  # fmt: skip
+        assert {sent for _, sent in registry.requests} == {None, "Basic bWU6c2VjcmV0"}
+        assert "not found" in quorumbook(*take, registry.url, "--subject", "x", code=3).err
+        url = registry.url
+    assert f"no answer from {url}" in quorumbook(*take, url, code=4).err
+    rows = json.loads(quorumbook("stream", "schema", "show", "framed", "-o", "json").text)
+    assert [row["registry_id"] for row in rows] == [12]
+    # The registry is away.
+    quorumbook("stream", "write", "framed", stdin=b"\0\0\0\0\x0c\x0e\n")
+    assert quorumbook("stream", "read", "framed", "--decode", "schema").text == '{"total": 7}\n'

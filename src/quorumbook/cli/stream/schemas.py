@@ -31,6 +31,7 @@ def schema() -> None:
 
     \b
     quorumbook stream schema set orders order.avsc
+    quorumbook stream schema import orders --registry http://registry:8081
     quorumbook stream read orders --decode schema
     """
 
@@ -51,14 +52,14 @@ def show(call: Call, name: str, version: int | None, path: str) -> None:
                 schemas.of(version)  # says so if there is none
             return [
                 {"version": number, "kind": each.kind.value, "message": each.message,
-                 "bytes": len(each.text.encode()), "compatibility": schemas.compatibility.value,
-                 "text": each.text}
+                 "registry_id": each.registry_id or None, "bytes": len(each.text.encode()),
+                 "compatibility": schemas.compatibility.value, "text": each.text}
                 for number, each in enumerate(schemas.versions, 1) if version in (None, number)
             ]  # fmt: skip
 
     rows = call.run(run())
     if version is None:
-        columns = ["version", "kind", "message", "bytes", "compatibility"]
+        columns = ["version", "kind", "message", "registry_id", "bytes", "compatibility"]
         call.output.rows([{name: row[name] for name in columns} for row in rows], columns)
     elif call.output.form == TABLE:
         print(rows[0]["text"])
@@ -108,6 +109,47 @@ def set_command(
                 check_follows(name, found, before, rule)
                 before = (*before, found)
             return {"name": name, "version": len(before), "compatibility": rule.value}
+
+    call.output.record(call.run(run()))
+
+
+@schema.command("import", cls=ClusterCommand)
+@name_argument
+@click.option("--registry", "url", required=True, metavar="URL",
+              help="Where the registry is, as http://HOST:8081.")  # fmt: skip
+@click.option("--subject", metavar="SUBJECT", help="What it is called there [NAME-value].")
+@click.option("--message", default="", metavar="NAME",
+              help="Protobuf's message, as shop.Order [the first of its file].")  # fmt: skip
+@click.option("--compatibility", type=click.Choice(_RULES),
+              help="What these and each later version must keep to [backward].")  # fmt: skip
+@click.option("--login-file", metavar="FILE", help="USER:PASSWORD for the registry.")
+@click.option("--ca-file", default="", metavar="FILE", help="Who may have signed its certificate.")
+@namespace_option
+@click.pass_obj
+def import_command(
+    call: Call, name: str, url: str, subject: str | None, message: str, compatibility: str | None,
+    login_file: str | None, ca_file: str, path: str,
+) -> None:  # fmt: skip
+    """Add the versions of a subject in a schema registry to a stream's schema.
+
+    Records that a serializer of the registry framed are decoded by them, whether the registry is
+    there or not.  Versions that the stream has are left alone, so the command may be repeated.
+    """
+
+    async def run() -> dict[str, object]:
+        from quorumbook.env.secret_files import read_secret_file
+        from quorumbook.streams import Compatibility
+        from quorumbook.streams.schemas.registry import SchemaRegistry, import_schemas
+
+        login = read_secret_file(login_file, "--login-file").decode().strip() if login_file else ""
+        registry = SchemaRegistry(url, login, ca_file)
+        rule = None if compatibility is None else Compatibility(compatibility)
+        async with opened(call, path) as namespace:
+            stream = await whole_or_part(namespace, name, None)
+            now = await import_schemas(
+                stream, registry, subject or f"{name}-value", message=message, compatibility=rule
+            )
+        return {"name": name, "version": now.last, "compatibility": now.compatibility.value}
 
     call.output.record(call.run(run()))
 

@@ -5,9 +5,11 @@
       …/<10 digits>                          {"version": 1, "kind": "avro", "text": …}, from 1 on
 
 ``text`` is a JSON Schema or an Avro schema as it was given; of Protobuf it is a FileDescriptorSet
-in base64, and ``message`` names one of its messages.  A version is created once and never changes.
+in base64, and ``message`` names one of its messages.  A version that came from a schema registry
+says under which ``registry_id``.  A version is created once and never changes.
 
-A record names the version it was written with in its header ``schema-version``, in decimal.
+A record names the version it was written with in its header ``schema-version``, in decimal, or is
+framed as a registry's serializers do it (``framed``).
 """
 
 from __future__ import annotations
@@ -61,19 +63,24 @@ class Schema:
     text: str
     #: The full name of Protobuf's message; empty of the others.
     message: str = ""
+    #: What it is called in the schema registry that it came from; 0: it came from none.
+    registry_id: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is too large, or lacks its message."""
+        """Refuse what is too large, lacks its message, or has an id that is none."""
         size = len(self.text.encode())
         if size > MAX_TEXT_BYTES:
             raise ConfigError(f"a schema has at most {MAX_TEXT_BYTES} bytes, this one {size}")
         if (self.kind is SchemaKind.PROTOBUF) != bool(self.message):
             raise ConfigError("a schema of Protobuf names its message, and no other does")
+        if not 0 <= self.registry_id < 1 << 32:
+            raise ConfigError(f"a registry's id is a number of 32 bits, not {self.registry_id}")
 
     def encode(self) -> bytes:
         """Return the data of a version's node."""
         found = {"version": _VERSION, "kind": self.kind.value, "text": self.text}
-        return json.dumps(found | ({"message": self.message} if self.message else {})).encode()
+        others = {"message": self.message, "registry_id": self.registry_id}
+        return json.dumps(found | {name: each for name, each in others.items() if each}).encode()
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Schema:
@@ -85,8 +92,13 @@ class Schema:
         """
         found = _read(data, path)
         try:
-            return cls(SchemaKind(found["kind"]), str(found["text"]), str(found.get("message", "")))
-        except (KeyError, ValueError, ConfigError) as error:
+            return cls(
+                SchemaKind(found["kind"]),
+                str(found["text"]),
+                str(found.get("message", "")),
+                int(found.get("registry_id", 0)),
+            )
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise CorruptRecordsError(f"metadata node {path} holds no schema: {error}") from error
 
 
@@ -133,6 +145,12 @@ class StreamSchemas:
     def last(self) -> int:
         """The number of the last version."""
         return len(self.versions)
+
+    @property
+    def by_registry_id(self) -> dict[int, int]:
+        """The versions that came from a schema registry, by their ids there."""
+        found = {each.registry_id: number for number, each in enumerate(self.versions, 1)}
+        return {each: number for each, number in found.items() if each}
 
     def of(self, version: int | None = None) -> Schema:
         """Return one version; None: the last.

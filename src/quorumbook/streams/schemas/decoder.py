@@ -1,9 +1,11 @@
 """Decodes a stream's records by its schemas, or says why one cannot be decoded; pure.
 
 A record is read by the version that it names in its header, and becomes one of the version that
-is asked for: the last, if nothing else is said.  One that names none is of the only version that
-there is; where there are several, JSON and Protobuf are read by the last, since fields have names
-or numbers there, and a record of Avro is bad, since nothing in it tells what its bytes mean.
+is asked for: the last, if nothing else is said.  Where versions came from a schema registry, one
+without the header is framed as the registry's serializers do it, and names the registry's id.
+Otherwise it is of the only version that there is; where there are several, JSON and Protobuf are
+read by the last, since fields have names or numbers there, and a record of Avro is bad, since
+nothing in it tells what its bytes mean.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 from quorumbook.errors import ConfigError
 from quorumbook.streams.errors import BadRecordError, SchemaNotFoundError
+from quorumbook.streams.format.framed import unframe
 from quorumbook.streams.format.schemas import SchemaKind, StreamSchemas, version_in
 from quorumbook.streams.schemas.columns import Column
 from quorumbook.streams.schemas.compatibility import Format, format_of
@@ -35,6 +38,7 @@ class Decoder:
         self.version = schemas.last if version is None else version
         self._schema = schemas.of(self.version)
         self._target: Format = format_of(self._schema)
+        self._by_registry_id = schemas.by_registry_id
 
     def __reduce__(self) -> tuple[type[Decoder], tuple[StreamSchemas, int]]:
         """Travel as the schemas, which are compiled again where they arrive."""
@@ -56,7 +60,8 @@ class Decoder:
                 f"it has {len(payload)} bytes; at most {MAX_RECORD_BYTES} are decoded"
             )
         try:
-            return self._target.decode(payload, self._written(headers))
+            written, body = self._opened(payload, headers)
+            return self._target.decode(body, written)
         except (ValueError, ConfigError, SchemaNotFoundError) as error:
             raise BadRecordError(str(error)) from error
 
@@ -78,8 +83,27 @@ class Decoder:
         except ValueError as error:
             raise BadRecordError(str(error)) from error
 
-    def _written(self, headers: Mapping[str, bytes]) -> Any:
+    def _opened(self, payload: bytes, headers: Mapping[str, bytes]) -> tuple[Any, bytes]:
+        """Return the version that a record was written with, and what that describes."""
         named = version_in(headers)
+        if named is not None or not self._by_registry_id:
+            return self._written(named), payload
+        framed = unframe(payload, has_path=self._schema.kind is SchemaKind.PROTOBUF)
+        named = self._by_registry_id.get(framed.registry_id)
+        if named is None:
+            raise ValueError(
+                f"it names the schema {framed.registry_id} of a registry, which is no version "
+                f"here; quorumbook stream schema import {self.schemas.stream} brings new ones"
+            )
+        written = self._written(named)
+        if framed.path and framed.path != written.path:
+            raise ValueError(
+                f"it names another message of its file than {self._schema.message}, by the path "
+                f"{list(framed.path)}, not {list(written.path)}"
+            )
+        return written, framed.body
+
+    def _written(self, named: int | None) -> Any:
         if named is None:
             if self._schema.kind is SchemaKind.AVRO and self.schemas.last > 1:
                 raise ValueError(

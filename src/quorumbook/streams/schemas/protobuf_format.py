@@ -76,6 +76,8 @@ class ProtobufFormat:
             pool = _pool_of(files)
             #: What the message is.
             self.descriptor: Descriptor = pool.FindMessageTypeByName(message)
+            #: Where it is in its file: which message, and which within that.
+            self.path = _path_of(self.descriptor)
             self._class: Any = message_factory.GetMessageClass(self.descriptor)
             self.column = _MessageWalk().column(self.descriptor, 0)
         except KeyError as error:
@@ -153,6 +155,20 @@ def _pool_of(files: Any) -> Any:
     for name in waiting:
         add(name, 0)
     return pool
+
+
+def _path_of(descriptor: Descriptor) -> tuple[int, ...]:
+    """Return a message's place in its file; entries of maps are no messages of the file's."""
+    file = descriptor_pb2.FileDescriptorProto()
+    descriptor.file.CopyToProto(file)
+    names = descriptor.full_name.removeprefix(f"{file.package}.").split(".")
+    path, level = [], file.message_type
+    for name in names:
+        known = [each for each in level if not each.options.map_entry]
+        index = [each.name for each in known].index(name)
+        path.append(index)
+        level = known[index].nested_type
+    return tuple(path)
 
 
 class _MessageWalk:
