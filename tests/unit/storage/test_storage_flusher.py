@@ -15,7 +15,9 @@ from doubles.sim_threads import turn
 from doubles.storage_world import KEY, SMALL, World, run_of
 from doubles.waiting import until
 from quorumbook.errors import DiskFullError
+from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.checkpoint import schedule as flusher_module
+from quorumbook.storage.checkpoint.checkpoint import Checkpoint
 from quorumbook.storage.journal.marks import LogMark
 
 #: More than one piece of a checkpoint, which rests behind each.
@@ -191,3 +193,36 @@ async def test_fences_of_very_many_ledgers_are_stored_and_leave_memory(
         handle = world.storage.handle(ledger_id)
         assert handle is not None
         assert handle.is_fence_durable
+
+
+async def test_what_a_checkpoint_held_is_freed_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[bool] = []
+    take_apart = Checkpoint.take_apart
+
+    def counted(checkpoint: Checkpoint, count: int) -> bool:
+        freed.append(take_apart(checkpoint, count))
+        if not freed[-1]:
+            assert not any([checkpoint.handles, checkpoint.states, checkpoint.runs])
+        return freed[-1]
+
+    monkeypatch.setattr(Checkpoint, "take_apart", counted)
+    monkeypatch.setattr(flusher_module, "_FREED_A_TURN", 10)
+    world = World(tmp_path)
+    await world.start()
+    for ledger_id in range(25):
+        await world.append(run_of(ledger_id, [0]))
+    await world.storage.flush()
+    await until(lambda: not freed[-1])
+    assert freed == [True, True, False]
+    assert all(world.handle(ledger_id).last_entry_id == 0 for ledger_id in range(25))
+    await world.storage.stop()
+
+
+def test_a_cache_is_taken_apart_by_ledgers() -> None:
+    cache = WriteCache()
+    for ledger_id in range(5):
+        cache.add(run_of(ledger_id, [0, 1]))
+    assert [cache.take_apart(2) for _ in range(4)] == [True, True, False, False]
+    assert cache.find(0, 0) is None

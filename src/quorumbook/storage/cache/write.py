@@ -99,6 +99,16 @@ class WriteCache:
         for piece in pieces:
             self._count(piece, 1)
 
+    def take_apart(self, count: int) -> bool:
+        """Free that many ledgers of a cache that nobody asks any more; tell whether some are left.
+
+        The sizes stay as they were.
+        """
+        ledgers = self._ledgers
+        for _ in range(min(count, len(ledgers))):
+            ledgers.popitem()
+        return bool(ledgers)
+
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryRun | None:
         """Return the run whose range covers the entry, which may be a hole in it."""
         ledger = self._ledgers.get(ledger_id)

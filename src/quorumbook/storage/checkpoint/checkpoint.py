@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from google_crc32c import value as crc32c
 
@@ -90,6 +91,16 @@ class Checkpoint:
     states: list[StoredLedger] = field(default_factory=list)
     #: Ranges whose older entries were replaced.
     replaced: list[tuple[LedgerId, EntryId, EntryId]] = field(default_factory=list)
+
+    def take_apart(self, count: int) -> bool:
+        """Free so many of each thing that a settled checkpoint holds; tell whether some are left.
+
+        All at once would hold the loop: 30 ms for 40,000 ledgers.
+        """
+        parts: list[list[Any]] = [self.handles, self.states, self.replaced, self.runs or []]
+        for part in parts:
+            del part[-count:]
+        return self.cache.take_apart(count) or any(parts)
 
 
 @dataclass(slots=True)
