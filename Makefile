@@ -134,8 +134,9 @@ simulate-mutants: setup  ## Plant each bug of tests/sim/mutants, and count the s
 simulate-small: setup  ## Every run of three bookies, a writer and a recovery (DELAYS=4 ENTRIES_EACH=1).
 	PYTHONPATH=tests $(BIN)/python -m sim.small_model --delays $(DELAYS) --entries $(ENTRIES_EACH)
 
-adversary: setup  ## Attack a bookie and an admin server by what lies between grammar and volume.
-	PYTHONPATH=tests $(BIN)/python -m security.adversary --seconds $(SECONDS_EACH)
+adversary: setup  ## Attack by what lies between grammar and volume; writes docs/reports/adversary.md.
+	PYTHONPATH=tests $(BIN)/python -m security.adversary --seconds $(SECONDS_EACH) \
+		--report docs/reports/adversary.md
 
 limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
 	mkdir -p docs/reports && PYTHONPATH=tests $(BIN)/python -m security.limits.run \

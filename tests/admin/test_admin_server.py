@@ -10,6 +10,7 @@ import ssl
 
 import httpx
 import pytest
+import uvloop
 
 import quorumbook
 from doubles.certificates import Authority
@@ -158,7 +159,13 @@ async def test_a_handshake_that_does_not_end_is_given_up(tmp_path, monkeypatch):
     await server.stop()
 
 
-async def test_handshakes_count_and_the_oldest_goes_for_who_comes(tmp_path):
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_handshakes_count_and_the_oldest_goes_for_who_comes(tmp_path, loop):
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(shake_hands(tmp_path))
+
+
+async def shake_hands(tmp_path):
     ca = Authority(tmp_path)
     own = ca.issue("server", ips=["127.0.0.1"])
     server = make(

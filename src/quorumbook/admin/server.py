@@ -167,9 +167,8 @@ class _AdminHandshake(asyncio.Protocol):
         self._server = server
         self._context = context
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, if there is a place or another one can go."""
-        assert isinstance(transport, asyncio.Transport)
         handshakes = self._server.handshakes
         if self._server.is_full:
             if not handshakes:

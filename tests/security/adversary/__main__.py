@@ -1,6 +1,6 @@
 """An adversary with imagination, against a bookie and an admin server beside an honest writer.
 
-    python -m security.adversary [--only NAME,...] [--seconds 20] [--seed S]
+    python -m security.adversary [--only NAME,...] [--seconds 20] [--seed S] [--report FILE]
 
 The fuzzer knows the grammar and the limits know volume.  Here is what is between them: shapes that
 are right piece by piece and wrong as a whole, in time, in order or across the borders of two
@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import platform
 import random
 import sys
 import tempfile
@@ -59,7 +60,7 @@ class Outcome:
 async def attacked(
     names: Sequence[str], mode: str, seconds: float, seed: int, directory: Path
 ) -> Outcome:
-    """Attack for so long by each, one round at least, and look at what is left."""
+    """Attack for so long by all of them, one round at least, and look at what is left."""
     directory.mkdir(parents=True)
     prey = Prey(directory, mode)
     await prey.start()
@@ -71,7 +72,8 @@ async def attacked(
         prey.forget()
         peaks = [prey.rss_mb(), 0, admin_mb]
         watching = asyncio.create_task(_watch(prey, peaks))
-        rounds = sum([await _rounds(prey, name, seconds, seed) for name in names])
+        each = [_rounds(prey, name, seconds, seed) for name in names]
+        rounds = sum(await asyncio.gather(*each))
         await asyncio.sleep(0.2)
         watching.cancel()
         stalls = prey.stall_ms("bookie"), prey.stall_ms("admin")
@@ -140,26 +142,69 @@ def _judge_logs(prey: Prey) -> None:
             prey.wrong.append(f"{file.name} has {len(text)} bytes, at its end: {text[-300:]}")
 
 
+HEAD = """\
+| attack | bookie | rounds | connections | memory | descriptors | longest stall of the bookie \
+| of the admin server | wrong |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def row(one: Outcome) -> str:
+    """Return a row of the report."""
+    return (
+        f"| {one.attack} | {one.mode} | {one.rounds:,} | {one.connections:,} | {one.memory_mb} MB "
+        f"| {one.descriptors} | {one.stall_ms:.0f} ms | {one.admin_stall_ms:.0f} ms "
+        f"| {'; '.join(one.wrong) or 'nothing'} |"
+    )
+
+
+def page(outcomes: Sequence[Outcome], seconds: float, seed: int) -> str:
+    """Return the report."""
+    rows = "\n".join(map(row, outcomes))
+    what = "\n".join(
+        f"- **{name}**: {str(attack.__doc__).splitlines()[0]}" for name, attack in ATTACKS.items()
+    )
+    return f"""\
+# An adversary with imagination
+
+`make adversary` with seed {seed} on {platform.system()} {platform.release()}, \
+{os.cpu_count()} processors, Python {platform.python_version()}: each attack went on for \
+{seconds:g} s, {AT_ONCE} at once, against a bookie and an admin server of their own, beside an \
+honest writer; {sum(one.connections for one in outcomes):,} connections in all.
+Then the bookie was killed with SIGKILL, started again, and every acknowledged entry read back.
+
+"Wrong" would be: an entry that is lost or changed, a writer that is hindered, an end of a server, \
+a trace or very many lines in a log, anything but a refusal for a stranger at the gate, something \
+carried out that was hidden in a request, more than {MEMORY_MAX_MB} MB or {DESCRIPTORS_MAX} \
+descriptors of the bookie, an admin server that grows by {ADMIN_GROWTH_MB} MB.
+A stall is processor time of the loop's thread between two looks at the clock.
+
+{HEAD}
+{rows}
+
+{what}
+"""
+
+
 async def _main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(ATTACKS), help="attacks, separated by commas")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--report", type=Path)
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}")
-    print("| attack | mode | rounds | connections | memory (MB) | descriptors | stall (ms) | "
-          "admin's stall (ms) | wrong |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
-    is_wrong = False
+    print(f"seed {arguments.seed}\n{HEAD}", flush=True)
+    outcomes = []
     for name, mode in itertools.product(arguments.only.split(","), MODES):
         with tempfile.TemporaryDirectory() as place:
-            one = await attacked(
-                [name], mode, arguments.seconds, arguments.seed, Path(place) / "prey"
+            outcomes.append(
+                await attacked(
+                    [name], mode, arguments.seconds, arguments.seed, Path(place) / "prey"
+                )
             )
-        is_wrong |= bool(one.wrong)
-        print(f"| {one.attack} | {one.mode} | {one.rounds} | {one.connections} | {one.memory_mb} | "
-              f"{one.descriptors} | {one.stall_ms:.0f} | {one.admin_stall_ms:.0f} | "
-              f"{'; '.join(one.wrong) or 'nothing'} |", flush=True)  # fmt: skip
-    return int(is_wrong)
+        print(row(outcomes[-1]), flush=True)
+    if arguments.report:
+        arguments.report.write_text(page(outcomes, arguments.seconds, arguments.seed))
+    return int(any(one.wrong for one in outcomes))
 
 
 if __name__ == "__main__":

@@ -169,9 +169,14 @@ async def _look(watched: Watched, minutes_bytes: list[int]) -> None:
 
 
 async def measure(
-    name: str, seconds: float, scale: float = 1.0, *, has_control: bool = False
+    name: str,
+    seconds: float,
+    scale: float = 1.0,
+    *,
+    has_control: bool = False,
+    quiet_s: float = QUIET_S,
 ) -> Outcome:
-    """Run one attack, and before it the control if that is asked for."""
+    """Run one attack, before it nothing for a while, and the control if that is asked for."""
     attack = ATTACKS[name]
     with tempfile.TemporaryDirectory() as place:
         watched = Watched(Path(place), is_guarded=attack.by == "stranger")
@@ -179,7 +184,7 @@ async def measure(
             target = await _prepared(watched, scale)
             before = watched.memory("VmRSS")
             quiet = time.monotonic()
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(quiet_s)
             quiet_ms = watched.latency(quiet, time.monotonic())
             control_ms = None
             if has_control:
