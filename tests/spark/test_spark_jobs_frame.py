@@ -168,4 +168,6 @@ def test_a_failure_in_spark_is_one_line_without_its_stacks(
 
     monkeypatch.setattr("quorumbook.cli.spark.run.check_spark", fail)
     assert main(["spark", "audit", "--metadata", "sqlite:///nowhere.db"]) == 1
-    assert capsys.readouterr().err == f"quorumbook: Spark: {expected}\n"
+    assert capsys.readouterr().err == (
+        f"quorumbook: Spark: {expected} (quorumbook help spark-failed)\n"
+    )

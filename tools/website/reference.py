@@ -7,7 +7,7 @@ import inspect
 from functools import cache
 
 import quorumbook
-from quorumbook.cli.explained import ADVICE, happened, kinds
+from quorumbook.cli.explained.codes import explanations
 from quorumbook.errors import QuorumbookError
 
 #: The public modules, and what each is for.
@@ -134,12 +134,15 @@ def _troubleshooting() -> str:
         "```sh", "quorumbook help ledger-fenced", "```", "",
         "Here are all codes. Search for the code, or for words of the message.", "",
     ]  # fmt: skip
-    for code, kind in kinds().items():
-        home = kind.__module__
-        lines += [f"## {code}", "", f"`{kind.__name__}`: {happened(kind)}", ""]
-        lines += [f"- {sentence}" for sentence in ADVICE[code]]
-        lines += ["", f"In Python: [`{home}.{kind.__name__}`](reference/api/{home}.md#{home}."
-                  f"{kind.__name__})", ""]  # fmt: skip
+    for code, (happened, advice, kind) in explanations().items():
+        of = f"`{kind.__name__}`: " if kind is not None else ""
+        lines += [f"## {code}", "", f"{of}{happened}", ""]
+        lines += [f"- {sentence}" for sentence in advice]
+        lines.append("")
+        if kind is not None:
+            home = kind.__module__
+            lines += [f"In Python: [`{home}.{kind.__name__}`](reference/api/{home}.md#{home}."
+                      f"{kind.__name__})", ""]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

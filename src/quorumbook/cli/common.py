@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumbook.cli.errors import verdict
-from quorumbook.cli.explained import code_of
+from quorumbook.cli.explained.codes import code_of
 from quorumbook.cli.output import FORMATS, TABLE, Output
 
 if TYPE_CHECKING:
@@ -306,9 +306,10 @@ class ClusterCommand(click.Command):
         if is_verbose and not isinstance(error, KeyboardInterrupt | BrokenPipeError):
             traceback.print_exception(whole)
         if result.message:
-            code = code_of(type(error))
-            more = f" (quorumbook help {code})" if code else ""
-            print(f"quorumbook: {result.line()}{more}", file=sys.stderr)
+            line = result.line()
+            if "(quorumbook help " not in line:  # as the last word of a child has it
+                line += f" (quorumbook help {code_of(error)})"
+            print(f"quorumbook: {line}", file=sys.stderr)
         if isinstance(error, BrokenPipeError):
             # The interpreter flushes once more at its end and would complain then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

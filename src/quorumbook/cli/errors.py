@@ -131,6 +131,8 @@ def verdict(error: BaseException) -> Verdict:
         return Verdict(OUTPUT_GONE, "")
     if isinstance(error, OSError):
         return _system_error(error)
+    if isinstance(error, MemoryError):
+        return Verdict(FAILED, "out of memory", "free some, or write and read smaller portions")
     return Verdict(
         BUG,
         f"{type(error).__name__}: {error}",
@@ -139,7 +141,7 @@ def verdict(error: BaseException) -> Verdict:
 
 
 def _system_error(error: OSError) -> Verdict:
-    reason = error.strerror or str(error)
+    reason = error.strerror or str(error) or "the other side did not answer in time"
     if error.errno == errno.EADDRINUSE:
         return Verdict(REFUSED, reason, "choose another port with --port")
     if error.filename:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import sys
 
 import click
 
-from quorumbook.cli.errors import WRONG_USE
-from quorumbook.cli.explained import ADVICE, happened, kinds
+from quorumbook.cli.explained.codes import explanations
 
 
 @click.command(name="help")
@@ -22,19 +20,20 @@ def help_(code: str | None) -> int:
     Example:
       quorumbook help ledger-fenced
     """
-    known = kinds()
+    known = explanations()
     if code is None:
-        for name, kind in known.items():
-            print(f"{name:28}{happened(kind)}")
+        for name, explained in known.items():
+            print(f"{name:28}{explained.happened}")
         return 0
     wanted = code.lower().removesuffix("error")
     if wanted not in known:
         close = difflib.get_close_matches(wanted, known, n=1)
         hint = f"did you mean '{close[0]}'?" if close else "`quorumbook help` lists all codes"
-        print(f"quorumbook: there is no error '{code}'; {hint}", file=sys.stderr)
-        return WRONG_USE
-    print(happened(known[wanted]))
-    for sentence in ADVICE[wanted]:
+        raise click.UsageError(f"there is no error '{code}'; {hint}")
+    happened, advice, kind = known[wanted]
+    print(happened)
+    for sentence in advice:
         print(f"\n- {sentence}")
-    print(f"\nIn Python: {known[wanted].__module__}.{known[wanted].__name__}")
+    if kind is not None:
+        print(f"\nIn Python: {kind.__module__}.{kind.__name__}")
     return 0

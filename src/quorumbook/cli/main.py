@@ -160,14 +160,17 @@ def _show(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
+    from quorumbook.cli.explained.codes import code_of
+
     text = " ".join(error.format_message().split()).rstrip(".")
+    more = f"(quorumbook help {code_of(error)})"
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
-        print(f"quorumbook: {text}", file=sys.stderr)
+        print(f"quorumbook: {text} {more}", file=sys.stderr)
     else:
         path = context.command_path
         text += " " if text.endswith("?") else "; "
-        print(f"{path}: {text}`{path} --help` says what there is", file=sys.stderr)
+        print(f"{path}: {text}`{path} --help` says what there is {more}", file=sys.stderr)
 
 
 if __name__ == "__main__":

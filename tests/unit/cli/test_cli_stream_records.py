@@ -8,6 +8,7 @@ import pytest
 from quorumbook.cli.stream.input import json_form, line_form
 from quorumbook.cli.stream.output import RecordPrinter
 from quorumbook.streams import Attributes, Position
+from quorumbook.streams.errors import BadRecordError
 from quorumbook.streams.reading.batches import RecordBatch
 
 
@@ -50,5 +51,5 @@ def test_a_table_shows_what_a_record_carries(
 
 
 def test_a_payload_that_is_no_json_says_which(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(click.ClickException, match="1:0:1 is not JSON"):
+    with pytest.raises(BadRecordError, match="1:0:1 is not JSON"):
         RecordPrinter("jsonl", "json", None).show(batch_of(b"{"))

@@ -91,6 +91,10 @@ def of_namespace(
     return planned
 
 
+class SparkFailedError(QuorumbookError):
+    """Spark could not carry a job out."""
+
+
 class JobCommand(ClusterCommand):
     """A command whose errors may be Spark's."""
 
@@ -108,7 +112,7 @@ def _reason(error: BaseException) -> QuorumbookError:
     text = told[-1].lstrip(": ").partition(": ")[2] if told else (lines or [repr(error)])[0]
     if "S3AFileSystem" in text:
         text += "; put hadoop-aws on Spark's class path, of the version of its Hadoop"
-    return QuorumbookError(f"Spark: {text}")
+    return SparkFailedError(f"Spark: {text}")
 
 
 def connection_of(call: Call, namespace: str = "", *, metadata_uri: str = "") -> Connection:

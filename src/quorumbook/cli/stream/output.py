@@ -7,8 +7,6 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from quorumbook.cli.output import JSON, RAW, TABLE
 
 if TYPE_CHECKING:
@@ -109,7 +107,7 @@ class RecordPrinter:
         try:
             return {"json": plain(self._decoder.value(record.payload, record.headers))}
         except BadRecordError as error:
-            raise click.ClickException(
+            raise BadRecordError(
                 f"record {record.position} does not fit the schema: {error}; --decode auto shows "
                 "it as it is"
             ) from error
@@ -158,7 +156,9 @@ def _decoded(record: Record, decode: str) -> dict[str, Any]:
     try:
         return {"json": json.loads(payload)}
     except ValueError as error:
-        raise click.ClickException(
+        from quorumbook.streams.errors import BadRecordError
+
+        raise BadRecordError(
             f"record {record.position} is not JSON: {error}; --decode auto shows it as it is"
         ) from error
 

@@ -1,17 +1,6 @@
-"""What a person can do about each error: the text behind ``quorumbook help CODE``.
-
-A code is the name of an error's class in small letters, without "Error": ``LedgerFencedError`` is
-``ledger-fenced``.  What happened stands in the docstring of the class; here is what to do next.
-The site's page of troubleshooting is made of both.
-"""
+"""What to do about each error that has a class of ours; what happened stands in its docstring."""
 
 from __future__ import annotations
-
-import inspect
-import re
-
-from quorumbook import errors
-from quorumbook.errors import QuorumbookError
 
 #: What to do, by code; each item is a sentence or two.
 ADVICE: dict[str, tuple[str, ...]] = {
@@ -276,36 +265,3 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "group-in-use": ("Stop the members of the group first.",),
     "partly-sealed": ("The message says which are not sealed. Run the command again.",),
 }  # fmt: skip
-
-
-def name_of(kind: type[object]) -> str:
-    """Return the code that a class has by its name, whether there is advice or not."""
-    name = kind.__name__.removesuffix("Error").replace("BookieIO", "BookieIo")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
-
-
-def code_of(kind: type[BaseException]) -> str:
-    """Return the code of the nearest class of an error that has advice; "" if none has."""
-    return next((code for each in kind.__mro__ if (code := name_of(each)) in ADVICE), "")
-
-
-def kinds() -> dict[str, type[QuorumbookError]]:
-    """Return the classes of all errors that have advice, by code."""
-    from quorumbook.streams import errors as stream_errors
-
-    return {
-        name_of(value): value
-        for home in (errors, stream_errors)
-        for value in vars(home).values()
-        if inspect.isclass(value)
-        and issubclass(value, QuorumbookError)
-        and value.__module__ == home.__name__
-        and name_of(value) in ADVICE
-    }
-
-
-def happened(kind: type[QuorumbookError]) -> str:
-    """Return what an error means, in one paragraph."""
-    text = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
-    # The wire's name of a status says nothing to a person.
-    return re.sub(r"^E[A-Z]+: (.)", lambda m: m[1].upper(), text).replace("``", "`")

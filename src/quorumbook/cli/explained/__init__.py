@@ -1,0 +1,1 @@
+"""What messages mean, and what a person can do about each: ``quorumbook help CODE``."""
