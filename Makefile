@@ -7,6 +7,7 @@ BIN := .venv/bin
 # Its library is built here, which needs the headers.
 KERBEROS := $(if $(shell command -v krb5-config),[kerberos])
 LOCKED := arrow delta demo etcd iceberg otel rocksdb schema spark
+PORTABLE := arrow etcd schema
 ROUNDS ?= 5
 ONLY ?=
 ROWS ?=
@@ -24,7 +25,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock pythons release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -59,6 +60,9 @@ demo-spark: setup  ## Flights through Spark, streams and tables while things die
 
 test: setup  ## Run all tests; TESTS=tests/unit runs some.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
+
+pythons: setup  ## Import and test on every other Python found, and on the oldest dependencies; ALL=1: more.
+	$(BIN)/python -m tools.pythons $(if $(ALL),--all)
 
 check: setup  ## Lint, types, import directions, tidiness.
 	$(BIN)/ruff format --check .
@@ -160,10 +164,13 @@ picture: setup  ## Run the demo, and draw what it prints into docs/images/demo.s
 	$(BIN)/python -m tools.website.recording
 
 # Kerberos is not locked: it is built where its headers are.
-lock: setup  ## Choose the newest versions for development and CI; writes requirements.lock.
+lock: setup  ## Choose the newest versions for development and CI, and the oldest that are taken.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command 'make lock' --group dev pyproject.toml --output-file requirements.lock \
 		$(foreach extra,$(LOCKED),--extra $(extra))
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct \
+		--custom-compile-command 'make lock' --no-annotate pyproject.toml \
+		--output-file requirements-oldest.txt $(foreach extra,$(PORTABLE),--extra $(extra))
 
 release: setup  ## Build wheel and sdist twice, compare and check them; uploads nothing.
 	$(BIN)/python -m tools.release

@@ -16,9 +16,12 @@ shift 4
 mkdir -p "$authority" "$directory"
 new_key="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 
+# Python 3.13 and others verify strictly: a CA has to say that it signs, and each certificate by
+# which key it was signed.
 if ! [ -f "$authority/ca.pem" ]; then
     # shellcheck disable=SC2086 # words of options
     openssl req -x509 $new_key -days 3650 -subj "/CN=Quorumbook CA" \
+        -addext keyUsage=critical,keyCertSign,cRLSign \
         -keyout "$authority/ca.key" -out "$authority/ca.pem.new" 2>/dev/null
     mv "$authority/ca.pem.new" "$authority/ca.pem"
 fi
@@ -34,6 +37,7 @@ if ! openssl x509 -noout -checkend 2592000 -in "$directory/tls.pem" >/dev/null 2
         esac
     done
     printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$names" >"$work/ext"
+    printf 'basicConstraints=CA:FALSE\nauthorityKeyIdentifier=keyid\n' >>"$work/ext"
     # shellcheck disable=SC2086
     openssl req $new_key -subj "/OU=0:$role/CN=$1" \
         -keyout "$work/tls.key" -out "$work/request" 2>/dev/null

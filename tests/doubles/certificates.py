@@ -48,6 +48,13 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
+_OF_A_CA = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+    encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
 class Authority:
     """A CA; ``below`` makes an intermediate one."""
 
@@ -168,6 +175,8 @@ class Authority:
                 critical=False,
             )
         )
+        if is_ca:  # which strict verification, the default from Python 3.13 on, asks for
+            builder = builder.add_extension(_OF_A_CA, critical=True)
         if alternatives:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName(alternatives), critical=False

@@ -199,6 +199,9 @@ async def test_the_units_as_they_ship_serve_their_own_and_turn_strangers_away(
         ("tls", "cluster", host), ("client", "client", "client"), ("zk", "zookeeper", keeper),
     ):  # fmt: skip
         subprocess.run([*made, str(tmp_path / directory), role, group, name], check=True)
+        # As Python 3.13 does by default, and so programs that ask the HTTP API there.
+        verified = ["openssl", "verify", "-x509_strict", "-CAfile", tmp_path / directory / "ca.pem"]
+        subprocess.run([*verified, tmp_path / directory / "tls.pem"], check=True)
     start_zookeeper(running, tmp_path, zookeeper_classpath, keeper, tmp_path / "zk")
     (tmp_path / "http.token").write_text("0123456789abcdef0123\n")
     (tmp_path / "http.token").chmod(0o640)

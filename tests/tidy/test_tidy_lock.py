@@ -11,9 +11,13 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+OLDEST = (ROOT / "requirements-oldest.txt").read_text(encoding="utf-8")
+#: Extras that `make pythons` installs: the others are large, or need what is not on PyPI.
+_PORTABLE = ("arrow", "etcd", "schema")
 #: What is asked for with the name of another: uvicorn always brings h11, pyiceberg[sql-sqlite]
 #: SQLAlchemy; and whoever asks for a frame of Polars has Polars.
 _OF_OTHERS = {"h11", "polars", "sqlalchemy"}
@@ -21,10 +25,10 @@ _OF_OTHERS = {"h11", "polars", "sqlalchemy"}
 _NOT_LOCKED = {"kerberos"}
 
 
-def pins() -> dict[str, list[str]]:
+def pins(text: str = LOCK) -> dict[str, list[str]]:
     """Return the versions of each package: several where Pythons or platforms differ."""
     found: dict[str, list[str]] = {}
-    for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", LOCK, re.MULTILINE):
+    for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, re.MULTILINE):
         found.setdefault(canonicalize_name(name), []).append(version)
     return found
 
@@ -34,7 +38,8 @@ def test_everything_that_pyproject_asks_for_is_locked_in_a_version_that_it_takes
     extras = project["project"]["optional-dependencies"]
     asked = [
         *project["project"]["dependencies"],
-        *project["dependency-groups"]["dev"],
+        *(each for each in project["dependency-groups"]["dev"] if isinstance(each, str)),
+        *project["dependency-groups"]["test"],
         *(each for name, some in extras.items() if name not in _NOT_LOCKED for each in some),
     ]
     locked = pins()
@@ -46,6 +51,20 @@ def test_everything_that_pyproject_asks_for_is_locked_in_a_version_that_it_takes
         if not versions or not all(each.specifier.contains(one) for one in versions):
             missing.append(f"{each}: {versions}")
     assert missing == [], "`make lock` chooses versions"
+
+
+def test_the_oldest_versions_are_the_lower_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(each for name in _PORTABLE for each in extras[name])]
+    oldest = pins(OLDEST)
+    differing = []
+    for each in map(Requirement, asked):
+        (bound,) = (s.version for s in each.specifier if s.operator == ">=")
+        found = [Version(one) for one in oldest.get(canonicalize_name(each.name), [])]
+        if found != [Version(bound)]:
+            differing.append(f"{each}: {found}")
+    assert differing == [], "`make lock` writes them"
 
 
 def test_every_locked_version_has_its_digests():
