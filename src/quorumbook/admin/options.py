@@ -34,7 +34,7 @@ class AdminOptions(Options):
         is_secret=True,
     )
     certificate_file: str = option(
-        "", "This server's certificate and chain, PEM; empty: no TLS.",
+        "", "PEM file with the certificate and chain of this server; empty: no TLS.",
     )
     key_file: str = option("", "Its key, PEM.", is_secret=True)
     ca_file: str = option(

@@ -164,7 +164,8 @@ class BookieOptions(Options):
     )
     max_answer_bytes: int = option(
         64 * _MB,
-        "Answers of all connections being made or not taken by peers; above it reads wait.",
+        "Bytes of answers, over all connections, that are being made or that clients have not"
+        " taken yet; above it reads wait.",
         minimum=1,
     )
     max_partial_frame_bytes: int = option(

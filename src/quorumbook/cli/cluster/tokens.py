@@ -65,7 +65,7 @@ def ls(call: Call, path: str | None) -> None:
 @_file_option
 @click.pass_obj
 def revoke(call: Call, name: str, path: str | None) -> None:
-    """Revoke a token; servers heed it with the next request."""
+    """Revoke a token; servers refuse it from the next request on."""
     if not _file(call, path).revoke(name):
         raise click.UsageError(f"there is no token {name}; `quorumbook token ls` lists them")
     call.output.record({"name": name, "revoked": True})

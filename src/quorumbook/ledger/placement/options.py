@@ -49,7 +49,7 @@ class PlacementOptions(Options):
         minimum=0, peer_key="reppMinimumRegionsForDurability",
     )
     enforce_regions_in_replacement: bool = option(
-        True, "Whether that binds replacements of failed bookies too.",
+        True, "Whether `min_regions` also holds for replacements of failed bookies.",
         peer_key="reppEnableDurabilityEnforcementInReplace",
     )
     min_zones: int = option(
@@ -84,7 +84,7 @@ class PlacementOptions(Options):
         "", "Where this process stands; it reads from, and puts first, the nearest bookies.",
     )
     local_bookie: str = option(
-        "", "With the policy local-bookie: who comes first in every new ensemble.",
+        "", "With the policy local-bookie: the bookie that comes first in every new ensemble.",
     )
     rack_script: str = option(
         "", "A program that tells where bookies stand; empty: `cluster racks` does.",

@@ -99,7 +99,8 @@ READ_OPTIONS = (
     ),
     option(
         "maxRecordsPerTrigger", Kind.INTEGER, 0,
-        "And so many records, in whole entries.", (Use.READ_STREAM,), minimum=0,
+        "At most this many records in a batch, rounded up to whole entries.",
+        (Use.READ_STREAM,), minimum=0,
     ),
     option(
         "maxBytesPerTrigger", Kind.SIZE, 0,

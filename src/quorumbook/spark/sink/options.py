@@ -45,7 +45,7 @@ WRITE_OPTIONS = (
     ),
     option(
         "txnReset", Kind.SWITCH, False,
-        "Go on with an application that another query, or another checkpoint, has worked for.",
+        "Use a `txnAppId` that another query or another checkpoint has used before.",
         WRITES,
     ),
     TXN_ROOT,

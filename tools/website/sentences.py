@@ -1,0 +1,57 @@
+"""Samples sentences of the site, for somebody to say in words of their own.
+
+    python -m tools.website.sentences [SEED] [COUNT]
+
+A sentence that its reader has to read twice, or restates wrongly, is rewritten.  The same seed
+gives the same sentences of the same pages.  Reports, and tables that name tests, are left out:
+they have other readers.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_LEFT_OUT = {"track-record.md", "compatibility.md", "divergence.md", "protocol.md"}
+_SENTENCE = re.compile(r"[A-Z`][^.!?]*(?:[.!?](?=\S)[^.!?]*)*[.!?](?=\s|$)")
+
+
+def sentences() -> list[tuple[str, str]]:
+    """Return page and sentence, for all sentences of seven words and more."""
+    docs = ROOT / "docs"
+    pages = [ROOT / "README.md", *sorted(docs.rglob("*.md"))]
+    return [
+        (str(page.relative_to(ROOT)), found)
+        for page in pages
+        if page.parent.name != "reports" and page.name not in _LEFT_OUT
+        for line in prose(page.read_text(encoding="utf-8"))
+        for found in _SENTENCE.findall(line)
+        if len(found.split()) >= 7
+    ]
+
+
+def prose(text: str) -> list[str]:
+    """Return the lines and the cells of tables that hold sentences, without code."""
+    text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    found: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith(("    ", "#")):
+            found += (cell.strip(" -") for cell in line.split(" | "))
+    return found
+
+
+def main() -> None:
+    """Print the sample."""
+    seed, count = (int(word) for word in (*sys.argv[1:], "21", "20")[:2])
+    chosen = random.Random(seed).sample(sentences(), count)
+    for number, (page, sentence) in enumerate(chosen, 1):
+        print(f"{number:2}. {page}: {sentence.strip('| ')}")
+
+
+if __name__ == "__main__":
+    main()
