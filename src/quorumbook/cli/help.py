@@ -1,12 +1,14 @@
-"""``quorumbook help``: what an error means, and what to do about it."""
+"""``quorumbook help`` and ``cheat``: what an error means, and the commands for a purpose."""
 
 from __future__ import annotations
 
 import difflib
+import sys
 
 import click
 
 from quorumbook.cli.explained.codes import explanations
+from quorumbook.cli.known.cheats import CHEATS
 
 
 @click.command(name="help")
@@ -37,3 +39,23 @@ def help_(code: str | None) -> int:
     if kind is not None:
         print(f"\nIn Python: {kind.__module__}.{kind.__name__}")
     return 0
+
+
+@click.command()
+@click.argument("topic", required=False, metavar="[TOPIC]", type=click.Choice(list(CHEATS)))
+def cheat(topic: str | None) -> None:
+    r"""Show the commands for one purpose, on one page.
+
+    Without TOPIC it lists the topics.
+
+    \b
+    Example:
+      quorumbook cheat streams
+    """
+    if topic is None:
+        for name, (about, _) in CHEATS.items():
+            print(f"{name:10}{about}")
+        print("\nquorumbook cheat TOPIC shows its commands", file=sys.stderr)
+        return
+    for about, command in CHEATS[topic][1]:
+        print(f"# {about}\n{command}" if about else command)

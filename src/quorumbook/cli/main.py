@@ -52,6 +52,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("config:config", "Show every option and where its value comes from."),
     "bench": ("bench:bench", "Measure a cluster."),
     "deploy": ("cluster.deploy:deploy", "Write the files that run a cluster for good."),
+    "shell": ("shell.commands:shell", "Take the commands of Apache BookKeeper's shell."),
+    "cheat": ("help:cheat", "Show the commands for one purpose, on one page."),
     "help": ("help:help_", "Explain an error, and what to do about it."),
     "context": ("cluster.contexts:context", "Name clusters, and choose one."),
     "completion": ("cluster.completion:completion", "Complete commands and names in a shell."),

@@ -2,15 +2,19 @@
 
 Everything a command finds out goes to standard output in one of these forms and nothing else
 does, so that output can be piped.  ``raw`` is for scripts: values separated by tabs, no heading.
+A time is how long ago in a table, and ISO 8601 in every other form.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from quorumbook.admin.facts.words import at, since
 from quorumbook.errors import QuorumbookError
 
 Row: TypeAlias = Mapping[str, object]
@@ -19,6 +23,27 @@ TABLE, JSON, JSONL, RAW = "table", "json", "jsonl", "raw"
 #: From here on six digits are not enough for what stands before the point.
 _LARGE = 1e6
 FORMATS = (TABLE, JSON, JSONL, RAW)
+#: Rows of a long table that are aligned together; so many are in memory.
+_PIECE = 1000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """A time in a row."""
+
+    at_ms: int
+
+    @classmethod
+    def known(cls, at_ms: int | None) -> Moment | None:
+        """Return a time; None where the metadata does not say it."""
+        return None if at_ms is None or at_ms < 0 else cls(at_ms)
+
+    def __str__(self) -> str:
+        return at(self.at_ms)
+
+    def shown(self) -> str:
+        """Return how long ago it was."""
+        return since(self.at_ms, int(time.time() * 1000))
 
 
 class Output:
@@ -38,7 +63,7 @@ class Output:
         else:
             width = max(map(len, row), default=0)
             for name, value in row.items():
-                self._line(f"{name:{width}}  {_plain(value)}".rstrip())
+                self._line(f"{name:{width}}  {_shown(value)}".rstrip())
 
     def rows(self, rows: Iterable[Row], columns: Sequence[str], *, empty: str = "") -> None:
         """Print things of one kind; ``empty`` tells people what to do when there are none."""
@@ -59,44 +84,92 @@ class Output:
     async def stream(
         self, rows: AsyncIterable[Row], columns: Sequence[str], *, empty: str = ""
     ) -> None:
-        """Print things as they are found, where the form allows it.
+        """Print things as they are found, a piece at a time.
 
         What was found before an error is printed in every form.
         """
-        if self.form not in (JSONL, RAW):
-            found: list[Row] = []
-            try:
-                async for row in rows:
-                    found.append(row)  # noqa: PERF401 - an error keeps what came before it
-            except QuorumbookError:
-                if found:
-                    self.rows(found, columns)
-                raise
-            self.rows(found, columns, empty=empty)
-            return
-        async for row in rows:
-            self.rows([row], columns)
-            sys.stdout.flush()
+        lines = _Table(columns)
+        piece: list[Row] = []
+        count = 0
+        try:
+            async for row in rows:
+                if self.form in (JSONL, RAW):
+                    self.rows([row], columns)
+                    sys.stdout.flush()
+                else:
+                    piece.append(row)
+                count += 1
+                if len(piece) == _PIECE:
+                    self._piece(piece, lines, is_first=count == _PIECE)
+                    piece = []
+        except QuorumbookError:
+            if count:
+                self._end(piece, lines, count)
+            raise
+        if count or self.form == JSON:
+            self._end(piece, lines, count)
+        elif self.form == TABLE and empty:
+            print(empty, file=sys.stderr)
+
+    def _piece(self, piece: Sequence[Row], lines: _Table, *, is_first: bool) -> None:
+        if self.form == JSON:
+            texts = (json.dumps(row, default=_json, indent=2) for row in piece)
+            joined = ",\n  ".join(text.replace("\n", "\n  ") for text in texts)
+            sys.stdout.write(("[\n  " if is_first else ",\n  ") + joined)
+        else:
+            for line in lines.of(piece):
+                self._line(line)
+
+    def _end(self, piece: Sequence[Row], lines: _Table, count: int) -> None:
+        if self.form == JSON:
+            if not count:
+                self._line("[]")
+                return
+            if piece:
+                self._piece(piece, lines, is_first=count == len(piece))
+            self._line("\n]")
+        elif piece:
+            self._piece(piece, lines, is_first=count == len(piece))
 
     def _table(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        cells = [[_plain(row.get(column, "")) for column in columns] for row in rows]
-        widths = [
-            max(len(column), *(len(line[index]) for line in cells))
-            for index, column in enumerate(columns)
-        ]
-        numeric = [
-            all(isinstance(row.get(column, 0), int | float) for row in rows) for column in columns
-        ]
-        for line in ([column.replace("_", " ") for column in columns], *cells):
-            self._line(
-                "  ".join(
-                    cell.rjust(width) if is_number else cell.ljust(width)
-                    for cell, width, is_number in zip(line, widths, numeric, strict=True)
-                ).rstrip()
-            )
+        for line in _Table(columns).of(rows):
+            self._line(line)
 
     def _line(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
+
+
+class _Table:
+    """A table that grows: its columns never get narrower than they were."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._widths = [len(column) for column in columns]
+        self._numeric: list[bool] = []
+
+    def of(self, rows: Sequence[Row]) -> Iterable[str]:
+        """Return the lines of some more rows; with the first, the heading before them."""
+        cells = [[_shown(row.get(column, "")) for column in self._columns] for row in rows]
+        self._widths = [
+            max(width, *(len(line[index]) for line in cells))
+            for index, width in enumerate(self._widths)
+        ]
+        if not self._numeric:
+            self._numeric = [
+                all(isinstance(row.get(column, 0), int | float) for row in rows)
+                for column in self._columns
+            ]
+            cells.insert(0, [column.replace("_", " ") for column in self._columns])
+        for line in cells:
+            yield "  ".join(
+                cell.rjust(width) if is_number else cell.ljust(width)
+                for cell, width, is_number in zip(line, self._widths, self._numeric, strict=True)
+            ).rstrip()
+
+
+def _shown(value: object) -> str:
+    """Return a value for people."""
+    return value.shown() if isinstance(value, Moment) else _plain(value)
 
 
 def _plain(value: object) -> str:

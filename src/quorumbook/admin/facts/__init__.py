@@ -7,6 +7,7 @@ bookie_http  asks a running bookie over HTTP
 bookies      every bookie that anything knows of: writable, read-only, or down
 cluster      all that a verdict is made of, in one picture
 ledgers      search, and one ledger's picture
+streams      what a list shows of streams
 nodes        the metadata tree
 verdict      ok, warning or critical, and why
 """

@@ -141,14 +141,19 @@ def _announce(call: Call, server: Bookie) -> None:
 @bookie.command(cls=ClusterCommand)
 @click.option("--disks", is_flag=True, help="Their directories instead: how full, and how fast.")
 @click.option("--registered", is_flag=True, help="Only those that are up; reads no ledgers.")
+@click.option("--state", type=click.Choice(["writable", "read-only", "down"]),
+              help="Only bookies in this state.")  # fmt: skip
 @click.pass_obj
-def ls(call: Call, disks: bool, registered: bool) -> None:
+def ls(call: Call, disks: bool, registered: bool, state: str | None) -> None:
     """List all bookies: writable, read-only, and those that are down.
 
     A bookie is down if it is not registered, but has a cookie, or a ledger names it.
     """
     bookies = call.run(_list(call, disks=disks, only_registered=registered))
     empty = "no bookie is registered; `quorumbook bookie run` starts one"
+    if state is not None:
+        bookies = [bookie for bookie in bookies if bookie.state == state]
+        empty = f"no bookie is {state}; `quorumbook bookie ls` lists all"
     if disks:
         call.output.rows(
             [row for bookie in bookies for row in _directories_of(bookie)],

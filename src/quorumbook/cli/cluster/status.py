@@ -118,6 +118,7 @@ def _show_table(call: Call, facts: ClusterFacts | None, judgement: Judgement) ->
     ledgers = facts.ledgers
     call.output.record(
         {
+            "cluster": facts.instance_id,
             "bookies": f"{row['writable_bookies']} writable, {row['read_only_bookies']} read-only, "
             f"{row['down_bookies']} down",
             "ledgers": f"{counted(ledgers.ledgers, 'ledger')}, {ledgers.open_ledgers:,} open, "

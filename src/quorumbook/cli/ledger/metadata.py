@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from quorumbook.cli.common import Call, ClusterCommand
-from quorumbook.cli.output import RAW, TABLE
+from quorumbook.cli.listing import Listing, extent_options, listing_options
+from quorumbook.cli.output import RAW, TABLE, Moment
 
 if TYPE_CHECKING:
     from quorumbook.ledger.metadata import LedgerMetadata
@@ -24,30 +25,47 @@ _COLUMNS = ("ledger_id", "state", "entries", "bytes", "quorums", "created", "cus
     "--custom", metavar="KEY[=VALUE]", multiple=True,
     help="Only ledgers with this custom metadata.",
 )  # fmt: skip
+@click.option("--find", metavar="TEXT", default="",
+              help="Only ledgers with this text in their id or custom metadata.")  # fmt: skip
 @click.option("--bookie", metavar="ID", help="Only ledgers with a fragment on this bookie.")
+@extent_options("bytes", "created")
+@listing_options(["ledger_id", "entries", "bytes", "created"])
 @click.pass_obj
-def ls(call: Call, state: str | None, custom: Sequence[str], bookie: str | None) -> None:
-    """List the ledgers."""
+def ls(
+    call: Call, state: str | None, custom: Sequence[str], find: str, bookie: str | None,
+    min_size: int | None, max_size: int | None, older_than: float | None,
+    newer_than: float | None, listing: Listing,
+) -> None:  # fmt: skip
+    """List the ledgers, by id.
 
-    def is_wanted(metadata: LedgerMetadata) -> bool:
-        if state is not None and state_of(metadata) != state:
-            return False
-        if bookie is not None and not any(bookie in f.ensemble for f in metadata.fragments):
-            return False
-        return all(_has(metadata, pair) for pair in custom)
+    The metadata does not know how large an open ledger is: it counts as empty.
+    """
+    from quorumbook.admin.facts.ledgers import LedgerFilter
+
+    now_ms = int(time.time() * 1000)
+    wanted = LedgerFilter(
+        state=state,
+        bookie=bookie,
+        min_bytes=min_size,
+        max_bytes=max_size,
+        created_before_ms=None if older_than is None else now_ms - int(older_than * 1000),
+        created_after_ms=None if newer_than is None else now_ms - int(newer_than * 1000),
+        custom=_wanted_custom(custom),
+        text=find,
+    )
 
     async def rows() -> AsyncIterator[dict[str, object]]:
         async with call.connect() as bk:
             async for metadata in bk.list_ledgers():
-                if is_wanted(metadata):
+                if wanted.takes(metadata):
                     yield _row(metadata)
 
     empty = (
-        "no ledger fits; `quorumbook ledger ls` without options lists all"
-        if state or custom or bookie
-        else "there is no ledger yet; `quorumbook ledger write` makes one"
+        "there is no ledger yet; `quorumbook ledger write` makes one"
+        if wanted == LedgerFilter() and listing.page == 1
+        else "no ledger fits; `quorumbook ledger ls` without options lists all"
     )
-    call.run(call.output.stream(rows(), _COLUMNS, empty=empty))
+    call.run(call.output.stream(listing.of(rows(), call), _COLUMNS, empty=empty))
 
 
 @click.command(cls=ClusterCommand)
@@ -101,19 +119,16 @@ def _row(metadata: LedgerMetadata) -> dict[str, object]:
         "bytes": metadata.length if metadata.is_closed else None,
         "quorums": f"{metadata.ensemble_size}/{metadata.write_quorum_size}"
         f"/{metadata.ack_quorum_size}",
-        "created": _time(metadata.ctime_ms),
+        "created": Moment.known(metadata.ctime_ms),
         "custom_metadata": dict(metadata.custom_metadata),
     }
 
 
-def _time(ctime_ms: int | None) -> str | None:
-    if ctime_ms is None or ctime_ms < 0:
-        return None
-    moment = datetime.datetime.fromtimestamp(ctime_ms / 1000, datetime.UTC)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _has(metadata: LedgerMetadata, pair: str) -> bool:
-    key, equals, value = pair.partition("=")
-    held = metadata.custom_metadata.get(key)
-    return held is not None and (not equals or held == value.encode())
+def _wanted_custom(pairs: Sequence[str]) -> dict[str, bytes | None]:
+    found: dict[str, bytes | None] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if key in found:
+            raise click.UsageError(f"--custom {key} is given twice; a ledger has one value of it")
+        found[key] = value.encode() if equals else None
+    return found

@@ -15,9 +15,11 @@ from quorumbook.cli.errors import FAILED, FOUND
 from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW
 from quorumbook.cli.progress import progress
+from quorumbook.cli.stream.consuming import consume
 from quorumbook.cli.stream.groups import groups
 from quorumbook.cli.stream.input import append_lines, encoded_form, json_form, line_form
 from quorumbook.cli.stream.keeping import cursors, retention
+from quorumbook.cli.stream.listing import ls
 from quorumbook.cli.stream.options import (
     WHERE,
     forget_files_option,
@@ -31,7 +33,12 @@ from quorumbook.cli.stream.options import (
     wait_option,
     whole_or_part,
 )
-from quorumbook.cli.stream.output import DECODERS, RecordPrinter, gap_line
+from quorumbook.cli.stream.output import (
+    RecordPrinter,
+    decode_option,
+    gap_line,
+    key_separator_option,
+)
 from quorumbook.cli.stream.policies import alter, orphans, policy_texts
 from quorumbook.cli.stream.policies import policy as policy_command
 from quorumbook.cli.stream.schemas import schema
@@ -55,36 +62,7 @@ def stream() -> None:
     """
 
 
-decode_option = click.option(
-    "--decode", type=click.Choice(DECODERS), default="auto", show_default=True,
-    help="How payloads are shown; schema: by the stream's.",
-)  # fmt: skip
-key_separator_option = click.option(
-    "--key-separator", metavar="TEXT", help="Print keys before payloads, and this between them."
-)
-
-
-@stream.command(cls=ClusterCommand, form=RAW)
-@click.argument("prefix", default="", metavar="[PREFIX]")
-@namespace_option
-@click.pass_obj
-def ls(call: Call, prefix: str, path: str) -> None:
-    """List streams, nested ones included."""
-
-    async def run() -> None:
-        from quorumbook.streams.errors import NamespaceNotBoundError
-
-        empty = "no stream; `quorumbook stream create NAME` makes one"
-        try:
-            async with opened(call, path) as namespace:
-                rows = ({"name": name} async for name in namespace.streams(prefix))
-                await call.output.stream(rows, ["name"], empty=empty)
-        except NamespaceNotBoundError:
-            # The first stream makes it.
-            call.output.rows([], ["name"])
-            call.note(empty)
-
-    call.run(run())
+stream.add_command(ls)
 
 
 @stream.command(cls=ClusterCommand, form=RAW)
@@ -344,6 +322,7 @@ stream.add_command(segments)
 stream.add_command(truncate)
 stream.add_command(seal)
 stream.add_command(cursors)
+stream.add_command(consume)
 stream.add_command(groups)
 stream.add_command(retention)
 stream.add_command(policy_command)

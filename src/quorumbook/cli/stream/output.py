@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 #: How payloads are shown; ``auto`` is text where they are, and base64.
 DECODERS = ("auto", "text", "base64", "hex", "json", "schema")
+decode_option = click.option(
+    "--decode", type=click.Choice(DECODERS), default="auto", show_default=True,
+    help="How payloads are shown; schema: by the stream's.",
+)  # fmt: skip
+key_separator_option = click.option(
+    "--key-separator", metavar="TEXT", help="Print keys before payloads, and this between them."
+)
 
 
 class RecordPrinter:

@@ -1,0 +1,116 @@
+"""Streams as a list shows them: how large, how old, who writes; and which are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+
+from quorumbook.client.client import BookKeeper
+from quorumbook.env.tasks import gather_bounded
+from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.ids import LedgerId
+from quorumbook.streams import Namespace, StreamInfo, StreamPolicy
+from quorumbook.streams.errors import StreamError, StreamNotFoundError
+from quorumbook.streams.stream_context import stream_context
+
+#: Streams whose nodes are read together.
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """A stream, as far as the metadata knows it."""
+
+    info: StreamInfo
+    #: What it says itself, and does not inherit.
+    own_policy: StreamPolicy
+    #: Stored bytes of completed segments.
+    size_bytes: int
+    created_ms: int | None
+    #: When its last completed segment was completed.
+    completed_ms: int | None
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFilter:
+    """Which streams are wanted; what is None or empty is not asked."""
+
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    created_before_ms: int | None = None
+    created_after_ms: int | None = None
+    #: What a stream says itself: a name, and its value; None: whatever it is.
+    policy: Mapping[str, object] = field(default_factory=dict)
+
+    def takes(self, facts: StreamFacts) -> bool:
+        """Tell whether a stream is wanted."""
+        created_ms = facts.created_ms if facts.created_ms is not None else -1
+        if self.min_bytes is not None and facts.size_bytes < self.min_bytes:
+            return False
+        if self.max_bytes is not None and facts.size_bytes > self.max_bytes:
+            return False
+        if self.created_before_ms is not None and not 0 <= created_ms < self.created_before_ms:
+            return False
+        if self.created_after_ms is not None and created_ms < self.created_after_ms:
+            return False
+        own = facts.own_policy.given()
+        return all(
+            name in own and (value is None or own[name] == value)
+            for name, value in self.policy.items()
+        )
+
+
+async def stream_facts(namespace: Namespace, prefix: str = "") -> AsyncGenerator[StreamFacts, None]:
+    """Yield what the metadata says of a namespace's streams, sorted by name.
+
+    Raises:
+        NamespaceNotBoundError: There are no streams at this path.
+    """
+    batch: list[str] = []
+
+    async def look(name: str) -> StreamFacts | None:
+        try:
+            return await _facts(namespace, name)
+        except StreamNotFoundError:
+            return None  # deleted since it was listed
+
+    async for name in namespace.streams(prefix):
+        batch.append(name)
+        if len(batch) == _AT_ONCE:
+            for found in await gather_bounded(look, batch):
+                if found is not None:
+                    yield found
+            batch.clear()
+    for found in await gather_bounded(look, batch):
+        if found is not None:
+            yield found
+
+
+async def _facts(namespace: Namespace, name: str) -> StreamFacts:
+    stream = namespace.stream(name)
+    nodes = stream_context(stream).nodes
+    damaged: list[StreamError] = []
+    info = await stream.info(damaged.append)
+    # Its own node may be older: it may hold nested streams.
+    node = await nodes.store.exists(nodes.paths.segments)
+    completed = [each.metadata for each in info.segments if not each.metadata.is_in_progress]
+    sizes = await gather_bounded(
+        lambda ledger_id: _size(namespace.client, ledger_id),
+        [each.ledger_id for each in completed],
+    )
+    return StreamFacts(
+        info=info,
+        own_policy=await stream.policy(),
+        size_bytes=sum(sizes),
+        created_ms=None if node is None else node.ctime_ms,
+        completed_ms=max((each.completed_at_ms for each in completed), default=0) or None,
+        damaged=tuple(map(str, damaged)),
+    )
+
+
+async def _size(client: BookKeeper, ledger_id: LedgerId) -> int:
+    try:
+        return (await client.ledger_metadata(ledger_id)).length
+    except NoSuchLedgerInMetadataError:
+        return 0  # in a file of the tier, or lost: the segment's readers say which
