@@ -36,7 +36,10 @@ T = TypeVar("T")
 #: Beside a checkpoint that computed, each of them took the interpreter's own 5 ms: 23 ms for one
 #: write and sync where it is 3 without.
 _SWITCH_INTERVAL_S = 0.0002
-_OWN = ("metadata", "context", "config_file", "peer_file", "overrides", "is_verbose", "output_form")
+_OWN = ("metadata", "context", "config_file", "peer_file", "overrides", "is_verbose", "output_form",
+        "log_format", "log_levels")  # fmt: skip
+#: The source of what ``--log-format`` and ``--log-level`` say.
+_OPTION = "command line"
 
 
 class Call:
@@ -52,6 +55,8 @@ class Call:
         metadata: str | None = None,
         context: str | None = None,
         output_form: str = TABLE,
+        log_format: str | None = None,
+        log_levels: Sequence[str] = (),
         uses_contexts: bool = True,
     ) -> None:
         if context and metadata:
@@ -64,6 +69,7 @@ class Call:
         self._peer_file = peer_file
         self._overrides = overrides
         self.is_verbose = is_verbose
+        self._log = (("log.format", log_format), ("log.level", ",".join(log_levels)))
         self.output = Output(output_form)
 
     @property
@@ -92,6 +98,9 @@ class Call:
             context=self._context,
             uses_contexts=self._uses_contexts,
         )
+        for key, value in self._log:
+            if value:
+                settings = settings.replaced(key, value, _OPTION)
         return settings
 
     @property
@@ -164,7 +173,9 @@ class Call:
         from quorumbook.cli.known.context_file import BY_CONTEXT
         from quorumbook.config.load import CONTEXT_VARIABLE
 
-        set_here = self.settings.variables("--set", "--metadata", BY_CONTEXT, "the command")
+        set_here = self.settings.variables(
+            "--set", "--metadata", _OPTION, BY_CONTEXT, "the command"
+        )
         # The child is told where the metadata are; a context must not say otherwise.
         inherited = {name: v for name, v in os.environ.items() if name != CONTEXT_VARIABLE}
         return {**inherited, **set_here}
@@ -221,10 +232,23 @@ class ClusterCommand(click.Command):
         form: str = TABLE,
         has_metadata: bool = True,
         has_peer_file: bool = False,
+        has_log: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self._forms = tuple(forms)
+        if has_log:
+            self.params += [
+                click.Option(
+                    ["--log-format"], type=click.Choice(["text", "json"]),
+                    help="How a line of the log is written [default: text].",
+                ),
+                click.Option(
+                    ["--log-level", "log_levels"], metavar="[ROOM=]LEVEL", multiple=True,
+                    help="From which level on lines are written, everywhere or by one room: debug, "
+                         "info, warning, error; may be given several times.",
+                ),
+            ]  # fmt: skip
         if has_metadata:
             self.params.append(
                 click.Option(

@@ -67,11 +67,21 @@ _OF_COMMANDS = (
         "Serve /metrics, /heartbeat and /is_ready.",
         peer_key="httpServerEnabled",
     ),
+    Option(
+        "log", "format", Kind.TEXT, "text",
+        "How a line is written: for people, or as a JSON object.",
+        choices=("text", "json"),
+    ),
+    Option(
+        "log", "level", Kind.LIST, (),
+        "From which level on lines are written, debug, info, warning or error, and ROOM=LEVEL for "
+        "one room; empty: info.",
+    ),
 )  # fmt: skip
 
 _SECTIONS = (
     "metadata", "bookie", "storage", "gc", "scrub", "background", "recovery", "client",
-    "placement", "tls", "http", "admin",
+    "placement", "tls", "http", "admin", "log",
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = tuple(

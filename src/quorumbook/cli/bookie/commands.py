@@ -15,9 +15,10 @@ from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold
 from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
 from quorumbook.cli.bookie.recovery_process import auto_recovery
 from quorumbook.cli.bookie.state import can_stop, readonly
-from quorumbook.cli.common import Call, ClusterCommand, configure_logging, send_metrics
+from quorumbook.cli.common import Call, ClusterCommand, send_metrics
 from quorumbook.cli.output import FORMATS
-from quorumbook.cli.stopping import stop_wanted
+from quorumbook.cli.serving.logs import begin_log
+from quorumbook.cli.serving.stopping import stop_wanted
 
 if TYPE_CHECKING:
     from quorumbook.admin.facts.bookies import BookieFacts
@@ -37,7 +38,7 @@ for command in (
     bookie.add_command(command)
 
 
-@bookie.command(cls=ClusterCommand, forms=FORMATS, has_peer_file=True)
+@bookie.command(cls=ClusterCommand, forms=FORMATS, has_peer_file=True, has_log=True)
 @click.option("--port", type=click.IntRange(0, 65535), help="Where to listen; 0 is a free port.")
 @click.option("--data-dir", metavar="DIR", help="Where journal and ledgers are kept.")
 @click.option("--advertised-address", metavar="A", help="What clients connect to.")
@@ -71,7 +72,7 @@ def run(
         settings = settings.replaced("bookie.labels", labels, "--label")
     if data_dir is not None:
         settings = in_directory(settings, data_dir)
-    configure_logging(is_verbose=call.is_verbose)
+    begin_log(settings, is_verbose=call.is_verbose)
     call.run(_serve(call, settings, is_child=stop_with_parent))
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand, configure_logging, send_metrics
-from quorumbook.cli.stopping import stop_wanted
+from quorumbook.cli.common import Call, ClusterCommand, send_metrics
+from quorumbook.cli.serving.logs import begin_log
+from quorumbook.cli.serving.stopping import stop_wanted
 from quorumbook.client.context import client_store
 
 if TYPE_CHECKING:
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from quorumbook.env import Env
 
 
-@click.command(cls=ClusterCommand, has_peer_file=True)
+@click.command(cls=ClusterCommand, has_peer_file=True, has_log=True)
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.pass_obj
 def run(call: Call, stop_with_parent: bool) -> None:
     """Run auditor and replication worker until Ctrl-C or SIGTERM."""
     call.show_warnings()
-    configure_logging(is_verbose=call.is_verbose)
+    begin_log(call.settings, is_verbose=call.is_verbose)
     call.run(_serve(call, is_child=stop_with_parent))
 
 

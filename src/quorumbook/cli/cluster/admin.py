@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand, configure_logging
-from quorumbook.cli.stopping import stop_wanted
+from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.serving.logs import begin_log
+from quorumbook.cli.serving.stopping import stop_wanted
 
 if TYPE_CHECKING:
     from quorumbook.config import Settings
@@ -24,23 +25,24 @@ def admin() -> None:
     """Serve the HTTP API."""
 
 
-@admin.command("run", cls=ClusterCommand)
+@admin.command("run", cls=ClusterCommand, has_log=True)
 @_host_option
 @_port_option
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.pass_obj
 def run(call: Call, host: str | None, port: int | None, stop_with_parent: bool) -> None:
     """Serve the HTTP API and the console until Ctrl-C or SIGTERM."""
-    configure_logging(is_verbose=call.is_verbose)
+    begin_log(call.settings, is_verbose=call.is_verbose)
     call.run(_serve(call, _placed(call, host, port), is_child=stop_with_parent))
 
 
-@click.command(cls=ClusterCommand)
+@click.command(cls=ClusterCommand, has_log=True)
 @_host_option
 @_port_option
 @click.pass_obj
 def console(call: Call, host: str | None, port: int | None) -> None:
     """Serve the console of a cluster for a browser, until Ctrl-C."""
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="warning")
     call.run(_serve(call, _placed(call, host, port), is_child=False))
 
 

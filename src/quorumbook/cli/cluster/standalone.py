@@ -29,10 +29,11 @@ from quorumbook.cli.cluster.supervisor import (
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import TABLE
 from quorumbook.cli.ports import free_ports, refuse_used
+from quorumbook.cli.serving.logs import begin_log
 from quorumbook.errors import ConfigError, DirectoryLockedError
 
 
-@click.command(cls=ClusterCommand, forms=("table", "json"), has_metadata=False)
+@click.command(cls=ClusterCommand, forms=("table", "json"), has_metadata=False, has_log=True)
 @click.option(
     "--bookies", type=click.IntRange(1, 64), default=3, show_default=True, help="How many bookies."
 )
@@ -52,6 +53,7 @@ def standalone(call: Call, bookies: int, data_dir: str, ephemeral: bool, port: i
     """Run a whole cluster on this machine until Ctrl-C."""
     if not data_dir:
         raise click.UsageError("--data-dir is empty; name a directory")
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="warning")  # children do likewise
     if not ephemeral:
         directory = os.path.abspath(data_dir)
         ports = _known_ports(directory, bookies, port)

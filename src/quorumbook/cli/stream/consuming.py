@@ -18,7 +18,8 @@ import click
 
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import RAW
-from quorumbook.cli.stopping import stop_wanted
+from quorumbook.cli.serving.logs import begin_log
+from quorumbook.cli.serving.stopping import stop_wanted
 from quorumbook.cli.stream.options import (
     name_argument,
     namespace_option,
@@ -38,7 +39,7 @@ _ACK, _NACK, _LEAVE = "ack", "nack", "leave"
 _AT_ONCE = 1000
 
 
-@click.command(cls=ClusterCommand, form=RAW)
+@click.command(cls=ClusterCommand, form=RAW, has_log=True)
 @name_argument
 @click.option("--group", required=True, metavar="GROUP", help="Whose member this is.")
 @click.option("--from", "start", default="earliest", metavar="WHERE", show_default=True,
@@ -69,6 +70,7 @@ def consume(
     """
     if command is not None and then != _ACK:
         raise click.UsageError("with --exec, the command's exit code says what becomes of a record")
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="warning")
     printer = RecordPrinter(call.output.form, decode, key_separator)
     options: dict[str, Any] = {
         "start": parse_start(start), "auto_commit_s": 0, "max_deliveries": max_deliveries,

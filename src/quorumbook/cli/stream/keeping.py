@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.stream.options import (
     WHERE,
     forget_files_option,
@@ -119,7 +120,7 @@ async def cursor_row(cursor: Cursor) -> dict[str, object]:
     return (await row_to_show(cursor))[0]
 
 
-@click.command(cls=ClusterCommand)
+@click.command(cls=ClusterCommand, has_log=True)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and delete nothing.")
 @duration("--every", "interval_s", None, "Do so again and again.", minimum=0.001)
@@ -139,6 +140,7 @@ def retention(
     All streams of the namespace if none is named; of a partitioned one, all its partitions.  A
     stream's writer does it by itself; this is for streams that nobody writes.
     """
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="warning")
 
     async def once() -> None:
         rows: list[dict[str, object]] = []

@@ -1,0 +1,5 @@
+"""What commands that run for long share.
+
+stopping  when they are to end
+logs      which lines they log, and in which form
+"""
