@@ -50,11 +50,11 @@ async def test_writers_and_readers_are_counted(ns: Namespace) -> None:
         await writer.append(b"x" * 100)
         await writer.roll()
         await writer.append_batch([b"y" * 100] * 9)
-        assert of(stream, "stream_writer_records") == 10
-        assert of(stream, "stream_writer_entries") == 2
-        assert of(stream, "stream_writer_bytes") > 1000
+        assert of(stream, "stream_writer_records_total") == 10
+        assert of(stream, "stream_writer_entries_total") == 2
+        assert of(stream, "stream_writer_bytes_total") > 1000
         assert of(stream, "stream_writer_open") == 1
-        assert of(stream, "stream_writer_segments_completed") == 1
+        assert of(stream, "stream_writer_segments_completed_total") == 1
         assert of(stream, "stream_writer_append_seconds_count") == 10
         assert of(stream, "stream_writer_append_seconds_sum") > 0
         assert of(stream, "stream_writer_append_seconds_bucket", "le=+Inf") == 10
@@ -62,17 +62,17 @@ async def test_writers_and_readers_are_counted(ns: Namespace) -> None:
         async with stream.reader() as reader:
             assert len(await reader.read(10, wait_s=None)) <= 10
             async with asyncio.timeout(60):
-                while of(stream, "stream_reader_records") < 10:
+                while of(stream, "stream_reader_records_total") < 10:
                     await reader.read(10)
                 # Nothing else is appended, so this stays.
                 while not of(stream, "stream_reader_idle", "reason=caught_up"):
                     await reader.read(1, wait_s=0.01)
-            assert of(stream, "stream_reader_batches") == 2
+            assert of(stream, "stream_reader_batches_total") == 2
             assert of(stream, "stream_reader_lag_seconds") == 0
             assert of(stream, "stream_reader_open") == 1
-    assert of(stream, "stream_writer_segments_completed") == 2
+    assert of(stream, "stream_writer_segments_completed_total") == 2
     assert of(stream, "stream_writer_open") == of(stream, "stream_reader_open") == 0
-    assert of(stream, "stream_writer_records") == 10
+    assert of(stream, "stream_writer_records_total") == 10
 
 
 async def test_a_reader_that_does_not_keep_up_has_a_lag(ns: Namespace) -> None:
@@ -96,8 +96,8 @@ async def test_what_a_failed_segment_lacks_is_counted_as_appended_again(ns: Name
         assert ledger is not None
         stop_writer(ledger, NotEnoughBookiesError("all are gone"))
         await future
-        assert of(stream, "stream_writer_reappended_records") == 5
-        assert of(stream, "stream_writer_records") == 6
+        assert of(stream, "stream_writer_reappended_records_total") == 5
+        assert of(stream, "stream_writer_records_total") == 6
         assert of(stream, "stream_writer_append_seconds_count") == 6
 
 
@@ -108,7 +108,7 @@ async def test_a_writer_that_is_pushed_out_is_counted(ns: Namespace, other: Name
     async with other.stream(stream.name).writer(takeover="force", retention_interval_s=0):
         with pytest.raises(WriterFencedError):
             await old.append(b"2")
-    assert of(stream, "stream_writer_fenced") == 1
+    assert of(stream, "stream_writer_fenced_total") == 1
     await old.abort()
 
 
@@ -153,10 +153,10 @@ def test_streams_that_nobody_has_open_are_forgotten_beyond_a_thousand() -> None:
     for number in range(1500):
         metrics.of("/n", str(number)).records_written = number
     found = shown(metrics)
-    records = [labels for name, labels in found if name == "stream_writer_records"]
+    records = [labels for name, labels in found if name == "stream_writer_records_total"]
     assert len(records) == 1000
     assert found["stream_reader_read_ahead_bytes", 'namespace="/n",stream="open"'] == 7
-    assert found["stream_writer_records", 'namespace="/n",stream="1499"'] == 1499
+    assert found["stream_writer_records_total", 'namespace="/n",stream="1499"'] == 1499
 
 
 def test_the_append_histogram_counts_records_below_each_bound() -> None:

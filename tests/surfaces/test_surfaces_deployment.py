@@ -20,6 +20,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
+from quorumbook.metric_texts import text_of
 from quorumbook.streams import STREAM_METRICS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -162,6 +163,32 @@ def test_every_option_is_one_that_there_is(tmp_path):
         assert f"| `{option}` |" in documented
 
 
+def _check_heads(page):
+    """Samples are of the metric above them, as its type has them, and its help says what it is."""
+    endings = {"counter": {""}, "gauge": {""}, "summary": {"", "_count", "_sum"},
+               "histogram": {"_bucket", "_count", "_sum"}}  # fmt: skip
+    helps, name, kind, count = {}, "", "", 0
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            _, _, named, text = line.split(" ", 3)
+            assert named not in helps, f"{named} is there twice"
+            helps[named] = text
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name in helps
+        else:
+            sample = re.split("[{ ]", line)[0]
+            count += 1
+            assert sample.startswith(name), line
+            assert sample[len(name) :] in endings[kind], f"{line} below a {kind} called {name}"
+    assert count
+    for named, text in helps.items():
+        assert len(text) >= 20, f"{named}: {text!r} says too little"
+        assert named.lower() not in text.lower(), f"{named}: {text!r} says its name"
+        if "_dir__" not in named and not named.startswith("process_"):
+            assert text == text_of(named)
+
+
 def test_boards_and_alerts_ask_for_metrics_that_there_are(quorumbook, tmp_path):
     """A bookie that runs auto-recovery beside it has its kinds, an application the rest."""
     words = ("--port=0", "--data-dir", tmp_path, "-ojsonl", "--set=recovery.in_bookie=true")
@@ -171,7 +198,14 @@ def test_boards_and_alerts_ask_for_metrics_that_there_are(quorumbook, tmp_path):
             text = answer.read().decode()
     STREAM_METRICS.of("/n", "s")
     text += generate_latest(STREAM_METRICS).decode()
-    names = set(re.findall(r"^(?:# TYPE )?([a-zA-Z_]\w*?)(?:_total)?\b", text, re.MULTILINE))
+    with quorumbook.running("admin", "run", "--port=0", "-ojsonl") as run:
+        admin = json.loads(run.stdout.readline())
+        urllib.request.urlopen(f"{admin['url']}/api/v2/cluster").close()
+        with urllib.request.urlopen(f"{admin['url']}/metrics") as answer:
+            of_admin = answer.read().decode()
+    for page in (text, of_admin):
+        _check_heads(page)
+    names = set(re.findall(r"^(?:# TYPE )?([a-zA-Z_]\w*)", text, re.MULTILINE))
     asked = {
         name
         for expression in _expressions()
@@ -182,12 +216,17 @@ def test_boards_and_alerts_ask_for_metrics_that_there_are(quorumbook, tmp_path):
     assert asked
     assert asked - names == set()
     documented = (DEPLOY.parent / "docs/streams.md").read_text()
-    of_streams = set(re.findall(r"^# TYPE (stream_\w+?)(?:_total)? ", text, re.MULTILINE))
+    of_streams = set(re.findall(r"^# TYPE (stream_\w+) ", text, re.MULTILINE))
     assert len(of_streams) > 15
     assert {name for name in of_streams if f"`{name}`" not in documented} == set()
     page = (DEPLOY.parent / "docs/reference/metrics.md").read_text()
     shown = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE))
-    served = dict(re.findall(r"^# TYPE (\w+?)(?:_total)? (\w+)$", text, re.MULTILINE))
+    served = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text + of_admin, re.MULTILINE))
     # A directory's path is in the name of one, as BookKeeper has it.
     served = {n: kind for n, kind in served.items() if "_dir__" not in n}
+    told = dict(re.findall(r"^\| `(\w+)` \| \w+ \| (.*) \|$", page, re.MULTILINE))
+    assert told.keys() == shown.keys()
+    assert {name: text.replace("`", "") for name, text in told.items()} == {
+        name: text_of(name) for name in told
+    }
     assert shown == {n: k for n, k in served.items() if not n.startswith(("stream_", "process_"))}

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from quorumbook.metric_texts import text_of
+
 
 class Numbers:
     """The numbers of one part; a name appears when it is used, so name all of them up front.
@@ -55,16 +57,16 @@ class Numbers:
         """Yield everything as metric families."""
         for name, value in self.gauges.items():
             full = f"{self._prefix}_{name}"
-            yield GaugeMetricFamily(full, full, value=value)
+            yield GaugeMetricFamily(full, text_of(full), value=value)
         for name, value in self.counters.items():
             full = f"{self._prefix}_{name}"
             # CounterMetricFamily would append "_total" to a name that dashboards know without it.
-            family = CounterMetricFamily(full, full)
+            family = CounterMetricFamily(full, text_of(full))
             family.add_sample(full, {}, value)
             yield family
         for name in dict.fromkeys(name for name, _ in self.times):
             full = f"{self._prefix}_{name}"
-            summary = Metric(full, full, "summary")
+            summary = Metric(full, text_of(full), "summary")
             for is_good in (False, True):
                 count, sum_ms = self.times[name, is_good]
                 labels = {"success": str(is_good).lower()}

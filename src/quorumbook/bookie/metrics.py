@@ -30,6 +30,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from quorumbook.env import Budget
+from quorumbook.metric_texts import text_of
 
 _WINDOW_NS = 60 * 1_000_000_000
 _QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
@@ -73,6 +74,33 @@ _STORAGE_COUNTERS = {
     "gc_reclaimed_deletion_bytes": "bookie_RECLAIMED_DELETION_SPACE_BYTES",
     "gc_reclaimed_compaction_bytes": "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
 }
+#: Those that have no name there, and only rise.
+_STORAGE_RISING = frozenset(
+    (
+        "bytes_appended",
+        "entries_appended",
+        "flush_failed",
+        "flush_journals_deleted",
+        "flush_runs",
+        "gc_compacted_bytes",
+        "gc_deleted_logs",
+        "gc_dropped_copies",
+        "gc_failed_passes",
+        "healing_healed_ledgers",
+        "healing_marks",
+        "journal_enqueued",
+        "journal_files_created",
+        "read_damaged",
+        "read_page_cache_reads",
+        "read_read_ahead_runs",
+        "read_run_reads",
+        "scrub_checked_bytes",
+        "scrub_checked_runs",
+        "scrub_damaged_entries",
+        "scrub_failed_cycles",
+        "scrub_redeemed_entries",
+    )
+)
 #: Its times: how often, how long in all (nanoseconds), and the peer's name of both.
 _STORAGE_TIMES = (
     ("journal_syncs", "journal_sync_ns", "bookie_journal_JOURNAL_SYNC"),
@@ -205,7 +233,7 @@ class BookieMetrics:
             if attribute in _ALIASES:
                 yield _summary(f"bookkeeper_server_{_ALIASES[attribute]}", operation, now_ns)
         for name, value in self._gauges().items():
-            yield GaugeMetricFamily(name, name, value=value)
+            yield GaugeMetricFamily(name, text_of(name), value=value)
         for name, value in self._counters().items():
             yield _counter(name, value)
         yield from self._directories()
@@ -246,13 +274,14 @@ class BookieMetrics:
 
     def _directories(self) -> Iterable[Metric]:
         by_path = GaugeMetricFamily(
-            "bookie_ledger_dir_usage", "How full a directory's disk is", labels=["path"]
+            "bookie_ledger_dir_usage", text_of("bookie_ledger_dir_usage"), labels=["path"]
         )
         for path, usage in self.directory_usage.items():
             by_path.add_metric([path], usage)
             name = f"bookie_ledger_dir_{_NOT_IN_NAMES.sub('_', path)}_usage"
             # The peer's name carries the path; boards that exist look for it.
-            yield GaugeMetricFamily(name, name, value=usage * 100)
+            text = f"how full the disk of {path} is, in percent"
+            yield GaugeMetricFamily(name, text, value=usage * 100)
         yield by_path
 
 
@@ -263,8 +292,8 @@ def budget_families(budget: Budget) -> Iterable[Metric]:
         "background_io_waiting_bytes": budget.waiting_bytes,
     }
     for name, value in gauges.items():
-        yield GaugeMetricFamily(name, name, value=value)
-    family = CounterMetricFamily("background_io_bytes", "Bytes read and written, for whom")
+        yield GaugeMetricFamily(name, text_of(name), value=value)
+    family = CounterMetricFamily("background_io_bytes", text_of("background_io_bytes"))
     for whom, taken_bytes in sorted(budget.taken_bytes.items()):
         family.add_sample("background_io_bytes", {"whom": whom}, taken_bytes)
     yield family
@@ -274,7 +303,7 @@ _COUNTER_HEAD = re.compile(rb"^# (HELP|TYPE) (\w+)_total\b", re.MULTILINE)
 
 
 def _summary(name: str, operation: OperationMetrics, now_ns: int) -> Metric:
-    family = Metric(name, name, "summary")
+    family = Metric(name, text_of(name), "summary")
     for success, summary in (("false", operation.failed), ("true", operation.succeeded)):
         for quantile, value in zip(_QUANTILES, summary.quantiles_ms(now_ns), strict=True):
             labels = {"success": success, "quantile": str(quantile)}
@@ -286,7 +315,7 @@ def _summary(name: str, operation: OperationMetrics, now_ns: int) -> Metric:
 
 def _counter(name: str, value: float, labels: dict[str, str] | None = None) -> Metric:
     # CounterMetricFamily would append "_total" to a name that dashboards know without it.
-    family = CounterMetricFamily(name, name)
+    family = CounterMetricFamily(name, text_of(name))
     family.add_sample(name, labels or {}, value)
     return family
 
@@ -300,7 +329,7 @@ def _storage_families(storage: Mapping[str, object]) -> Iterable[Metric]:
             numbers.setdefault(own, {})[journal] = value
     for count, nanoseconds, name in _STORAGE_TIMES:
         if count in numbers and nanoseconds in numbers:
-            family = Metric(name, name, "summary")
+            family = Metric(name, text_of(name), "summary")
             sums = numbers.pop(nanoseconds)
             for journal, value in numbers.pop(count).items():
                 labels = _journal_labels(journal) | {"success": "true"}
@@ -309,8 +338,9 @@ def _storage_families(storage: Mapping[str, object]) -> Iterable[Metric]:
             yield family
     for own, values in sorted(numbers.items()):
         name = _STORAGE_COUNTERS.get(own) or _STORAGE_GAUGES.get(own, f"bookie_storage_{own}")
-        kind = CounterMetricFamily if own in _STORAGE_COUNTERS else GaugeMetricFamily
-        family = kind(name, name)
+        is_rising = own in _STORAGE_COUNTERS or own in _STORAGE_RISING
+        kind = CounterMetricFamily if is_rising else GaugeMetricFamily
+        family = kind(name, text_of(name))
         for journal, value in values.items():
             family.add_sample(name, _journal_labels(journal), value)
         yield family

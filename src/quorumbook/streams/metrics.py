@@ -25,6 +25,8 @@ from prometheus_client.core import (
     Metric,
 )
 
+from quorumbook.metric_texts import text_of
+
 #: Upper bounds of the append histogram's buckets.
 _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 #: Streams that nobody here has open are forgotten beyond so many.
@@ -92,14 +94,14 @@ class StreamNumbers:
     def counters(self) -> dict[str, int]:
         """Return what only rises, by name."""
         return {
-            "stream_writer_records": self.records_written,
-            "stream_writer_bytes": self.bytes_written,
-            "stream_writer_entries": self.entries_written,
-            "stream_writer_segments_completed": self.segments_completed,
-            "stream_writer_reappended_records": self.records_reappended,
-            "stream_writer_fenced": self.writers_fenced,
-            "stream_reader_records": self.records_read,
-            "stream_reader_batches": self.batches_read,
+            "stream_writer_records_total": self.records_written,
+            "stream_writer_bytes_total": self.bytes_written,
+            "stream_writer_entries_total": self.entries_written,
+            "stream_writer_segments_completed_total": self.segments_completed,
+            "stream_writer_reappended_records_total": self.records_reappended,
+            "stream_writer_fenced_total": self.writers_fenced,
+            "stream_reader_records_total": self.records_read,
+            "stream_reader_batches_total": self.batches_read,
         }
 
     def gauges(self) -> dict[str, float]:
@@ -141,10 +143,14 @@ class StreamMetrics:
             ((name, numbers.gauges()) for name, numbers in known), GaugeMetricFamily
         )
         times = HistogramMetricFamily(
-            "stream_writer_append_seconds", "From an append until it was safe", labels=_LABELS
+            "stream_writer_append_seconds",
+            text_of("stream_writer_append_seconds"),
+            labels=_LABELS,
         )
         idle = GaugeMetricFamily(
-            "stream_reader_idle", "Readers to whom nothing comes", labels=(*_LABELS, "reason")
+            "stream_reader_idle",
+            text_of("stream_reader_idle"),
+            labels=(*_LABELS, "reason"),
         )
         for name, numbers in known:
             times.add_metric(name, list(_cumulated(numbers.appends)), numbers.append_sum_s)
@@ -164,8 +170,7 @@ def _families(
     families: dict[str, Metric] = {}
     for labels, values in rows:
         for name, value in values.items():
-            family = families.setdefault(name, kind(name, name, labels=_LABELS))
-            # A counter family's own method would append "_total" to the name.
+            family = families.setdefault(name, kind(name, text_of(name), labels=_LABELS))
             family.add_sample(name, dict(zip(_LABELS, labels, strict=True)), value)
     return families.values()
 

@@ -32,6 +32,7 @@ from quorumbook.admin.http.problems import MEDIA_TYPE, ApiError, problem_of
 from quorumbook.admin.http.service import Service
 from quorumbook.env import logger, patience
 from quorumbook.env.redaction import redacted_query
+from quorumbook.metric_texts import text_of
 
 _log = logger("admin.http")
 _BODY_BYTES = 8 << 20
@@ -89,7 +90,7 @@ class App:
     def collect(self) -> list[Metric]:
         """Return the metrics."""
         answers = CounterMetricFamily(
-            "admin_requests", "Requests that were answered, by status.", labels=["status"]
+            "admin_requests", text_of("admin_requests_total"), labels=["status"]
         )
         for status, count in sorted(self._answers.items()):
             answers.add_metric([str(status)], count)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from quorumbook.metric_texts import text_of
 from quorumbook.streams import Lag, Orphan, RetentionReport
 
 _LAGS = {"records": 0, "bytes": 1, "seconds": 2}
@@ -53,7 +54,7 @@ class StreamsFound:
         for name in ("segments_deleted", "records_deleted", "cursors_overrun"):
             full = f"stream_retention_{name}"
             # CounterMetricFamily would append "_total" to the name.
-            counter = CounterMetricFamily(full, full)
+            counter = CounterMetricFamily(full, text_of(full))
             for (kind, namespace), count in sorted(self._deleted.items()):
                 if kind == name:
                     counter.add_sample(full, {"namespace": namespace}, count)
@@ -61,7 +62,7 @@ class StreamsFound:
         labels = ("namespace", "stream", "cursor")
         for unit, index in _LAGS.items():
             full = f"stream_cursor_lag_{unit}"
-            gauge = GaugeMetricFamily(full, full, labels=labels)
+            gauge = GaugeMetricFamily(full, text_of(full), labels=labels)
             for namespace, lags in self._lags.items():
                 for (stream, cursor), lag in lags.items():
                     value = lag[index]
@@ -70,7 +71,7 @@ class StreamsFound:
             yield gauge
         for index, name in enumerate(("ledgers", "bytes")):
             full = f"stream_orphan_{name}"
-            gauge = GaugeMetricFamily(full, full, labels=("namespace",))
+            gauge = GaugeMetricFamily(full, text_of(full), labels=("namespace",))
             for namespace, found in self._orphans.items():
                 gauge.add_metric((namespace,), found[index])
             yield gauge

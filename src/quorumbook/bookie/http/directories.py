@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.http.server import Body
+from quorumbook.metric_texts import text_of
 from quorumbook.storage.store import LedgerStorage
 
 ROOT = "/api/v1/bookie/directories"
@@ -73,11 +74,11 @@ class DirectoryPages:
         states = self.states()
         for field in _GAUGES:
             name = f"bookie_directory_{field}"
-            gauge = GaugeMetricFamily(name, name, labels=["path"])
+            gauge = GaugeMetricFamily(name, text_of(name), labels=["path"])
             for state in {state.path: state for state in states}.values():
                 gauge.add_metric([state.path], getattr(state, field))
             yield gauge
-        syncs = Metric("bookie_directory_sync", "Syncs of a directory's files, in ms", "summary")
+        syncs = Metric("bookie_directory_sync", text_of("bookie_directory_sync"), "summary")
         for state in states:
             labels = {"path": state.path, "use": state.use}
             syncs.add_sample("bookie_directory_sync_count", labels, state.syncs)
