@@ -274,6 +274,7 @@ def test_every_command_and_its_options_are_documented(path, command):
     assert heading, f"docs/commands.md has no heading for `{path}`"
     section = text[heading.start() :].split("\n### ", 1)[0]
     common = {"--metadata", "--context", "--config", "--set", "-v", "-o"}
+    common |= {"--log-format", "--log-level"}
     if path.startswith("quorumbook spark "):
         shared = text[re.search(r"^### `quorumbook spark JOB`$", text, re.MULTILINE).start() :]
         common |= set(re.findall(r"^\| `(--[a-z-]+)", shared.split("\n### ", 1)[0], re.MULTILINE))

@@ -222,6 +222,20 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
+def _log_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["--log-format"], type=click.Choice(["text", "json"]),
+            help="How a line of the log is written [default: text].",
+        ),
+        click.Option(
+            ["--log-level", "log_levels"], metavar="[ROOM=]LEVEL", multiple=True,
+            help="From which level on lines are written, everywhere or by one room: debug, info, "
+                 "warning, error; may be given several times.",
+        ),
+    ]  # fmt: skip
+
+
 class ClusterCommand(click.Command):
     """A command with the common options; its errors are one line and an exit code."""
 
@@ -238,17 +252,7 @@ class ClusterCommand(click.Command):
         super().__init__(*arguments, **options)
         self._forms = tuple(forms)
         if has_log:
-            self.params += [
-                click.Option(
-                    ["--log-format"], type=click.Choice(["text", "json"]),
-                    help="How a line of the log is written [default: text].",
-                ),
-                click.Option(
-                    ["--log-level", "log_levels"], metavar="[ROOM=]LEVEL", multiple=True,
-                    help="From which level on lines are written, everywhere or by one room: debug, "
-                         "info, warning, error; may be given several times.",
-                ),
-            ]  # fmt: skip
+            self.params += _log_options()
         if has_metadata:
             self.params.append(
                 click.Option(
