@@ -87,9 +87,9 @@ def test_options_become_ours(theirs, ours):
         ("xyzzy", 2, "`quorumbook shell` lists"),
         ("readledger -z", 2, "it has: -l, -m, -fe, -le, -r, -b"),
         ("readledger -l", 2, "a value is missing"),
-        ("readledger -l 7 -b b:1", 1, "disk index"),
-        ("nukeexistingcluster -f", 1, "cluster init"),
-        ("cookie_create", 1, "bookie run"),
+        ("readledger -l 7 -b b:1", 2, "disk index"),
+        ("nukeexistingcluster -f", 2, "cluster init"),
+        ("cookie_create", 2, "bookie run"),
     ],
 )
 def test_what_is_not_there_is_said(words, code, told, capsys):

@@ -81,7 +81,7 @@ def our_words(name: str, words: Sequence[str], *, note: Any) -> list[str]:
         note: Told what of it changes nothing.
 
     Raises:
-        ClickException: There is no such command, option, or counterpart; the message says which
+        UsageError: There is no such command, option, or counterpart; the message says which
             there are, or what to do instead.
     """
     named = NAMES.get(name)
@@ -90,7 +90,7 @@ def our_words(name: str, words: Sequence[str], *, note: Any) -> list[str]:
         hint = f"did you mean {close[0]}?" if close else "`quorumbook shell` lists those there are"
         raise click.UsageError(f"the shell of Apache BookKeeper has no command {name}; {hint}")
     if named.instead:
-        raise click.ClickException(f"{name} has no counterpart. {named.instead}")
+        raise click.UsageError(f"{name} has no counterpart. {named.instead}")
     return _translated(name, named, list(words), note)
 
 
@@ -111,7 +111,7 @@ def _translated(name: str, named: Named, words: list[str], note: Any) -> list[st
                 raise click.UsageError(f"{name} {word}: a value is missing behind it")
             value = words.pop(0)
         if given.refusal:
-            raise click.ClickException(f"{name} {word}: {given.refusal}")
+            raise click.UsageError(f"{name} {word}: {given.refusal}")
         if given.note:
             note(f"{word}: {given.note}")
         ours = given.replaces or ours

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from quorumbook.cli.output import JSON, RAW, TABLE
 
 if TYPE_CHECKING:
