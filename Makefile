@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN := .venv/bin
 # Its library is built here, which needs the headers.
 KERBEROS := $(if $(shell command -v krb5-config),[kerberos])
-LOCKED := arrow delta demo etcd iceberg otel rocksdb schema spark
+LOCKED := arrow delta demo etcd iceberg oidc otel rocksdb schema spark
 PORTABLE := arrow etcd schema
 ROUNDS ?= 5
 ONLY ?=

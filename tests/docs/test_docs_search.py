@@ -24,6 +24,7 @@ QUESTIONS = {
     "rotate a certificate": "how-to/rotate-a-certificate",
     "turn on TLS": "how-to/turn-on-tls",
     "require authentication": "how-to/require-authentication",
+    "sign in with OpenID Connect": "how-to/sign-in-with-openid-connect",
     "move metadata from ZooKeeper to etcd": "how-to/move-metadata",
     "restore a backup of the metadata": "how-to/back-up-metadata",
     "size a cluster": "how-to/size-a-cluster",

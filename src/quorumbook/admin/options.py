@@ -17,8 +17,8 @@ class AdminOptions(Options):
     # fmt: off
     host: str = option(
         "127.0.0.1",
-        "The address that API and console are served on. Off loopback they need token_file or "
-        "ca_file.",
+        "The address that API and console are served on. Off loopback they need token_file, "
+        "ca_file or oidc_issuer.",
     )
     port: int = option(
         8085, "Their port; 0 takes a free one.",
@@ -42,6 +42,28 @@ class AdminOptions(Options):
     )
     certificate_roles: tuple[str, ...] = option(
         (), "What clients with certificates may do: COMMON-NAME=ROLE.",
+    )
+    oidc_issuer: str = option(
+        "",
+        "An OpenID Connect provider, whose tokens are let in: its address as its tokens have it in "
+        "iss. Needs the extra oidc.",
+    )
+    oidc_client_id: str = option(
+        "", "What the provider calls this server; tokens must be made for it.",
+    )
+    oidc_client_secret_file: str = option(
+        "", "Its secret at the provider, for the console's sign-in, if it has one.", is_secret=True,
+    )
+    oidc_roles: tuple[str, ...] = option(
+        (),
+        "What people of the provider may do: VALUE=ROLE, by a value of oidc_roles_claim; "
+        "VALUE=ROLE@NAMESPACE confines them. The highest role counts.",
+    )
+    oidc_roles_claim: str = option(
+        "groups", "The claim that has the values; dots lead into others (realm_access.roles).",
+    )
+    oidc_name_claim: str = option(
+        "preferred_username", "The claim by which the audit log names people; else sub.",
     )
     max_connections: int = option(
         256, "Connections at a time; further ones are closed.",

@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from quorumbook.admin.access.answers import BoundedAnswers
 from quorumbook.admin.access.gate import Gate
+from quorumbook.admin.access.oidc import OidcOptions, OidcProvider, oidc_roles
 from quorumbook.admin.access.roles import Role, certificate_roles
 from quorumbook.admin.console.web import Console
 from quorumbook.admin.http import bookies, cluster, ledgers, peer, records, streams
@@ -160,6 +161,33 @@ def _with_certificate(app: Any, name: str) -> Any:
     return with_certificate
 
 
+def _provider(options: AdminOptions) -> OidcProvider | None:
+    if not options.oidc_issuer:
+        return None
+    return OidcProvider(
+        OidcOptions(
+            options.oidc_issuer,
+            options.oidc_client_id,
+            oidc_roles(options.oidc_roles),
+            options.oidc_roles_claim,
+            options.oidc_name_claim,
+            options.oidc_client_secret_file,
+        )
+    )
+
+
+def with_keys(app: Any, oidc: OidcProvider) -> Any:
+    """Return an application that knows the key of a request's token before it judges it."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        for name, value in scope.get("headers", ()):
+            if name == b"authorization":
+                await oidc.prepare(value.decode("latin-1"))
+        await app(scope, receive, send)
+
+    return answer
+
+
 class _AdminHandshake(asyncio.Protocol):
     """A connection until its TLS handshake has ended; it is at ``server.handshakes`` meanwhile."""
 
@@ -276,28 +304,31 @@ class AdminServer:
             read_secret_file(options.key_file, "admin.key_file")
         if self._service.tokens is not None:
             self._service.tokens.check()
+        oidc = _provider(options)
         listening = self._listen()
         host, port = listening.getsockname()[:2]
         on_loopback = is_loopback_only([host])
-        if not on_loopback and self._service.tokens is None and not roles:
+        if not on_loopback and self._service.tokens is None and not roles and oidc is None:
             listening.close()
             raise ConfigError(
                 f"admin.host {options.host} can be reached from other machines, so it takes "
-                "admin.token_file (make tokens by `quorumbook token add`), or admin.ca_file with "
-                "admin.certificate_roles"
+                "admin.token_file (make tokens by `quorumbook token add`), admin.ca_file with "
+                "admin.certificate_roles, or admin.oidc_issuer"
             )
         if not on_loopback and not options.certificate_file:
             _log.warning("tokens cross the network in clear: set admin.certificate_file")
         names = [*options.names, options.host]
         gate = Gate(
             self._service.tokens, names=names, on_loopback=on_loopback, certificates=roles,
-            port=port, is_tls=bool(options.certificate_file),
+            port=port, is_tls=bool(options.certificate_file), oidc=oidc,
         )  # fmt: skip
         app = App(self._service, gate, all_endpoints())
         self._console = Console(app)
         busy = ApiError(503, "busy", "too many large answers wait for their readers; try again")
         bounded = BoundedAnswers(app.starlette(self._console.routes()), problem_response(busy))
-        await self._serve(bounded, listening)
+        if oidc is not None:
+            await oidc.prepare()
+        await self._serve(bounded if oidc is None else with_keys(bounded, oidc), listening)
         scheme = "https" if options.certificate_file else "http"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{port}"

@@ -2,8 +2,9 @@
 
 ``Host``      names this server, or no web page of a name that points here speaks to it
 ``Origin``    browsers send it: a change comes from a page of ours, or is refused
-who           a certificate of a client, a bearer token, or a session of the console, which was
-              begun with a token; without a token file whoever is on this machine, on loopback
+who           a certificate of a client, a bearer token of ours or of an OpenID Connect provider,
+              or a session of the console, which was begun by either; where none of these is asked
+              for, whoever is on this machine, on loopback
 cookie        a change that is made by it carries the session's second secret as well, which no
               other page knows
 """
@@ -16,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from quorumbook.admin.access.oidc import OidcProvider, is_jwt
 from quorumbook.admin.access.roles import ANYBODY, Role, Who
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.bookie.http.access import HttpAccess
@@ -27,6 +29,8 @@ CSRF_HEADER = "x-csrf-token"
 _log = logger("admin.gate")
 _SESSION_S = 12 * 3600.0
 _SESSIONS_MAX = 10_000
+#: A provider that takes somebody's role away does not tell us.
+_OIDC_SESSION_S = 3600.0
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -68,6 +72,8 @@ class ConsoleSession:
     token: str = field(repr=False)
     csrf: str = field(repr=False)
     ends_at: float
+    #: For whom a provider vouched.
+    who: Who | None = None
 
 
 class Gate:
@@ -80,6 +86,7 @@ class Gate:
         certificates: What clients with certificates may do, by common name.
         port: Where it listens.
         is_tls: It speaks TLS itself.
+        oidc: A provider whose word counts.
     """
 
     def __init__(
@@ -91,8 +98,10 @@ class Gate:
         certificates: Mapping[str, Role] | None = None,
         port: int = 0,
         is_tls: bool = False,
+        oidc: OidcProvider | None = None,
     ) -> None:
         self.tokens = tokens
+        self.oidc = oidc
         self.on_loopback = on_loopback
         self._hosts = HttpAccess(names=names)
         self._certificates = dict(certificates or {})
@@ -104,7 +113,7 @@ class Gate:
     @property
     def is_open(self) -> bool:
         """Tell whether nothing is asked for."""
-        return self.tokens is None and not self._certificates
+        return self.tokens is None and not self._certificates and self.oidc is None
 
     def judge(self, request: GatedRequest) -> Who | Denial:
         """Return who asks, or why it is not let in."""
@@ -137,8 +146,8 @@ class Gate:
         kind, _, secret = (request.header("authorization") or "").partition(" ")
         if secret:
             known = None
-            if kind.lower() == "bearer" and self.tokens is not None:
-                known = self.tokens.who(secret.strip())
+            if kind.lower() == "bearer":
+                known = self._of_bearer(secret.strip())
             if known is None and not self.is_open:
                 return _stranger("the token is not known, was revoked, or has expired")
             return known or self._anybody()
@@ -158,6 +167,11 @@ class Gate:
             return self._anybody(request)
         return _stranger("send `Authorization: Bearer TOKEN`; `quorumbook token add` makes one")
 
+    def _of_bearer(self, secret: str) -> Who | None:
+        if self.oidc is not None and is_jwt(secret):
+            return self.oidc.who(secret)
+        return self.tokens.who(secret) if self.tokens is not None else None
+
     def _anybody(self, request: GatedRequest | None = None) -> Who | Denial:
         if not self.on_loopback:
             return _stranger("this server listens off loopback and has no tokens")
@@ -167,6 +181,8 @@ class Gate:
         return ANYBODY
 
     def _of_session(self, session: ConsoleSession) -> Who | None:
+        if session.who is not None:
+            return session.who
         if not session.token:
             return ANYBODY if self.is_open and self.on_loopback else None
         return self.tokens.who(session.token) if self.tokens is not None else None
@@ -188,12 +204,20 @@ class Gate:
             return _unreadable(error)
         if not is_known and (token or not self.is_open):
             return _stranger("This token is not known, was revoked, or has expired.")
+        return self._begun(token, None, _SESSION_S)
+
+    def begin_as(self, who: Who) -> str:
+        """Begin a session of somebody for whom a provider vouched, and return its cookie."""
+        return self._begun("", who, _OIDC_SESSION_S)
+
+    def _begun(self, token: str, who: Who | None, lasts_s: float) -> str:
         now = time.monotonic()
         self._sessions = {key: each for key, each in self._sessions.items() if each.ends_at > now}
         while len(self._sessions) >= _SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         key = secrets.token_urlsafe(32)
-        self._sessions[key] = ConsoleSession(token, secrets.token_urlsafe(32), now + _SESSION_S)
+        csrf = secrets.token_urlsafe(32)
+        self._sessions[key] = ConsoleSession(token, csrf, now + lasts_s, who)
         return key
 
     def end(self, cookies: Mapping[str, str]) -> None:

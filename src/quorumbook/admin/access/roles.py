@@ -45,7 +45,7 @@ class Who:
 
     name: str
     role: Role
-    #: ``loopback``, ``token`` or ``certificate``.
+    #: ``loopback``, ``token``, ``certificate`` or ``oidc``.
     how: str
     #: Namespaces of streams that it is confined to; empty: all.
     namespaces: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from quorumbook.admin.access.gate import Denial
+from quorumbook.admin.access.oidc import OidcError
 from quorumbook.admin.access.roles import Role, Who
 from quorumbook.admin.console.actions import BY_KEY, Action, body_of, endpoint_of
 from quorumbook.admin.console.pages import NAVIGATION, PAGES, Page
@@ -81,6 +82,8 @@ class Console:
         return [
             Route("/", _to_overview),
             Route("/ui/login", self._login, methods=["GET", "POST"]),
+            Route("/ui/oidc", self._to_provider),
+            Route("/ui/oidc/callback", self._from_provider),
             Route("/ui/logout", self._logout, methods=["POST"]),
             Route("/ui/samples", self._samples),
             Route("/ui/do/{key}", self._do, methods=["POST"]),
@@ -206,10 +209,7 @@ class Console:
         denial = self._app.gate.host_denial(gate_request(request))
         if denial is not None:
             return self._failed(request, ApiError(denial.status, denial.code, denial.detail))
-        wanted = request.query_params.get("next", "/ui")
-        # Only to a page of ours: not to //evil.example or https://evil.example.
-        if not wanted.startswith("/ui") or "\\" in wanted:
-            wanted = "/ui"
+        wanted = _wanted(request)
         status, bad = 200, ""
         if request.method == "POST":
             try:
@@ -223,10 +223,64 @@ class Console:
                 return response
             self._app.note(request, None, begun.code)
             status, bad = begun.status, begun.detail
+        return self._sign_in_page(request, wanted, status, bad)
+
+    def _sign_in_page(self, request: WebRequest, wanted: str, status: int, bad: str) -> Response:
+        gate = self._app.gate
         return self._render(
             request, "login.html", None, None, status, title="Sign in", bad=bad,
             area="", twin="", command="", refresh_s=0, told="", next=wanted,
+            takes_tokens=gate.tokens is not None or gate.is_open, has_oidc=gate.oidc is not None,
         )  # fmt: skip
+
+    async def _to_provider(self, request: WebRequest) -> Response:
+        """Send a browser to the identity provider."""
+        oidc = self._app.gate.oidc
+        if oidc is None:
+            return await self._nowhere(request)
+        denial = self._app.gate.host_denial(gate_request(request))
+        if denial is not None:
+            return self._failed(request, ApiError(denial.status, denial.code, denial.detail))
+        wanted = _wanted(request)
+        back = f"{request.url.scheme}://{request.headers['host']}/ui/oidc/callback"
+        try:
+            where, state = await oidc.begin(back, wanted)
+        except OidcError as error:
+            return self._sign_in_page(request, wanted, 503, str(error))
+        response = RedirectResponse(where, 303, _HEADERS)
+        # Not strict: it comes back by a link of the provider's.
+        response.set_cookie(
+            f"{self._app.gate.cookie}_oidc", state, max_age=600, httponly=True, samesite="lax",
+            secure=request.url.scheme == "https", path="/",
+        )  # fmt: skip
+        return response
+
+    async def _from_provider(self, request: WebRequest) -> Response:
+        """Let in whom the identity provider sends back."""
+        gate = self._app.gate
+        if gate.oidc is None:
+            return await self._nowhere(request)
+        denial = gate.host_denial(gate_request(request))
+        if denial is not None:
+            return self._failed(request, ApiError(denial.status, denial.code, denial.detail))
+        state, code = (request.query_params.get(name, "") for name in ("state", "code"))
+        kept = request.cookies.get(f"{gate.cookie}_oidc", "")
+        source = request.client.host if request.client else "-"
+        what = f"GET {request.url.path}"  # not the query: the code is in it
+        try:
+            who, wanted = await gate.oidc.finish(state, kept, code)
+        except OidcError as error:
+            self._service.audit.add(None, source, what, "not-authenticated")
+            return self._sign_in_page(request, "/ui", 401, str(error))
+        self._service.audit.add(who, source, what, "done")
+        # A page, not a redirect: by one the browser would not send a strict cookie.
+        response = self._render(
+            request, "signed_in.html", None, None, title="Signed in", area="", twin="",
+            command="", refresh_s=0, told="", next=wanted,
+        )  # fmt: skip
+        self._set_cookie(request, response, gate.begin_as(who))
+        response.delete_cookie(f"{gate.cookie}_oidc", path="/")
+        return response
 
     async def _logout(self, request: WebRequest) -> Response:
         try:
@@ -322,6 +376,12 @@ class _Words(dict[str, Any]):
 
     def __missing__(self, _key: str) -> str:
         return ""
+
+
+def _wanted(request: WebRequest) -> str:
+    """Return the page that a sign-in leads to: one of ours, not //evil.example or its kin."""
+    wanted = request.query_params.get("next", "/ui")
+    return wanted if wanted.startswith("/ui") and "\\" not in wanted else "/ui"
 
 
 def _filled(path: str, names: Mapping[str, Any]) -> str:
