@@ -24,7 +24,10 @@ PATIENCE_S = 60.0
 LEDGERS = 15
 PAYLOADS = [b"%06d" % n * 40 for n in range(120)]
 #: The first process gets so little that it cannot be done before it is killed.
-SLOW = ["--set", f"background.io_rate_bytes={3 * 3 * 240 * 120}"]
+SLOW = [
+    *("--set", f"background.io_rate_bytes={3 * 3 * 240 * 120}"),
+    *("--set", "recovery.idle_io_rate_bytes=0"),
+]
 
 
 @contextlib.contextmanager

@@ -82,6 +82,12 @@ class WorkerOptions(Options):
         2, "How many ledgers a process repairs at once.",
         minimum=1, maximum=64,
     )
+    idle_io_rate_bytes: int = option(
+        400 << 20,
+        "Bytes a second that repairs read and write at most beyond background.io_rate_bytes, "
+        "while bookies answer as fast as without them; 0: none.",
+        minimum=0,
+    )
     # fmt: on
 
 

@@ -289,6 +289,7 @@ def budget_families(budget: Budget) -> Iterable[Metric]:
     """Yield what background work may take of the disks, and what it took."""
     gauges = {
         "background_io_rate_bytes": budget.rate_bytes,
+        "background_io_spare_bytes": budget.spare_bytes,
         "background_io_waiting_bytes": budget.waiting_bytes,
     }
     for name, value in gauges.items():

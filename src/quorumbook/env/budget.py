@@ -14,7 +14,8 @@ they go through; the word says for whom, which is what metrics show.
 Whoever comes first is served first.  What is not taken is lost, but for a tenth of a second: so
 timers that wake late, and work that was held up by the disk itself, still reach the rate.  The
 rate may change at any time, for those who wait as well.  The program that makes the ``Env`` sets
-it from ``background.io_rate_bytes``; without that there is no limit.
+it from ``background.io_rate_bytes``; without that there is no limit.  Who finds that the disks
+have more to spare lends it (``spare_bytes``), and takes it back.
 
 ``TokenBucket`` is pure: time goes in, the time to wait comes out.
 """
@@ -63,7 +64,8 @@ class TokenBucket:
         """Return how long a ticket has to wait if the rate stays; 0 if it is granted."""
         self._advance(now_ns)
         missing = ticket - self._granted
-        return missing / self.rate_bytes if missing > 0 and self.rate_bytes else 0.0
+        # Less than a byte is what rounding left: to wait for it would be to wait for nothing.
+        return missing / self.rate_bytes if missing >= 1 and self.rate_bytes else 0.0
 
     def set_rate(self, rate_bytes: int, now_ns: int) -> None:
         """Go on at another rate, for those who wait as well."""
@@ -99,17 +101,28 @@ class Budget:
         self._threads = threads
         self._guard = threading.Lock()
         self._bucket = TokenBucket(rate_bytes, clock.now_ns())
+        self._rate_bytes, self._spare_bytes = rate_bytes, 0
         self._taken: Counter[str] = Counter()
 
     @property
     def rate_bytes(self) -> int:
         """Bytes a second; 0 sets no limit.  Who waits notices a change soon."""
-        return self._bucket.rate_bytes
+        return self._rate_bytes
 
     @rate_bytes.setter
     def rate_bytes(self, rate_bytes: int) -> None:
-        with self._guard:
-            self._bucket.set_rate(rate_bytes, self._clock.now_ns())
+        self._rate_bytes = rate_bytes
+        self._set_rate()
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes a second that may be taken for the time being where there is a limit, beyond it."""
+        return self._spare_bytes
+
+    @spare_bytes.setter
+    def spare_bytes(self, spare_bytes: int) -> None:
+        self._spare_bytes = spare_bytes
+        self._set_rate()
 
     @property
     def taken_bytes(self) -> dict[str, int]:
@@ -142,6 +155,11 @@ class Budget:
         while (pause_s := self._pause_s(ticket)) and not is_over():
             self._threads.sleep(pause_s)
         self._settle(size_bytes, whom, is_due=not pause_s)
+
+    def _set_rate(self) -> None:
+        rate_bytes = self._rate_bytes and self._rate_bytes + self._spare_bytes
+        with self._guard:
+            self._bucket.set_rate(rate_bytes, self._clock.now_ns())
 
     def _ask(self, size_bytes: int) -> int:
         with self._guard:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from quorumbook.autorecovery.copying.healing import Healer, HealingOutcome
+from quorumbook.autorecovery.copying.pace_keeper import PaceKeeper
 from quorumbook.autorecovery.options import WorkerOptions
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
@@ -98,6 +99,7 @@ class ReplicationWorker:
         self.quarantine = Quarantine(client_store(client))
         self.statistics = WorkerStatistics()
         self._healer = Healer(client_context(client))
+        self._pace = PaceKeeper(client_context(client), options.idle_io_rate_bytes)
         self._slots = asyncio.Semaphore(options.ledgers_at_a_time)
         self._bell = asyncio.Event()
         #: Ledgers that are left alone, and until when.
@@ -116,6 +118,7 @@ class ReplicationWorker:
         """Begin to take work."""
         self._remove_callback = self._context.bookies.on_change(self._on_registrations)
         self._runner = asyncio.get_running_loop().create_task(self._run())
+        self._pace.start()
 
     async def stop(self) -> None:
         """Give work back, and end."""
@@ -124,6 +127,7 @@ class ReplicationWorker:
         runner, self._runner = self._runner, None
         if runner is not None:
             await cancel_and_wait([runner])
+        await self._pace.stop()
         jobs = dict(self._jobs)
         await cancel_and_wait(list(jobs))
         for work in jobs.values():
@@ -293,13 +297,14 @@ class ReplicationWorker:
                     self.statistics.ledgers_closed += 1
         except NoSuchLedgerInMetadataError:
             return HealingOutcome(work.ledger_id, is_gone=True)
-        outcome = await self._healer.heal(
-            work.ledger_id,
-            leave=leave,
-            mend=mend,
-            adhere=not work.mark.replicas,
-            may_go_on=lambda: self.queue.is_held(work),
-        )
+        with self._pace.healing(work.ledger_id):
+            outcome = await self._healer.heal(
+                work.ledger_id,
+                leave=leave,
+                mend=mend,
+                adhere=not work.mark.replicas,
+                may_go_on=lambda: self.queue.is_held(work),
+            )
         self.statistics.count(outcome)
         return outcome
 

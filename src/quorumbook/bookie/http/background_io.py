@@ -24,6 +24,7 @@ async def answer(budget: Budget, method: str, target: str, _body: Body) -> tuple
         budget.rate_bytes = whole_number(rate, "rate_bytes")
     return 200, {
         "rate_bytes": budget.rate_bytes,
+        "spare_bytes": budget.spare_bytes,
         "taken_bytes": budget.taken_bytes,
         "waiting_bytes": budget.waiting_bytes,
     }
