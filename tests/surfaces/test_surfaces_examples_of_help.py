@@ -26,8 +26,11 @@ from tools.website import commands
 
 #: They print a line when they serve, and end well when they are asked to.
 SERVERS = {"standalone", "bookie run", "recovery run", "console", "admin run"}
-#: A JVM each, a second cluster with a picture, or files of a Java bookie; their own tests run them.
-ONLY_READ = {"demo", "zookeeper run", "bookie adopt", "bookie give-back"}
+#: A JVM each, a second cluster with a picture, files of a Java bookie, or a schema registry; their
+#: own tests run them.
+ONLY_READ = {
+    "demo", "zookeeper run", "bookie adopt", "bookie give-back", "stream schema import",
+}  # fmt: skip
 #: Where the exit code is a verdict.
 CODES = {
     "status": {0, 1},

@@ -61,6 +61,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "quorumbook stream schema set clicks schema.json --dry-run",
     ),
     "stream schema show": ("quorumbook stream schema show clicks",),
+    "stream schema import": (
+        "quorumbook stream schema import orders --registry http://registry:8081",
+    ),
     "stream alter": ("quorumbook stream alter clicks --partitions 4",),
     "stream policy": (
         "quorumbook stream policy orders",
