@@ -109,7 +109,8 @@ def prepared(name: str, python: str, oldest: bool) -> Path:
     pip = (sys.executable, "-m", "pip", "--python", str(own), "install", "--quiet")
     run(*pip, "--constraint", str(constraints), "--group", f"{ROOT}/pyproject.toml:test")
     chosen = OLDEST if oldest else constraints
-    run(*pip, "--constraint", str(chosen), "--editable", f"{ROOT}[{EXTRAS}]")
+    run(*pip, "--constraint", str(chosen), f"{ROOT}[{EXTRAS}]")
+    run(*pip[:-2], "check")
     return own
 
 

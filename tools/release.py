@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -24,18 +26,35 @@ SCRIPTS = ROOT / "src" / "quorumbook" / "admin" / "console" / "static" / "README
 
 
 def build(target: Path) -> dict[str, str]:
-    """Build wheel and sdist, and return their SHA-256 by name."""
+    """Build what is committed; return the SHA-256 of wheel and sdist by name."""
     run("git", "diff", "--quiet", "HEAD")
-    time = run("git", "log", "-1", "--format=%ct").strip()
-    environment = os.environ | {"SOURCE_DATE_EPOCH": time}
+    return packed(ROOT, target, epoch=run("git", "log", "-1", "--format=%ct").strip())
+
+
+def packed(source: Path, target: Path, *, epoch: str) -> dict[str, str]:
+    """Build wheel and sdist of a tree as of a time; return their SHA-256 by name."""
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target)],
-        cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL,
+        cwd=source, env=os.environ | {"SOURCE_DATE_EPOCH": epoch}, check=True,
+        stdout=subprocess.DEVNULL,
     )  # fmt: skip
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(target.iterdir())
     }
+
+
+def checked(files: Sequence[Path]) -> None:
+    """Have twine look at wheel and sdist as the package index would."""
+    run(sys.executable, "-m", "twine", "check", "--strict", *map(str, files))
+
+
+def version() -> str:
+    """Return the version, which stands in one place."""
+    text = (ROOT / "src" / "quorumbook" / "__init__.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 def run(*words: str) -> str:
@@ -109,12 +128,10 @@ def main() -> None:
         if first != second:
             sys.exit(f"two builds differ:\n{first}\n{second}")
         files = sorted(built.iterdir())
-        run(sys.executable, "-m", "twine", "check", "--strict", *map(str, files))
+        checked(files)
         for extra in ("", *extras()):
-            version = try_out(built, directory / f"with {extra}", *([extra] if extra else []))
-            print(
-                f"{version} runs in an empty environment{extra and f' with [{extra}]'}", flush=True
-            )
+            tried = try_out(built, directory / f"with {extra}", *([extra] if extra else []))
+            print(f"{tried} runs in an empty environment{extra and f' with [{extra}]'}", flush=True)
         try_out(built, directory / "everything", *extras())
         dist = ROOT / "dist"
         dist.mkdir(exist_ok=True)
@@ -124,7 +141,7 @@ def main() -> None:
             shutil.copy(path, dist)
     for file, digest in first.items():
         print(f"{digest}  dist/{file}")
-    print(f"{version}: built twice with the same bytes, checked and tried out.")
+    print(f"{tried}: built twice with the same bytes, checked and tried out.")
     print(f"{materials.relative_to(ROOT)} names {count} packages and scripts.")
     print(
         "Left to do: `pip-audit --require-hashes --disable-pip -r requirements.lock`, git tag,\n"

@@ -1,0 +1,76 @@
+"""What can be published: wheel and sdist are whole, and two builds are the same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+from tools import release  # noqa: E402 - the path comes first
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The directories of two builds: of copies in different places, made at different times."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split("\0")  # fmt: skip
+    files = [name for name in listed if name and (ROOT / name).is_file()]
+    found = []
+    for number in range(2):
+        source = tmp_path_factory.mktemp(f"tree-{number}" * (number + 1))
+        for name in files:
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)
+            target.chmod((ROOT / name).stat().st_mode)
+            os.utime(target, (1e9 + number, 1e9 + number))
+        target = tmp_path_factory.mktemp("dist")
+        digests = release.packed(source, target, epoch="1700000000")
+        found.append((target, digests))
+    return found
+
+
+def test_two_builds_have_the_same_bytes_and_are_fit_for_the_index(built):
+    (directory, first), (_, second) = built
+    assert len(first) == 2
+    assert first == second
+    release.checked(sorted(directory.iterdir()))
+
+
+def test_the_wheel_has_every_module_and_the_files_of_deployments(built):
+    (wheel,) = built[0][0].glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+        (metadata,) = (name for name in held if name.endswith(".dist-info/METADATA"))
+        said = archive.read(metadata).decode()
+    sources = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert sources <= held
+    deployed = {f"quorumbook/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "deploy").rglob("*")
+                if p.is_file()}  # fmt: skip
+    assert deployed <= held
+    assert not [name for name in held if name.startswith(("tests", "tools", "docs"))]
+    assert f"Version: {release.version()}\n" in said
+
+
+def test_the_sdist_has_what_a_build_and_the_tests_need(built):
+    (sdist,) = built[0][0].glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {"pyproject.toml", "Makefile", "README.md", "LICENSE", "requirements.lock",
+              "requirements-oldest.txt", "src/quorumbook/__init__.py", "tests/conftest.py",
+              "docs/index.md", "deploy/certificates.sh", "tools/release.py"}  # fmt: skip
+    assert needed <= held
