@@ -1,4 +1,4 @@
-"""Every error Quorumbook raises, in one tree, with the peer's client result codes.
+"""Every error Quorumbook raises, in one tree, with the result codes of the Java client.
 
     QuorumbookError
     ├── ConfigError                    an option is unknown, out of bounds or contradicts another
@@ -37,7 +37,7 @@ What a caller does with them: ``BookieError | BookieUnavailableError`` means try
 ``LedgerFencedError`` means another client took the ledger over, stop; ``MetadataVersionConflict``
 means read again and decide; ``retriable`` is true where the same call may succeed later.
 
-A code that the peer has and no class stands for folds into the nearest class, and the received
+A code of the Java client that no class stands for folds into the nearest class, and the received
 number stays on the instance as ``code``.
 """
 
@@ -49,7 +49,7 @@ from quorumbook.ids import BookieId, EntryId, LedgerId
 
 
 class QuorumbookError(Exception):
-    """Base of all; ``code`` is the peer's client result code."""
+    """Base of all; ``code`` is the result code of the Java client."""
 
     code: int = -999
     retriable: ClassVar[bool] = False
@@ -425,7 +425,7 @@ class DirectoryLockedError(StorageError):
 
 
 class ForeignDirectoryError(StorageError):
-    """The directories are kept by a bookie of the peer, or a take-over was not finished."""
+    """A Java bookie keeps the directories, or a take-over was not finished."""
 
 
 class CookieError(StorageError):

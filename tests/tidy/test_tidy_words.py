@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+import sys
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -16,6 +19,9 @@ import quorumbook
 import quorumbook.streams
 import quorumbook.sync
 import quorumbook.sync.streams
+
+sys.path.insert(0, str(ROOT))
+from tools.website import reference
 
 LAYERS = ("Ledger", "Stream", "Partitioned")
 #: What the expressions of the table begin with, and the class that it is of.
@@ -124,11 +130,19 @@ _NOT_WRITTEN = {
     r"\bthat (is|are) none\b": "invalid",
     r"\bas ever\b": "as before, as usual, or still",
     r"\b(is|are) no (gap|frame|complete|directory)\b": "is not a",
-    r"^(- |\| )?Who(ever)? [^?|]*$": "name the one who acts",
-    r"[a-z)][.;:] Who(ever)? [^?|]*$": "name the one who acts",
+    r"^(- |\| )?Who [^?|]*$": "name the one who acts",
+    r"[a-z)][.;:] Who [^?|]*$": "name the one who acts",
+    r"\b[Ww]ho(m)?ever\b": "name the one who acts: a client, every user, everybody",
+    r"\bheed(s|ed|ing)?\b": "follow, respect, or use",
+    r"\bno more\b(?! than)": "no longer",
+    r"\bno sooner\b": "not earlier",
+    r"\bthe very (?!same time)": "exactly the",
+    r"\b[Ss]hall\b": "should, must, or will",
+    r"\bnobody's\b": "of nobody, or name the owner that is missing",
+    r"\b(by and by|for want of|in vain|likewise|lest|thrice)\b": "a common word",
 }
 _WRITTEN = [
-    ROOT / "README.md",
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reports"),
 ]
 
@@ -184,10 +198,44 @@ def test_documents_have_no_banned_phrases(path: Path) -> None:
     assert found == []
 
 
+def docstrings() -> list[tuple[str, str]]:
+    """Return the docstrings of what the site's reference shows, with the names of their objects."""
+    found = {}
+    for module in (*reference.MODULES, *reference.ERRORS):
+        home = importlib.import_module(module)
+        found[module] = inspect.getdoc(home) or ""
+        names = reference.exported(module) if module in reference.MODULES else tuple(
+            kind.__name__ for kind in reference.errors_of(module)
+        )  # fmt: skip
+        for name in names:
+            value = getattr(home, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                found[f"{module}.{name}"] = inspect.getdoc(value) or ""
+            for each, member in inspect.getmembers(value) if inspect.isclass(value) else ():
+                if not each.startswith("_") and isinstance(member, FunctionType | property):
+                    found[f"{module}.{name}.{each}"] = inspect.getdoc(member) or ""
+    return list(found.items())
+
+
+def test_public_docstrings_have_no_banned_phrases() -> None:
+    texts = docstrings()
+    assert len(texts) > 500
+    found = [
+        f"{name}: {line!r}: say {better!r}"
+        for name, text in texts
+        for _, line in prose(text)
+        for wrong, better in _NOT_WRITTEN.items()
+        if re.search(wrong, line)
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     "line",
     ["unlike the peer", "Say it anew.", "a value that is none", "It is for ever.", "is no gap,",
-     "Who dies leaves a ledger.", "It ends; say --yes", "it reads as ever"],
+     "Who dies leaves a ledger.", "It ends; say --yes", "it reads as ever",
+     "and whoever comes", "writers heed it", "it is no more", "at the very record", "it shall be",
+     "it is nobody's", "tried no sooner"],
 )  # fmt: skip
 def test_a_banned_phrase_is_found_in_prose_and_not_in_code(line: str) -> None:
     def is_found(text: str) -> bool:

@@ -20,7 +20,7 @@ MODULES = {
     "quorumbook.testing": "A cluster for your own tests.",
     "quorumbook.spark": "Ledgers and streams as Spark tables.",
 }
-_ERRORS = {
+ERRORS = {
     "quorumbook.errors": "Every error of ledgers, bookies and metadata.",
     "quorumbook.streams.errors": "Every error of streams.",
 }
@@ -34,7 +34,7 @@ def version() -> str:
 def pages() -> dict[str, str]:
     """Return the generated pages by their place."""
     found = {f"reference/api/{name}.md": _module(name) for name in MODULES}
-    found |= {f"reference/api/{name}.md": _error_page(name) for name in _ERRORS}
+    found |= {f"reference/api/{name}.md": _error_page(name) for name in ERRORS}
     found["reference/index.md"] = _index()
     found["troubleshooting.md"] = _troubleshooting()
     return found
@@ -108,7 +108,7 @@ def errors_of(module: str) -> list[type[QuorumbookError]]:
 
 def _error_page(name: str) -> str:
     lines = [
-        f"# {name}", "", _ERRORS[name],
+        f"# {name}", "", ERRORS[name],
         "`code` is the result code of the Java client. "
         "An error is *retriable* where the same call may succeed later.", "",
         "```python", "from quorumbook.errors import LedgerFencedError", "",
@@ -153,6 +153,6 @@ def _index() -> str:
         "```python", "import quorumbook", "", 'bk = quorumbook.connect("zk://h1:2181/ledgers")',
         "```", "", "| module | what it has |", "|---|---|",
     ]  # fmt: skip
-    for name, words in (MODULES | _ERRORS).items():
+    for name, words in (MODULES | ERRORS).items():
         lines.append(f"| [`{name}`](api/{name}.md) | {words} |")
     return "\n".join(lines) + "\n"

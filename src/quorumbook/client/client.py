@@ -238,7 +238,8 @@ class BookKeeper(Closing):
     async def reserve_ledger_id(self) -> LedgerId:
         """Return an id that no ledger has had, for ``create_ledger`` to make one of it.
 
-        Whoever writes down first what it will make can be cleaned up after, wherever it dies.
+        A program that first writes down which ledger it will make can be cleaned up after,
+        wherever it dies.
         If somebody guessed it and a bookie knows it by then, ``create_ledger`` raises
         ``LedgerExistsError``: reserve another.
         """

@@ -155,7 +155,7 @@ class ClientOptions(Options):
     placement: PlacementOptions = field(default_factory=PlacementOptions)
 
     def check_together(self) -> None:
-        """Refuse labels that are none."""
+        """Refuse invalid labels."""
         checked_labels(self.bookie_labels, "bookie_labels")
 
 

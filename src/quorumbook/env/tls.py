@@ -33,7 +33,7 @@ class TlsOptions(Options):
 
     # fmt: off
     certificate_file: str = option(
-        "", "Our certificate in PEM form, with its intermediate certificates behind it.",
+        "", "Our certificate in PEM form, followed by its intermediate certificates.",
         peer_key="tlsCertificatePath",
     )
     key_file: str = option(

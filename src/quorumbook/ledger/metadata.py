@@ -206,7 +206,7 @@ class LedgerMetadata:
     ) -> LedgerMetadata:
         """Return the metadata after a fragment was copied from one bookie to another.
 
-        Only a fragment that takes no more entries may change: any of a closed ledger, and all
+        Only a fragment that gets no further entries may change: any of a closed ledger, and all
         but the last of another one.
         """
         fragment = self.fragment_of(fragment_first_entry_id)

@@ -115,7 +115,7 @@ class GcOptions(Options):
     )
     surplus_interval_s: float = option(
         86400.0,
-        "Time between two searches for copies of closed ledgers that name this bookie no more; "
+        "Time between two searches for copies of closed ledgers that no longer name this bookie; "
         "0: none.",
         minimum=0, peer_key="gcOverreplicatedLedgerWaitTime", peer_unit=MS,
     )

@@ -66,7 +66,7 @@ class AccessDeniedError(StreamError):
 
 
 class QuotaExceededError(StreamError):
-    """The stream's policy allows no more."""
+    """The stream's policy does not allow more."""
 
     code = 517
 
@@ -225,7 +225,7 @@ class TransactionLostError(TransactionError):
 
 
 class TransactionTooLargeError(TransactionError):
-    """The metadata store does not make so many changes in one step, or a stream takes no more."""
+    """The metadata store cannot make so many changes in one step, or a stream cannot take more."""
 
     code = 623
 

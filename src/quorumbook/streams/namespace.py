@@ -64,7 +64,7 @@ _log = logger("streams")
 
 
 class NamespaceEvent(NamedTuple):
-    """A stream that is there, or is no more."""
+    """A stream that was created or deleted."""
 
     name: str
     is_deleted: bool
@@ -352,7 +352,7 @@ class Namespace(Closing):
         """Return a candidate of an election of this namespace.
 
         It only keeps processes from doing the same work at the same time, and gives no safety:
-        that comes from the fence, which whoever opens a stream's writer puts up.  See
+        that comes from the fence, which the next writer of a stream puts up.  See
         ``BookKeeper.election``.
 
         Args:

@@ -415,7 +415,7 @@ class Stream(Tabular, HasSchemas):
     async def cursors(self) -> list[Cursor]:
         """Return all cursors by name, DistributedLog's subscriptions included.
 
-        One whose node is damaged is there with its ``damage``, and retention heeds it.
+        One whose node is damaged is there with its ``damage``, and retention stops at it.
         """
         return await list_cursors(self._context)
 

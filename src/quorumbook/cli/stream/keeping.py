@@ -36,7 +36,7 @@ _CURSOR_COLUMNS = ["cursor", "position", "records", "bytes", "age_s", "acknowled
 @click.option("--reset", nargs=2, metavar="CURSOR WHERE",
               help=f"Make a cursor, or take it elsewhere: {WHERE}.")  # fmt: skip
 @click.option("--hold", metavar="CURSOR", help="Have retention keep what it has not passed.")
-@click.option("--release", metavar="CURSOR", help="Have retention heed it no more.")
+@click.option("--release", metavar="CURSOR", help="Let retention ignore this cursor from now on.")
 @click.option("--delete", "deleted", metavar="CURSOR", help="Forget a cursor.")
 @partition_option
 @namespace_option

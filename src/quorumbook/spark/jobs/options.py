@@ -130,7 +130,7 @@ class OrphanOptions(StreamJobOptions):
     """Which transactions nobody can commit any more."""
 
     ttl_s: float = option(
-        _DAY_S, "What nobody touched for so long is nobody's any more.", minimum=0
+        _DAY_S, "Transactions that were not touched for so long have no owner any more.", minimum=0
     )
     root: str = option(
         "", "Where applications are in the metadata tree; in the namespace if not given.",

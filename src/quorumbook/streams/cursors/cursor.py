@@ -195,7 +195,7 @@ class Cursor:
                 await self._change(replace(self._stored, acks=acks))
 
     async def refuse(self, *records: Position | Record, delay_s: float = 0) -> None:
-        """Have a group's members hand out records again, and count that they were in vain.
+        """Have a group's members hand out records again, and count the failed attempt.
 
         Until they are done the cursor does not pass them, whatever else is committed.
 

@@ -284,7 +284,7 @@ class PartitionedStream(Tabular, HasSchemas):
 
     @takes(WriterOptions)
     async def seal(self, **options: Any) -> None:
-        """End all partitions for ever; those that are sealed already stay so.
+        """End all partitions permanently; those that are sealed already stay so.
 
         Nothing is sealed while somebody writes one of them.
 
@@ -441,7 +441,7 @@ class PartitionedStream(Tabular, HasSchemas):
     ) -> dict[int, list[TruncatedSegment]]:
         """Cut off what lies before a cut in the partitions that it names, or before a time in all.
 
-        Who is interrupted does it again: what is cut off already stays so.
+        If it is interrupted, repeat it: what is cut off already stays so.
 
         Args:
             before: The first record that stays of each partition, or when it was appended.

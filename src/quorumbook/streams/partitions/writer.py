@@ -132,7 +132,7 @@ class PartitionedWriter(ClosingQuietly):
         await asyncio.gather(*(writer.flush() for writer in self._writers.values()))
 
     async def seal(self) -> None:
-        """End the partitions for ever; a stream whose partitions are all sealed has an end.
+        """End the partitions permanently; a stream whose partitions are all sealed has an end.
 
         Raises:
             PartlySealedError: some could not be sealed; all others are.

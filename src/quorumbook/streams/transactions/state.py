@@ -31,7 +31,7 @@ DRIVER_PARTITION = -1
 
 
 class Identity(NamedTuple):
-    """Who works on an application's batches."""
+    """The process that works on an application's batches."""
 
     #: The same after a restart: of a streaming query, the id that its checkpoint keeps.
     query: str

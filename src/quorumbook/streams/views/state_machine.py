@@ -121,7 +121,7 @@ class StateMachine(Closing, Generic[S]):
         return self
 
     async def close(self) -> None:
-        """Step down if it leads, and follow no more."""
+        """Step down if it leads, and stop following."""
         if self._leaving is not None:
             await asyncio.wait([self._leaving])
         await self._end_leading()
@@ -227,7 +227,7 @@ class StateMachine(Closing, Generic[S]):
                 await writer.drain()
 
     async def step_down(self) -> None:
-        """Wait for what was proposed, lead no more, and follow."""
+        """Wait for what was proposed, stop leading, and follow."""
         await self._end_leading()
         if self._follower.error is None:
             self._follower.start()

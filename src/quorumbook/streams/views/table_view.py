@@ -85,7 +85,7 @@ class TableView(Closing, Mapping[K, V]):
         return self
 
     async def close(self) -> None:
-        """Follow the stream no more."""
+        """Stop following the stream."""
         await self._follower.close()
 
     async def __aenter__(self) -> TableView[K, V]:
@@ -122,8 +122,8 @@ class TableView(Closing, Mapping[K, V]):
     def on_change(self, callback: Callable[[K, V | None], object]) -> Callable[[], None]:
         """Have a callback run for every record, in order, with its key and value; None: deleted.
 
-        Whoever looks through the table first, without an ``await`` between, misses nothing and
-        sees nothing twice.  A callback that raises is logged, and the next record goes on.
+        A caller that looks through the table first, without an ``await`` between, misses nothing
+        and sees nothing twice.  A callback that raises is logged, and the next record goes on.
 
         Returns:
             What takes it away again.

@@ -522,7 +522,7 @@ class StreamWriter(ClosingQuietly):
         return await truncate(self._context, before)
 
     async def seal(self) -> None:
-        """End the stream for ever: readers come to its end, and nobody appends again.
+        """End the stream permanently: readers come to its end, and nobody appends again.
 
         Raises:
             StreamError: something that was appended is not safe.

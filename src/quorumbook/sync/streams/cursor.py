@@ -35,7 +35,7 @@ class Cursor(Twin[aio.Cursor]):
     nack = blocking(aio.Cursor.nack)
     """Take acknowledgements back: who reads by the cursor next gets those records again."""
     refuse = blocking(aio.Cursor.refuse)
-    """Have a group's members hand out records again, and count that they were in vain."""
+    """Have a group's members hand out records again, and count the failed attempt."""
     reset = blocking(aio.Cursor.reset)
     """Have reading go on at a position, back or forth."""
     hold_retention = blocking(aio.Cursor.hold_retention)

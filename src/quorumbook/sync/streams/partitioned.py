@@ -254,7 +254,7 @@ class PartitionedWriter(ClosingQuietly[AioWriter]):
         self._each(StreamWriter.flush)
 
     def seal(self) -> None:
-        """End the partitions for ever; see the asyncio twin."""
+        """End the partitions permanently; see the asyncio twin."""
         failed: dict[int, QuorumbookError] = {}
         for number, writer in self._writers.items():
             try:

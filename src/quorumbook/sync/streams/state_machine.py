@@ -17,7 +17,7 @@ class StateMachine(Closing[aio.StateMachine[S]]):
     """The blocking twin of ``quorumbook.streams.StateMachine``.
 
     The state's methods run on the loop's thread, where they must not block.  It goes on there
-    while other threads look at ``state``: whoever needs more than one of its values at a time
+    while other threads look at ``state``: a thread that needs more than one of its values at a time
     gives it a lock, or asks by a command.
     """
 
@@ -45,7 +45,7 @@ class StateMachine(Closing[aio.StateMachine[S]]):
         return self
 
     close = blocking(aio.StateMachine.close)
-    """Step down if it leads, and follow no more."""
+    """Step down if it leads, and stop following."""
 
     def __enter__(self) -> StateMachine[S]:
         return self.open()
@@ -69,6 +69,6 @@ class StateMachine(Closing[aio.StateMachine[S]]):
     propose = blocking(aio.StateMachine.propose)
     """Append a command, and return what ``apply`` made of it when it was safe."""
     step_down = blocking(aio.StateMachine.step_down)
-    """Wait for what was proposed, lead no more, and follow."""
+    """Wait for what was proposed, stop leading, and follow."""
     snapshot = blocking(aio.StateMachine.snapshot)
     """Store the state as it is now, and delete the snapshot before."""

@@ -44,7 +44,7 @@ class TableView(Closing[aio.TableView[K, V]], Mapping[K, V]):
         return self
 
     close = blocking(aio.TableView.close)
-    """Follow the stream no more."""
+    """Stop following the stream."""
 
     def __enter__(self) -> TableView[K, V]:
         return self.open()

@@ -156,7 +156,7 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
     """Cut off what lies before a record."""
 
     def seal(self) -> None:
-        """End the stream for ever: readers come to its end, and nobody appends again."""
+        """End the stream permanently: readers come to its end, and nobody appends again."""
         self._after_calls(self._aio.seal)
 
     def close(self) -> None:
