@@ -41,6 +41,7 @@ ALL_TESTS = (
     "tests/property",
     "--ignore=tests/unit/storage/test_storage_peer_index.py",
     "--ignore=tests/unit/client/test_client_ledger_tables.py",
+    "--ignore=tests/unit/otel",
 )
 
 #: Modules that want a package of an extra that is not installed here are left out.
