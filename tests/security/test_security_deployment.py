@@ -11,9 +11,11 @@ import configparser
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,6 +158,31 @@ def test_commands_are_in_the_path_of_the_image() -> None:
     (path,) = (word for line in lines for word in line.split() if word.startswith("PATH="))
     assert path == "PATH=/opt/quorumbook/bin:$PATH"
     assert "COPY --from=build /opt/quorumbook /opt/quorumbook" in lines
+
+
+def test_the_image_builds_from_the_files_that_it_gets(tmp_path: Path) -> None:
+    root = DEPLOY.parent
+    let_in = {line[1:] for line in (root / ".dockerignore").read_text().split() if line[0] == "!"}
+    lines = (DEPLOY / "compose/Dockerfile").read_text().splitlines()
+    for line in lines:
+        command, _, rest = line.partition(" ")
+        if command != "COPY" or rest.startswith("--"):
+            continue
+        *names, target = rest.split()
+        assert let_in >= set(names), f".dockerignore keeps {names} out"
+        to = tmp_path / target.removeprefix("/source").strip("/")
+        for name in names:
+            if (root / name).is_dir():
+                shutil.copytree(root / name, to, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(root / name, to)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "."],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr or done.stdout
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert "quorumbook/deploy/compose/compose.yaml" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_every_volume_service_and_port_that_compose_names_is_there() -> None:

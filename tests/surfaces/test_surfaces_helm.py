@@ -28,6 +28,7 @@ EVERYTHING: dict[str, Any] = {
     "image": {"repository": "registry.example.net/qb", "tag": "9.9", "pullSecrets": ["pull"]},
     "metadata": {"uri": "etcd://etcd:2379/ledgers"},
     "config": {"storage": {"journal_group_size_bytes": 1048576}, "http": {"port": 8080}},
+    "environment": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "NAMED": "1: {x}"},
     "bookies": {
         "replicas": 5,
         "journal": {"size": "10Gi", "storageClass": "fast"},
@@ -40,6 +41,7 @@ EVERYTHING: dict[str, Any] = {
     "monitoring": {"podMonitor": True, "rules": True, "board": True, "labels": {"release": "p"}},
     "namespace": {"create": True},
 }
+_DEPLOYED = ("recovery", "admin")
 LITTLE: dict[str, Any] = {
     "admin": {"enabled": False},
     "certificates": {"create": False},
@@ -147,6 +149,10 @@ def test_values_arrive_and_options_are_those_that_there_are(render, tmp_path):
     assert settings.integer("storage.journal_group_size_bytes") == 1048576
     bookies = _named(objects, "StatefulSet", "own-bookie")["spec"]
     assert bookies["replicas"] == 5
+    others = (_named(objects, "Deployment", f"own-{name}")["spec"] for name in _DEPLOYED)
+    for pods in (bookies, *others):
+        variables = pods["template"]["spec"]["containers"][0]["env"]
+        assert {"name": "NAMED", "value": "1: {x}"} in variables
     journal, ledgers = (claim["spec"] for claim in bookies["volumeClaimTemplates"])
     assert journal["storageClassName"] == "fast"
     assert "storageClassName" not in ledgers

@@ -121,3 +121,9 @@ admin:
   token_file: /tokens/tokens.json
 {{- end }}
 {{- end -}}
+
+{{- define "environment" -}}
+{{- range $name, $value := .Values.environment }}
+- { name: {{ $name | quote }}, value: {{ $value | quote }} }
+{{- end }}
+{{- end -}}

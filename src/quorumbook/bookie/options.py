@@ -213,7 +213,8 @@ class BookieOptions(Options):
     auth_plugin: str = option(
         "",
         "How clients authenticate: shared-secret, certificate-role, sasl-digest-md5, "
-        "sasl-kerberos, an installed plug-in, or module:Class; empty: not.",
+        "sasl-kerberos, the name of an installed plug-in, or a class as module:Class. If it is "
+        "empty, clients do not authenticate.",
         kind=Kind.PLUG_IN, peer_key="bookieAuthProviderFactoryClass",
     )
     auth_settings: str = option(
