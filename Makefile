@@ -25,7 +25,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock pythons release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock pythons release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -153,6 +153,9 @@ docs: setup  ## Build the site into build/site (half a minute); anything wrong i
 
 docs-serve: setup  ## Show the site on http://127.0.0.1:8000 while you write.
 	$(BIN)/python -m mkdocs serve
+
+bench-console: setup  ## Measure the console and commands with 20,000 ledgers (Chromium; three minutes).
+	$(BIN)/python -m bench.console --report docs/reports/console.md
 
 contact-sheet: setup  ## Take a picture of every page of the console (Chromium; DIRECTORY=contact-sheet).
 	PYTHONPATH=tests $(BIN)/python -m admin.contact_sheet $(or $(DIRECTORY),contact-sheet)

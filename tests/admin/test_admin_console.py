@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
@@ -140,6 +141,24 @@ def addresses(running: Running) -> list[str]:
     return found
 
 
+AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
+ASK_AXE = """
+const done = arguments[0];
+document.querySelectorAll('details').forEach(each => { each.open = true; });
+axe.run(document, {resultTypes: ['violations']}).then(
+  found => done(found.violations
+    .filter(each => ['serious', 'critical'].includes(each.impact))
+    .map(each => each.id + ': ' + each.nodes.map(node => node.html).join(' '))),
+  error => done([String(error)]));
+"""
+
+
+def serious_findings(driver) -> list[str]:
+    """Return what axe finds in a page, with all its forms open, that keeps somebody out."""
+    driver.execute_script(AXE)
+    return driver.execute_async_script(ASK_AXE)
+
+
 # Without a browser --------------------------------------------------------------------------
 
 
@@ -249,7 +268,8 @@ def test_roles_decide_what_a_page_offers_and_does(tmp_path):
 
 @needs_browser
 @pytest.mark.parametrize(("size", "theme"), [("desktop", "light"), ("phone", "dark")])
-def test_every_page_fits_its_window_and_logs_no_error(console, size, theme):
+def test_every_page_fits_its_window_keeps_nobody_out_and_logs_no_error(console, size, theme):
+    barriers = {}
     with browser(size, theme) as driver:
         for path in addresses(console):
             driver.get(console.url + path)
@@ -269,6 +289,9 @@ def test_every_page_fits_its_window_and_logs_no_error(console, size, theme):
                 "return getComputedStyle(document.body).backgroundColor"
             )
             assert (background == "rgb(18, 22, 27)") is (theme == "dark"), path
+            if found := serious_findings(driver):
+                barriers[path] = found
+        assert barriers == {}
 
 
 @needs_browser

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import time
+import urllib.request
 
 import pytest
 
@@ -62,12 +63,21 @@ def test_a_demo_that_is_kept_goes_on_and_says_how_to_look_at_it_and_stop_it(tmp_
     assert main(["demo", "--keep", *QUICK]) == 0
     told, quorumbook = capfd.readouterr().out, CommandLine("", str(tmp_path))
     pids = [int(pid) for pid in told.partition("stop it with: kill ")[2].split()]
-    # Three bookies, and auto-recovery.
-    assert len(pids) == 4
+    # Three bookies, auto-recovery and the console.
+    assert len(pids) == 5
+    pages = dict(re.findall(r"^  (http://\S+)  (.*)$", told, re.MULTILINE))
     try:
         look = shlex.split(re.search("^  quorumbook (.*)$", told, re.MULTILINE)[1])
         assert json.loads(quorumbook(*look, "-o", "json").out)["entries"] == 3000
         assert len(quorumbook("ledger", "read", *look[2:]).out.splitlines()) == 3000
+        shown = {address: urllib.request.urlopen(address).read().decode() for address in pages}
+        assert [address.split("/ui/")[1] for address in pages] == [
+            "ledgers/0", "bookies", "recovery",
+        ]  # fmt: skip
+        killed = re.search(r"bookies; (\S+) is down", told)[1]
+        of_ledger, of_bookies, _ = shown.values()
+        assert killed in of_bookies
+        assert killed not in of_ledger
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
@@ -83,6 +93,7 @@ def test_the_demo_fails_when_something_else_came_back(monkeypatch, capfd):
     assert main(["demo", *QUICK]) == 0
     told = capfd.readouterr().out
     assert "What was read is what was written" in told
+    assert "`quorumbook demo --keep` leaves the cluster running with its console" in told
     assert re.search(r"after the kill the ledger was healed: [\d,]+ entries were copied", told)
     assert "Every copy of every entry was read from its bookie, 9,000 in" in told
 

@@ -297,8 +297,10 @@ def rows_with_tests(text: str) -> list[str]:
     return rows
 
 
-@pytest.mark.parametrize("page", ["divergence.md", "compatibility.md"])
-def test_what_is_said_of_the_peer_is_pinned_by_tests_that_exist(page):
+@pytest.mark.parametrize(
+    "page", ["divergence.md", "compatibility.md", "explanation/operating-tools.md"]
+)
+def test_what_is_said_of_us_beside_others_is_pinned_by_tests_that_exist(page):
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
     existing = set(re.findall(r"def (test_\w+)", tests))
     rows = rows_with_tests((ROOT / "docs" / page).read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, WRITABLE, BookieFacts, ask_all
 from quorumbook.admin.facts.bookies import known_bookies as read_bookies
 from quorumbook.env.shown import shown
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.danger import exposure
@@ -28,6 +29,8 @@ from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
 
 _READ_AT_ONCE = 100
+#: So many such portions are under way.
+_READ_AHEAD = 2
 #: So many names are kept of what is counted.
 _NAMES_KEPT = 100
 
@@ -112,11 +115,9 @@ async def all_ledgers(
         MetadataError: The store does not answer.
     """
     manager = LedgerManager(store)
-    batch: list[LedgerId] = []
 
-    async def read() -> list[LedgerMetadata]:
+    async def read(batch: list[LedgerId]) -> list[LedgerMetadata]:
         outcomes = await asyncio.gather(*map(manager.read, batch), return_exceptions=True)
-        batch.clear()
         found = []
         for outcome in outcomes:
             if isinstance(outcome, MetadataFormatError):
@@ -130,15 +131,34 @@ async def all_ledgers(
                 found.append(outcome[0])
         return found
 
-    async with contextlib.aclosing(manager.list()) as ids:
+    # While one portion is looked at, the store reads the next.
+    ahead: list[asyncio.Task[list[LedgerMetadata]]] = []
+    try:
+        async with contextlib.aclosing(_batches(manager.list(), after)) as batches:
+            async for batch in batches:
+                ahead.append(asyncio.ensure_future(read(batch)))
+                if len(ahead) == _READ_AHEAD:
+                    for metadata in await ahead.pop(0):
+                        yield metadata
+        while ahead:
+            for metadata in await ahead.pop(0):
+                yield metadata
+    finally:
+        await cancel_and_wait(ahead)
+
+
+async def _batches(
+    listed: AsyncGenerator[LedgerId, None], after: LedgerId | None
+) -> AsyncGenerator[list[LedgerId], None]:
+    batch: list[LedgerId] = []
+    async with contextlib.aclosing(listed) as ids:
         async for ledger_id in ids:
             if after is None or ledger_id > after:
                 batch.append(ledger_id)
             if len(batch) == _READ_AT_ONCE:
-                for metadata in await read():
-                    yield metadata
-    for metadata in await read():
-        yield metadata
+                yield batch
+                batch = []
+    yield batch
 
 
 async def survey(store: MetadataStore) -> LedgerFacts:

@@ -26,7 +26,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumbook.cli.cluster.commands import init_cluster
-from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, RecoveryProcess
+from quorumbook.cli.cluster.supervisor import (
+    BookieProcess,
+    ChildProcess,
+    ConsoleProcess,
+    RecoveryProcess,
+)
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.demo import flights
 from quorumbook.cli.demo.healing import HealingDemo, tell, verify_copies, watch
@@ -148,6 +153,13 @@ async def _run(call: Call, source: str, directory: str, *, is_kept: bool) -> Non
         [*call.forwarded(), "--set", "http.port=0"], is_detached=is_kept,
     )  # fmt: skip
     children: list[ChildProcess] = [*bookies, recovery]
+    console = None
+    if is_kept:
+        console = ConsoleProcess(
+            "console", call.environment(), os.path.join(directory, "console"),
+            call.forwarded(), is_detached=True, port=call.settings.integer("admin.port"),
+        )  # fmt: skip
+        children.append(console)
     # Who reads along through a pipe sees each sentence when it is said.
     say = call.note if call.output.form == "json" else partial(print, flush=True)
     story, is_done = Story(), False
@@ -157,9 +169,16 @@ async def _run(call: Call, source: str, directory: str, *, is_kept: bool) -> Non
         say(f"Auto-recovery runs beside them (process {recovery.pid}).")
         await _play(call, source, bookies, story, say)
         is_done = True
+        if not is_kept:
+            say(
+                "In a browser: `quorumbook demo --keep` leaves the cluster running with its "
+                "console, which shows which bookies hold the ledger now, the bookie that is down, "
+                "and auto-recovery."
+            )
     finally:
         if is_kept and is_done:
-            _tell_kept(call, say, children, story)
+            assert console is not None
+            _tell_kept(call, say, children, story, console.url)
         else:
             await asyncio.gather(*(child.stop() for child in children))
 
@@ -326,7 +345,11 @@ def _tell_copies(say: Callable[[str], None], story: Story) -> None:
 
 
 def _tell_kept(
-    call: Call, say: Callable[[str], None], children: Sequence[ChildProcess], story: Story
+    call: Call,
+    say: Callable[[str], None],
+    children: Sequence[ChildProcess],
+    story: Story,
+    console: str,
 ) -> None:
     pids = " ".join(
         str(child.pid) for child in children
@@ -335,6 +358,11 @@ def _tell_kept(
     say(
         f"The cluster goes on running.  Look at it with\n\n"
         f"  quorumbook ledger show {story.ledger_id} --metadata {call.metadata_uri}\n\n"
+        f"or in a browser:\n\n"
+        f"  {console}/ui/ledgers/{story.ledger_id}  which bookies hold the ledger; the killed "
+        f"one is not among them any more\n"
+        f"  {console}/ui/bookies  the bookies; {story.killed_bookie} is down\n"
+        f"  {console}/ui/recovery  auto-recovery, which has nothing left to do\n\n"
         f"and stop it with: kill {pids}"
     )
 

@@ -18,7 +18,12 @@ import click
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import JSON, JSONL, TABLE
 from quorumbook.cli.values import duration
-from quorumbook.errors import QuorumbookError
+from quorumbook.env.tasks import gather_bounded
+from quorumbook.errors import (
+    MetadataFormatError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,22 +118,37 @@ class _Eye:
         self._bk = bk
         self._store = store
         self._readers: dict[LedgerId, LedgerReader] = {}
+        #: They stay so, and there are many: each is read once.
+        self._closed: set[LedgerId] = set()
 
     async def look(self) -> Look:
         """Look once."""
         from quorumbook.admin.facts.bookies import ask_all, known_bookies
 
         bookies = await ask_all((await known_bookies(self._store)).bookies, disks=True)
-        open_ledgers = {
-            metadata.ledger_id: metadata
-            async for metadata in self._bk.list_ledgers()
-            if not metadata.is_closed
-        }
+        open_ledgers = await self._open_ledgers()
         for ledger_id in self._readers.keys() - open_ledgers.keys():
             await self._readers.pop(ledger_id).close()
         confirmed = await self._confirmed(sorted(open_ledgers, reverse=True)[:_LEDGERS_MAX])
         counts = await _counts(bookies)
         return Look(time.monotonic(), bookies, counts, confirmed, open_ledgers)
+
+    async def _open_ledgers(self) -> dict[LedgerId, LedgerMetadata]:
+        there = [ledger_id async for ledger_id in self._bk.list_ledger_ids()]
+        self._closed.intersection_update(there)
+        found: dict[LedgerId, LedgerMetadata] = {}
+
+        async def read(ledger_id: LedgerId) -> None:
+            # One that was deleted meanwhile, or is damaged, is no writer's.
+            with contextlib.suppress(NoSuchLedgerInMetadataError, MetadataFormatError):
+                metadata = await self._bk.ledger_metadata(ledger_id)
+                if metadata.is_closed:
+                    self._closed.add(ledger_id)
+                else:
+                    found[ledger_id] = metadata
+
+        await gather_bounded(read, [each for each in there if each not in self._closed])
+        return dict(sorted(found.items()))
 
     async def _confirmed(self, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, int]:
         limit = asyncio.Semaphore(_ASKED_AT_ONCE)
