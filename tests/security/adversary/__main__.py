@@ -149,7 +149,9 @@ HEAD = """\
 
 
 def row(one: Outcome) -> str:
-    """Return a row of the report."""
+    """Return a row of the report; some attacks need a gate, or that there is none."""
+    if one.connections <= 1:
+        return f"| {one.attack} | {one.mode} | does not apply | | | | | | |"
     return (
         f"| {one.attack} | {one.mode} | {one.rounds:,} | {one.connections:,} | {one.memory_mb} MB "
         f"| {one.descriptors} | {one.stall_ms:.0f} ms | {one.admin_stall_ms:.0f} ms "

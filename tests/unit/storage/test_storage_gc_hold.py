@@ -135,3 +135,14 @@ async def test_r27_a_full_disk_keeps_no_small_deletion_waiting_for_a_note(tmp_pa
     assert failing.hits
     assert world.storage.ledger_ids() == [2]
     await world.storage.stop()
+
+
+def test_very_many_ledgers_that_wait_are_written_in_pieces_and_shown_in_part() -> None:
+    hold = Hold(next_id=5, held=LedgerRanges.of(range(0, 5000, 2)), reason='"why"', since_ms=7)
+    assert decode_hold(encode_hold(hold)) == hold
+    shown = hold.shown()
+    assert shown["held_ledgers"] == 2500
+    assert shown["ledgers"] == [(each, each) for each in range(0, 2000, 2)]
+    other = Hold(held=LedgerRanges.of(range(0, 5002, 2)))
+    assert shown["set"] == hold.set_id != other.set_id
+    assert hold.held.ends == (0, 4998)

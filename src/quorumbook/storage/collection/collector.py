@@ -297,12 +297,15 @@ class Collector:
         """Return which of the ledgers that are due may go without a word, or have one."""
         before = await self.hold()
         now_ms = self._clock.wall_ms()
-        hold, free = await self._gc.decide(
-            lambda: judge(
+
+        def judged() -> tuple[Hold, LedgerRanges]:
+            found, free = judge(
                 before, due, missing, known=known, next_id=next_id,
                 share_max=self._options.max_unapproved_share, now_ms=now_ms,
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+            return found.named(), free
+
+        hold, free = await self._gc.decide(judged)
         if hold != before:
             try:
                 await self._keep(hold)
@@ -310,11 +313,10 @@ class Collector:
                 # A full disk waits for deletions; what was decided holds in this process.
                 _log.warning("what is held of deletions could not be written down: %s", error)
         if hold.held:
-            pairs = list(hold.held.pairs())
             _log.warning(
                 "the deletion of %d ledgers (%d to %d) waits for the operator: %s; see `quorumbook "
                 "bookie gc-hold`, and if it is right, add --approve %s",
-                len(hold.held), pairs[0][0], pairs[-1][1], hold.reason, hold.set_id,
+                len(hold.held), *hold.held.ends, hold.reason, hold.set_id,
             )  # fmt: skip
         return free
 

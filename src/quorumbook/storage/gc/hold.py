@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from itertools import islice
 
 from quorumbook.env import Disk
 from quorumbook.ids import LedgerId
@@ -31,6 +31,10 @@ NAME = "GC_HOLD"
 #: So many ledgers at a time are deleted without a word, unless a counter fell.
 NEVER_HELD = 10
 _NOTHING = LedgerRanges()
+#: An operator reads no more of them; a client may have made millions.
+_SHOWN_RANGES = 1_000
+#: So many are written at a time: a thread that writes millions in a row stops all others.
+_WRITTEN_RANGES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,12 @@ class Hold:
     @property
     def set_id(self) -> str:
         """A name for exactly the ledgers that are held."""
-        return sha256(json.dumps(list(self.held.pairs())).encode()).hexdigest()[:12]
+        return self.held.digest[:12]
+
+    def named(self) -> Hold:
+        """Return it with its name at hand, which takes long to make where very many are held."""
+        _ = self.set_id
+        return self
 
     def approve(self) -> Hold:
         """Let what is held go; the metadata are right as they are, the counter too."""
@@ -66,7 +75,7 @@ class Hold:
             "reason": self.reason,
             "since_ms": self.since_ms,
             "set": self.set_id,
-            "ledgers": list(self.held.pairs()),
+            "ledgers": list(islice(self.held.pairs(), _SHOWN_RANGES)),
         }
 
 
@@ -130,15 +139,24 @@ def _ids(pairs: Iterable[Sequence[int]]) -> LedgerRanges:
 
 def encode_hold(hold: Hold) -> bytes:
     """Return the note."""
-    fields = {
-        "next_id": hold.next_id,
-        "back_to": hold.back_to,
-        "held": list(hold.held.pairs()),
-        "approved": list(hold.approved.pairs()),
-        "reason": hold.reason,
-        "since_ms": hold.since_ms,
+    texts = {
+        "next_id": json.dumps(hold.next_id),
+        "back_to": json.dumps(hold.back_to),
+        "held": _text(hold.held),
+        "approved": _text(hold.approved),
+        "reason": json.dumps(hold.reason),
+        "since_ms": json.dumps(hold.since_ms),
     }
-    return f"{json.dumps(fields)}\n".encode()
+    return ("{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}\n").encode()
+
+
+def _text(ranges: LedgerRanges) -> str:
+    """Return ranges as JSON."""
+    pairs = ranges.pairs()
+    parts = []
+    while some := list(islice(pairs, _WRITTEN_RANGES)):
+        parts.append(json.dumps(some)[1:-1])
+    return f"[{', '.join(parts)}]"
 
 
 def decode_hold(data: bytes) -> Hold:
@@ -160,7 +178,7 @@ def decode_hold(data: bytes) -> Hold:
 def read_hold(disk: Disk, directory: str) -> Hold:
     """Read the note of a ledger directory."""
     path = f"{directory}/{NAME}"
-    return decode_hold(disk.read_file(path)) if disk.exists(path) else Hold()
+    return (decode_hold(disk.read_file(path)) if disk.exists(path) else Hold()).named()
 
 
 def write_hold(disk: Disk, directory: str, hold: Hold) -> None:

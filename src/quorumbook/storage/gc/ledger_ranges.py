@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from itertools import chain, islice
 
 from quorumbook.ids import LedgerId
@@ -22,7 +23,7 @@ class LedgerRanges:
         pairs: First and last id of each range, ascending; they may touch, and overlap.
     """
 
-    __slots__ = ("_count", "_firsts", "_lasts")
+    __slots__ = ("_count", "_digest", "_firsts", "_lasts")
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._firsts, self._lasts = firsts, lasts = array("q"), array("q")
@@ -33,6 +34,7 @@ class LedgerRanges:
                 firsts.append(first)
                 lasts.append(last)
         self._count = sum(lasts) - sum(firsts) + len(firsts)
+        self._digest = ""
 
     @classmethod
     def of(cls, ledger_ids: Iterable[LedgerId]) -> LedgerRanges:
@@ -52,6 +54,20 @@ class LedgerRanges:
     def pairs(self) -> Iterator[Pair]:
         """Yield first and last id of each range, ascending."""
         return zip(self._firsts, self._lasts, strict=True)
+
+    @property
+    def ends(self) -> Pair:
+        """The lowest and the highest id; there must be one."""
+        return self._firsts[0], self._lasts[-1]
+
+    @property
+    def digest(self) -> str:
+        """A name for exactly this set.  All of it is read the first time that somebody asks."""
+        if not self._digest:
+            found = sha256(self._firsts)
+            found.update(self._lasts)
+            self._digest = found.hexdigest()
+        return self._digest
 
     def __len__(self) -> int:
         return self._count
