@@ -11,6 +11,7 @@ from pathlib import Path
 
 import endurance
 import report
+from costs import costs
 from scenarios import Systems, catalogue
 from systems import HERE, Floor, Java, Missing, Mixed, OnEtcd, Own, Peer
 
@@ -19,6 +20,7 @@ def start(work: Path) -> tuple[Systems, list[str]]:
     notes = [
         "bookies of own, mixed and peer have 256 MB of write caches and 128 MB of read cache; the "
         "figures below the table are taken with our defaults (128 MB and 32 MB)",
+        "they write their caches out every 10 s, as the peer's do by default",
         "every entry is synced before it is acknowledged; CRC32C; 1000 entries in flight",
         "the peer's value is the better of its two wires; a JVM's first rounds are not counted, "
         "but for the read after a restart, which can be taken only once: a good part of the "
@@ -65,7 +67,7 @@ def main() -> int:
     try:
         chosen = {
             name: item
-            for name, item in catalogue(systems).items()
+            for name, item in {**catalogue(systems), **costs(systems)}.items()
             if not arguments.only or name in arguments.only.split(",")
         }
         for round_number in range(arguments.rounds):

@@ -157,12 +157,14 @@ def ledgers(systems: Systems, in_flight: int) -> Callable[[Scenario], None]:
 
 
 def etcd_ledgers(systems: Systems, in_flight: int) -> Callable[[Scenario], None]:
-    """The same in etcd, which the peer has no like of."""
+    """The same in etcd, which the peer has no like of, beside ours in the peer's ZooKeeper."""
 
     def measure(scenario: Scenario) -> None:
         if systems.etcd is not None:
-            count = "500" if in_flight == 1 else "5000"
+            count = "700" if in_flight == 1 else "5000"
             words = ("ledgers", "--count", count, "--in-flight", str(in_flight))
+            if systems.mixed is not None:
+                scenario.add("ZooKeeper", systems.mixed.load(*words)["ledgers_per_s"])
             scenario.add("own", systems.etcd.load(*words)["ledgers_per_s"])
 
     return measure
@@ -327,7 +329,11 @@ def appends(systems: Systems) -> Catalogue:
             ledgers(systems, in_flight),
         )
         rows[f"etcd-{in_flight}"] = (
-            Scenario(f"create and close ledgers in etcd, {words}", "ledgers/s"),
+            Scenario(
+                f"create and close ledgers in etcd, {words}",
+                "ledgers/s",
+                [Goal("own", "ZooKeeper", 0.8 if in_flight == 1 else None)],
+            ),
             etcd_ledgers(systems, in_flight),
         )
     for v2, wire in ((True, "v2"), (False, "v3")):

@@ -31,7 +31,7 @@ from quorumbook.streams import Namespace, PartitionedStream, StreamPolicy
 from quorumbook.sync.streams import Namespace as BlockingNamespace
 from report import Goal, Scenario
 from stream_load import NAMESPACE
-from systems import Missing, Own, Processes
+from systems import Missing, Own
 
 #: Records of a size, enough for half a second of whoever is fastest.
 SIZES = {100: 400_000, 1000: 120_000}
@@ -55,8 +55,6 @@ NOTE = (
     "(docs/explanation/tuning.md). Servers' processor time counts all bookies, or the broker "
     "with its JVM"
 )
-#: Servers that take less than a tenth of a processor rest; a JVM takes some all the time.
-_RESTING_S, _REST_INTERVAL_S, _REST_PATIENCE_S = 0.05, 0.5, 20.0
 
 
 class Broker(Kafka):
@@ -323,23 +321,13 @@ class SingleRecords:
         assert servers is not None
         for each in (self.own, self.broker):
             if each is not None:
-                _let_rest(each.processes)
+                each.processes.let_rest()
         began = time.process_time(), servers.processes.processor_s()
         row.add(system, records / work())
         spent = time.process_time() - began[0], servers.processes.processor_s() - began[1]
         for who, spent_s in zip(("client", "servers"), spent, strict=True):
             title = f"{row.title}: the {who}' processor time".replace("client'", "client's")
             self._row(title, [], "µs").add(system, spent_s / records * 1e6)
-
-
-def _let_rest(processes: Processes) -> None:
-    """Wait until servers do nothing any more of what they were asked before."""
-    deadline = time.monotonic() + _REST_PATIENCE_S
-    while time.monotonic() < deadline:
-        before_s = processes.processor_s()
-        time.sleep(_REST_INTERVAL_S)
-        if processes.processor_s() - before_s <= _RESTING_S:
-            return
 
 
 def _size(size_bytes: int) -> str:

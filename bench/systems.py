@@ -28,11 +28,15 @@ from peer_java import Missing, find_jars, find_java, free_port  # noqa: E402
 from doubles.certificates import Authority  # noqa: E402
 
 __all__ = ["Missing", "find_jars", "free_port"]
-#: As much cache as the peer's bookies are given: 256 MB of write caches, 128 MB to read ahead.
+#: As much cache as the peer's bookies are given: 256 MB of write caches, 128 MB to read ahead;
+#: written out as often as theirs.
 PEER_CACHES = {
     "QUORUMBOOK_STORAGE_WRITE_CACHE_SIZE_BYTES": str(128 << 20),
     "QUORUMBOOK_STORAGE_READ_CACHE_SIZE_BYTES": str(128 << 20),
+    "QUORUMBOOK_STORAGE_FLUSH_INTERVAL_S": "10",
 }
+#: Servers that take less than a tenth of a processor rest; a JVM takes some all the time.
+_RESTING_S, _REST_INTERVAL_S, _REST_PATIENCE_S = 0.05, 0.5, 20.0
 #: Nothing collects the ledgers of a run, and the peer's bookies are told the same.
 FULL_DISKS = {
     "QUORUMBOOK_BOOKIE_MAX_DISK_USAGE": "0.99",
@@ -75,11 +79,21 @@ class Processes:
         self.running[name] = process
         return process.pid
 
-    def processor_s(self) -> float:
-        """Return the processor time that all of them have taken."""
-        stats = [Path(f"/proc/{each.pid}/stat").read_text() for each in self.running.values()]
+    def processor_s(self, prefix: str = "") -> float:
+        """Return the processor time that those whose names begin so have taken."""
+        pids = [each.pid for name, each in self.running.items() if name.startswith(prefix)]
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in pids]
         times = [stat.rpartition(")")[2].split()[11:13] for stat in stats]
         return sum(int(user) + int(system) for user, system in times) / os.sysconf("SC_CLK_TCK")
+
+    def let_rest(self) -> None:
+        """Wait until they do nothing any more of what they were asked before."""
+        deadline = time.monotonic() + _REST_PATIENCE_S
+        while time.monotonic() < deadline:
+            before_s = self.processor_s()
+            time.sleep(_REST_INTERVAL_S)
+            if self.processor_s() - before_s <= _RESTING_S:
+                return
 
     def stop(self, name: str, with_signal: int = signal.SIGTERM) -> None:
         process = self.running.pop(name)
