@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
+from doubles.spark import LEAN_JAVA
 from doubles.zookeeper import Missing, find_zookeeper, start_zookeeper
 from quorumbook.zookeeper_server import ZooKeeperServer
 
@@ -24,6 +25,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # would turn read-only at 95 %.
 for _name in ("MAX_DISK_USAGE", "DISK_USAGE_WRITABLE"):
     os.environ[f"QUORUMBOOK_BOOKIE_{_name}"] = "1"
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", LEAN_JAVA)
 
 #: What a test may take beyond its time limit before its process is ended.
 GRACE_S = 180
