@@ -21,6 +21,7 @@ from quorumbook.admin.console.pages import PAGES
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer
+from quorumbook.protocol.digest import DigestType
 from quorumbook.testing import LocalCluster
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -131,7 +132,7 @@ def wait_for(driver, condition):
 
 def addresses(running: Running) -> list[str]:
     """Return an address of every page."""
-    names = {"bookie": running.cluster.bookie_ids[0], "id": 0, "name:path": "orders/eu"}
+    names = {"bookie": running.cluster.bookie_ids[0], "id": 0, "name:path": "orders/eu", "entry": 1}
     found = []
     for page in PAGES:
         path = page.path
@@ -178,6 +179,21 @@ def test_every_page_answers_html_and_json_and_runs_no_strange_script(console):
             data.json()
             twin = page.text.partition('<a href="/api')[2].partition('"')[0]
             assert http.get(f"/api{twin}".replace("&amp;", "&")).status_code == 200, (path, twin)
+
+
+def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):
+    options = {"password": b"open sesame", "digest_type": DigestType.HMAC}
+    with console.cluster.connect() as client, client.create_ledger(**options) as ledger:
+        ledger.append(b"for their eyes")
+    with console.http() as http:
+        page = http.get(f"/ui/ledgers/{ledger.id}/entries/0")
+        assert page.status_code == 200
+        assert page.text.count("verified") == 3
+        assert "for their eyes" not in page.text
+        assert "sesame" not in page.text
+        shown = http.get("/ui/ledgers/0/entries/0?view=hex").text
+        assert "7b 22 66 6c" in shown
+        assert shown.count('class="state good"') == 2
 
 
 def test_bad_addresses_of_pages_are_one_sentence(console):

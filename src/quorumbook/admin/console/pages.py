@@ -15,6 +15,7 @@ from quorumbook.admin.facts.verdict import DISK_WARNING
 from quorumbook.admin.http import bookies, cluster, ledgers, records, streams
 from quorumbook.admin.http.endpoint import Ask
 from quorumbook.admin.http.fields import ID_MAX, Field
+from quorumbook.errors import UnauthorizedError
 
 Data = dict[str, Any]
 _HEX_BYTES = 4096
@@ -80,6 +81,20 @@ async def _entries(ask: Ask) -> Data:
     found: Data = await ledgers.entries(Ask(ask.service, ask.who, ask.path, query, {}))
     rows = [{**row, **_decoded(row, ask.query["view"])} for row in found["entries"]]
     return {**found, "entries": rows}
+
+
+async def _entry(ask: Ask) -> Data:
+    number = ask.path["entry"]
+    query = {"first": number, "last": number, "limit": 1, "password": None}
+    found: Data = {"entries": []}
+    with contextlib.suppress(UnauthorizedError):  # its replicas are shown, its content is not
+        found = await ledgers.entries(Ask(ask.service, ask.who, ask.path, query, {}))
+    return {
+        **await ledgers.entry_replicas(ask),
+        "entry": next(
+            ({**row, **_decoded(row, ask.query["view"])} for row in found["entries"]), None
+        ),
+    }
 
 
 def _decoded(row: Mapping[str, Any], view: str) -> Data:
@@ -211,6 +226,11 @@ PAGES: tuple[Page, ...] = (
          query={"first": ledgers.ENTRIES_QUERY["first"],
                 "limit": Field("integer", "", default=50, minimum=1, maximum=500),
                 "view": Field("string", "", default="auto", choices=_VIEWS)}),
+    Page("/ui/ledgers/{id}/entries/{entry}", "Entry {entry} of ledger {id}", "entry.html", _entry,
+         "quorumbook ledger read {id} --first {entry} --last {entry}",
+         "/api/v2/ledgers/{id}/entries/{entry}/replicas", "ledgers",
+         names={**_LEDGER_NAMES, "entry": ledgers.ENTRY},
+         query={"view": Field("string", "", default="auto", choices=_VIEWS)}),
     Page("/ui/streams", "Streams", "streams.html", _streams,
          "quorumbook stream ls --namespace {namespace}", "/api/v2/streams", "streams",
          query={**_NAMESPACE, "prefix": Field("string", "", max_length=500),

@@ -8,6 +8,7 @@ bookies      every bookie that anything knows of: writable, read-only, or down
 cluster      all that a verdict is made of, in one picture
 ledgers      search, and one ledger's picture
 streams      what a list shows of streams
+replicas     what each bookie gives of an entry
 nodes        the metadata tree
 verdict      ok, warning or critical, and why
 """

@@ -14,6 +14,7 @@ from quorumbook.admin.facts.ledgers import (
     ledger_picture,
     ledger_row,
 )
+from quorumbook.admin.facts.replicas import replicas
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.records import shown_bytes
@@ -117,6 +118,12 @@ async def entries(ask: Ask) -> dict[str, object]:
     }
 
 
+async def entry_replicas(ask: Ask) -> dict[str, object]:
+    """Return what each bookie of an entry's write set gives of it; none of its content."""
+    found = await replicas(await ask.service.client(), ask.path["id"], ask.path["entry"])
+    return {"ledger_id": ask.path["id"], "entry_id": ask.path["entry"], "replicas": found}
+
+
 async def _recover(ask: Ask) -> object:
     client = await ask.service.client()
     password = str(ask.query.get("password") or "").encode()
@@ -151,6 +158,7 @@ LIST_QUERY = {
                     max_length=1000),
     "text": Field("string", "Somewhere in the id or the custom metadata.", max_length=200),
 }  # fmt: skip
+ENTRY = Field("integer", "The entry.", minimum=0, maximum=ID_MAX)
 ENTRIES_QUERY = {
     "first": Field("integer", "The first entry.", default=0, minimum=0, maximum=ID_MAX),
     "last": Field("integer", "The last entry.", minimum=0, maximum=ID_MAX),
@@ -167,6 +175,9 @@ ENDPOINTS = (
     Endpoint("GET", "/api/v2/ledgers/{id}/entries", Role.VIEWER,
              "Entries, up to the last add confirmed.", entries, query=ENTRIES_QUERY,
              names=_NAMES, command="quorumbook ledger read {id}"),
+    Endpoint("GET", "/api/v2/ledgers/{id}/entries/{entry}/replicas", Role.VIEWER,
+             "What each bookie that should have an entry gives of it: good, damaged, missing, or "
+             "unknown.", entry_replicas, names={**_NAMES, "entry": ENTRY}),
     Endpoint("POST", "/api/v2/ledgers/{id}/recover", Role.OPERATOR,
              "Fence the writer out and close the ledger.", _recover,
              query={"password": _PASSWORD}, names=_NAMES,
