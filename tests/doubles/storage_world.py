@@ -136,6 +136,15 @@ class World:
 
     async def crash(self, rng: random.Random | None = None, keep: float = 0.0) -> None:
         """Drop the process and go on with what the disk may hold."""
+        self._end_process()
+        self.disk = self.disk.crash(rng, keep=keep)
+
+    async def kill(self) -> None:
+        """Drop the process; what it wrote and did not sync is in the system's cache."""
+        self._end_process()
+        self.disk = self.disk.after_kill()
+
+    def _end_process(self) -> None:
         self._dead = False
         for worker in self.threads.workers.values():
             worker.jobs.clear()
@@ -148,7 +157,6 @@ class World:
             for index in (storage._read_index, opened(storage).loop_index, opened(storage).index):
                 index.close()
         self.disk.faults.on_call = None
-        self.disk = self.disk.crash(rng, keep=keep)
 
     async def restart(self, **changes: Any) -> StartReport:
         """Crash without losing what the operating system has, and start again."""

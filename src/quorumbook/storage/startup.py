@@ -17,6 +17,8 @@ Everything here blocks and runs as one job, before anybody is served.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -40,6 +42,7 @@ from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.directories.places import Directories, current, make_ours
 from quorumbook.storage.directories.reserve import START_NAME, START_SIZE_BYTES, Reserve
 from quorumbook.storage.directories.unclean import was_unclean
+from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
 from quorumbook.storage.index.files import (
@@ -49,6 +52,7 @@ from quorumbook.storage.index.files import (
     move_index,
     remove_index,
     set_aside,
+    settle_index,
 )
 from quorumbook.storage.index.peer_parts import index_parts
 from quorumbook.storage.index.reader import IndexReader
@@ -58,13 +62,10 @@ from quorumbook.storage.journal.marks import NO_MARK, LastMarks, Marks, has_reac
 from quorumbook.storage.journal.removal import JournalRemoval
 from quorumbook.storage.journal.replay import journal_ids, replay
 from quorumbook.storage.options import StartReport, StorageOptions
+from quorumbook.storage.settling import settle
 from quorumbook.storage.states.ledgers import lac_of_packet
-from quorumbook.storage.states.state_file import (
-    Deletion,
-    StateCopies,
-    StateFileContent,
-    StoredLedger,
-)
+from quorumbook.storage.states.merging import merged_deletions, merged_states
+from quorumbook.storage.states.state_file import StateCopies, StateFileContent, StoredLedger
 
 _REBUILD_ROWS = 500
 _log = logger("storage")
@@ -158,6 +159,7 @@ class _Opening:
             max_idle_handles=self._options.max_idle_handles,
             wall_ms=env.clock.wall_ms,
         )
+        self._complete_copies(checkpointer, contents)
         marks.prepare()
         opened = Opened(
             index, self._loop_index, entry_logs, checkpointer, visible, (), self._report
@@ -195,6 +197,7 @@ class _Opening:
             _log.error("the index %s is lost, it is rebuilt from the entry logs", path)
             return self._rebuild(contents)
         try:
+            settle_index(path)
             return self._trusted_index(marks, contents)
         except DamagedIndexError as error:
             aside = set_aside(path)
@@ -243,6 +246,28 @@ class _Opening:
             raise
         return index
 
+    def _complete_copies(
+        self,
+        checkpointer: Checkpointer,
+        contents: list[StateFileContent | StorageError | None],
+    ) -> None:
+        """Write down which ledgers are in limbo, where a copy lacks it.
+
+        A bookie may have been killed behind the index's commit.  Everything else that the copies
+        would lack then, the journal still has.
+        """
+        assert self._index is not None
+        copies = [each.states for each in contents if isinstance(each, StateFileContent)]
+        lacking = [
+            state
+            for ledger_id in self._index.ledgers_in_limbo()
+            if (state := self._index.ledger_state(ledger_id)) is not None
+            and not all(ledger_id in each and each[ledger_id].is_in_limbo for each in copies)
+        ]
+        # The next start does what a full disk refuses.
+        with contextlib.suppress(DiskFullError):
+            checkpointer.copy_states(lacking)
+
     def _mend_marks(self, marks: LastMarks, reached: Marks) -> None:
         """Replay from where the index got to, if the journals from there on are still there."""
         for number, directory in enumerate(self._directories.journals):
@@ -255,8 +280,8 @@ class _Opening:
         path = self._directories.index_path
         building = f"{path}{BUILDING_SUFFIX}"
         remove_index(building)
-        states = _merged_states(contents)
-        deletions = _merged_deletions(contents)
+        states = merged_states(contents)
+        deletions = merged_deletions(contents)
         if states is None:
             self._reasons.append("the index and the copies of the ledger states are lost")
         elif states.pop(LIMBO_START_ID, None) is not None:
@@ -297,6 +322,7 @@ class _Opening:
 
         The states do not know these, or know a later ledger of the same id.
         """
+        settle(self._env.disk, f"{directory}/{entry_log_name(entry_log_id)}")
         for found in scan_entry_log(self._env, directory, entry_log_id):
             if not isinstance(found, ScannedRun):
                 _log.error("%s is damaged at byte %d: %s", found.path, found.position, found.reason)
@@ -380,6 +406,10 @@ class _Opening:
         if opened.visible.is_dirty or opened.marks != starts:
             visitor.flush(opened.marks)
         report.is_full = opened.pending is not None
+        if report.is_full:
+            # It is served from memory, and whoever was killed may not have synced it.
+            for path in itertools.chain.from_iterable(found.files for found in replays):
+                settle(self._env.disk, path)
         report.ledgers_in_limbo = opened.index.count_in_limbo()
 
 
@@ -433,49 +463,3 @@ class _Replay:
             opened.pending = None
         except DiskFullError as error:
             _log.error("the replay cannot be flushed: %s", error)
-
-
-def _merged_states(
-    contents: list[StateFileContent | StorageError | None],
-) -> dict[LedgerId, StoredLedger] | None:
-    """Put the readable copies together; None if there are none.
-
-    They should be alike.  Where they are not, the more careful statement counts.
-    """
-    merged: dict[LedgerId, StoredLedger] = {}
-    found = False
-    for content in contents:
-        if not isinstance(content, StateFileContent):
-            continue
-        found = True
-        for ledger_id, state in content.states.items():
-            other = merged.get(ledger_id)
-            merged[ledger_id] = state if other is None else _careful(state, other)
-    return merged if found else None
-
-
-def _merged_deletions(contents: list[StateFileContent | StorageError | None]) -> list[Deletion]:
-    """Put together what the readable copies remember; the later time counts."""
-    merged: dict[LedgerId, int] = {}
-    for content in contents:
-        if isinstance(content, StateFileContent):
-            for ledger_id, at_ms in content.deletions.items():
-                merged[ledger_id] = max(at_ms, merged.get(ledger_id, 0))
-    return [Deletion(*each) for each in merged.items()]
-
-
-def _careful(one: StoredLedger, other: StoredLedger) -> StoredLedger:
-    lac = max(
-        (packet for packet in (one.explicit_lac, other.explicit_lac) if packet is not None),
-        key=lac_of_packet,
-        default=None,
-    )
-    return StoredLedger(
-        one.ledger_id,
-        one.master_key or other.master_key,
-        one.is_fenced or other.is_fenced,
-        one.is_in_limbo or other.is_in_limbo,
-        lac,
-        max(one.last_add_confirmed, other.last_add_confirmed),
-        min(one.born_at, other.born_at),
-    )

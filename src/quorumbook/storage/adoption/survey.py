@@ -27,6 +27,7 @@ from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.adoption.peer_index import IndexFiles, PeerIndex
 from quorumbook.storage.adoption.rocksdb import RocksIndex
 from quorumbook.storage.directories.places import current
+from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.scan import ScannedRun, scan_entry_log
 from quorumbook.storage.entrylog.writer import find_entry_logs, newest_entry_log_id
 from quorumbook.storage.index.files import remove_index
@@ -35,6 +36,7 @@ from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import Index
 from quorumbook.storage.journal.marks import LastMarks, LogMark
 from quorumbook.storage.journal.replay import replay
+from quorumbook.storage.settling import settle
 from quorumbook.storage.states.state_file import StoredLedger
 
 _BATCH_ROWS = 500
@@ -270,6 +272,7 @@ class _Survey:
         number: int,
     ) -> None:
         is_newest = entry_log_id == newest_entry_log_id(self._env, [directory])
+        settle(self._env.disk, f"{directory}/{entry_log_name(entry_log_id)}")
         for found in scan_entry_log(
             self._env, directory, entry_log_id, entry_size_max=self._entry_size_max
         ):

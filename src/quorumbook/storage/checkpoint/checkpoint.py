@@ -244,6 +244,11 @@ class Checkpointer:
             deleted = [*deleted, Deletion(LIMBO_START_ID, None)]
         self._copies.write(changed, deleted, self._all_states)
 
+    def copy_states(self, states: Sequence[StoredLedger]) -> None:
+        """Bring states that the index has into the copies, which lack them."""
+        if states:
+            self._copies.write(states, [], self._all_states)
+
     def _all_states(self) -> Iterator[StoredLedger | Deletion]:
         yield from self._index.deletions()
         yield from self._index.ledger_states()

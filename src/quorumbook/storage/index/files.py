@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 
+from quorumbook.errors import StorageError
+
 #: Behind the path of an index that is not whole yet.
 BUILDING_SUFFIX = ".building"
 #: The name of a note: the next start does not believe this index.
@@ -47,6 +49,29 @@ def is_distrusted(path: str) -> bool:
     return os.path.exists(f"{path}{_SUSPECT_SUFFIX}")
 
 
+def settle_index(path: str) -> None:
+    """Make an index durable as it can be read; nobody may have it open.
+
+    A bookie that was killed in a commit may have left it in the system's cache only.  SQLite
+    believes it there, and entry logs are removed for its sake.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    try:
+        for suffix in ("", "-wal"):
+            # What is no file, whoever opens it finds out.
+            if os.path.isfile(path + suffix):
+                file = os.open(path + suffix, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+        _sync_names(path)
+    except OSError as error:
+        raise StorageError(f"the index cannot be synced: {error.strerror}", path=path) from error
+
+
 def set_aside(path: str) -> str:
     """Move a damaged index out of the way and return where it is now."""
     aside = f"{path}.damaged"
@@ -57,6 +82,7 @@ def set_aside(path: str) -> str:
             os.replace(path + suffix, aside + suffix)
     if is_distrusted(path):
         # Behind that, because a missing index is rebuilt in any case.
+        _sync_names(path)
         os.unlink(f"{path}{_SUSPECT_SUFFIX}")
     return aside
 

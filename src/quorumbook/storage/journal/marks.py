@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 from quorumbook.env import Disk, Env
 from quorumbook.errors import CorruptStateError, InternalError, StorageError
+from quorumbook.storage.settling import settle
 
 _MARK = Struct(">qq")
 #: Replaying what is stored already changes nothing.
@@ -136,14 +137,10 @@ class LastMarks:
         """
         for directory in self._directories:
             for name, mark in zip(self._names, self._loaded(directory), strict=True):
-                if not self._disk.exists(f"{directory}/{name}"):
+                if self._disk.exists(f"{directory}/{name}"):
+                    settle(self._disk, f"{directory}/{name}")
+                else:
                     write_mark(self._disk, directory, mark, name)
-                    continue
-                file = self._disk.open(f"{directory}/{name}")
-                try:
-                    file.sync()
-                finally:
-                    file.close()
             self._disk.sync_directory(directory)
 
     @property

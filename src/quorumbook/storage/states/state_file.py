@@ -29,6 +29,7 @@ from google_crc32c import extend
 from quorumbook.env import Disk, Env
 from quorumbook.errors import CorruptStateError, StorageError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.storage.settling import settle
 
 NAME = "ledger-states"
 MAGIC = b"QBST"
@@ -256,7 +257,10 @@ class StateCopies:
         self._copies = [_Copy(directory) for directory in directories]
 
     def load(self) -> list[StateFileContent | StorageError | None]:
-        """Read all copies, in the order of the directories; a damaged one gives its error."""
+        """Read all copies, in the order of the directories; a damaged one gives its error.
+
+        What is read is durable, names aside: a bookie may have been killed before the sync.
+        """
         found: list[StateFileContent | StorageError | None] = []
         for copy in self._copies:
             try:
@@ -266,6 +270,7 @@ class StateCopies:
                 continue
             found.append(content)
             if content is not None:
+                settle(self._disk, f"{copy.directory}/{NAME}")
                 copy.replace(content.end, content.chain)
         return found
 
