@@ -26,10 +26,13 @@ async def _taken(http, member: str, **more) -> list[dict]:
 
 
 async def _jobs(http, count: int) -> None:
-    await http.post(S, json={"name": "jobs", "partitions": 1})
+    one = dict.fromkeys(("ensemble_size", "write_quorum_size", "ack_quorum_size"), "1")
+    made = await http.post(S, json={"name": "jobs", "partitions": 1, "policy": one})
+    assert made.is_success, made.text
     if count:
         rows = [{"text": str(n)} for n in range(count)]
-        await http.post(f"{S}/jobs/records", json={"records": rows})
+        answer = await http.post(f"{S}/jobs/records", json={"records": rows})
+        assert answer.is_success, answer.text
 
 
 async def test_nobody_acknowledges_for_a_member_of_another_token(guarded):
@@ -39,6 +42,7 @@ async def test_nobody_acknowledges_for_a_member_of_another_token(guarded):
     async with api.with_token(secrets["operator"]) as mine, api.with_token(rival) as other:
         await _jobs(mine, 3)
         ids = [row["id"] for row in await _taken(mine, "a")]
+        assert ids
         answer = await other.post(f"{G}/ack", json={"member": "a", "ids": ids})
         problem(answer, 409, "not-in-hand")
         answer = await other.delete(f"{G}/members/a")
