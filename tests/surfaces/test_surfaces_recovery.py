@@ -65,13 +65,18 @@ def test_ledgers_that_lack_copies_are_listed(in_cluster, run):
     untried = {
         "worker": None,
         "attempts": 0,
-        "retry_at_ms": None,
+        "retry_at": None,
         "quarantined": False,
         "reason": None,
     }
     assert run("underreplicated") == [
-        {"ledger_id": 7, "missing_on": ["b1:3181", "b2:3181"], "marked_at_ms": 5, **untried},
-        {"ledger_id": 8, "missing_on": [], "marked_at_ms": None, **untried},
+        {
+            "ledger_id": 7,
+            "missing_on": ["b1:3181", "b2:3181"],
+            "marked_at": "1970-01-01T00:00:00Z",
+            **untried,
+        },
+        {"ledger_id": 8, "missing_on": [], "marked_at": None, **untried},
     ]
 
 
@@ -155,7 +160,9 @@ def test_s69_a_ledger_that_could_not_be_healed_is_listed_with_the_reason(in_clus
     in_cluster(fail)
     (row,) = run("underreplicated")
     assert row["reason"] == "no bookie is left"
-    assert (row["attempts"], row["retry_at_ms"], row["quarantined"]) == (5, 20, True)
+    assert (row["attempts"], row["retry_at"], row["quarantined"]) == (
+        5, "1970-01-01T00:00:00Z", True,
+    )  # fmt: skip
 
 
 def test_repair_is_switched_off_and_on(in_cluster, run):
@@ -170,8 +177,8 @@ def test_repair_is_switched_off_and_on(in_cluster, run):
 
 def test_the_status_says_who_is_auditor_and_what_was_checked(in_cluster, run):
     nothing = dict.fromkeys(
-        ("auditor", "lost_bookie_delay_s", "checked_ledgers_at_ms", "checked_placement_at_ms",
-         "checked_replicas_at_ms")
+        ("auditor", "lost_bookie_delay_s", "checked_ledgers_at", "checked_placement_at",
+         "checked_replicas_at")
     )  # fmt: skip
     assert run("status") == {"enabled": True, **nothing}
     seen = []
@@ -179,8 +186,8 @@ def test_the_status_says_who_is_auditor_and_what_was_checked(in_cluster, run):
     async def be_auditor(store):
         queue = UnderreplicationQueue(store)
         await queue.set_lost_bookie_delay_s(60)
-        for at_ms, check in enumerate(PeriodicCheck, 1):
-            await queue.set_checked_at_ms(check, at_ms)
+        for at_s, check in enumerate(PeriodicCheck, 1):
+            await queue.set_checked_at_ms(check, at_s * 1000)
         election = Election(store, TreePaths(store.ledgers_root).auditor_election, "b1:3181")
         election.stand()
         while await election.leader() is None:
@@ -194,9 +201,9 @@ def test_the_status_says_who_is_auditor_and_what_was_checked(in_cluster, run):
             "enabled": True,
             "auditor": "b1:3181",
             "lost_bookie_delay_s": 60,
-            "checked_ledgers_at_ms": 1,
-            "checked_placement_at_ms": 2,
-            "checked_replicas_at_ms": 3,
+            "checked_ledgers_at": "1970-01-01T00:00:01Z",
+            "checked_placement_at": "1970-01-01T00:00:02Z",
+            "checked_replicas_at": "1970-01-01T00:00:03Z",
         }
     ]
 

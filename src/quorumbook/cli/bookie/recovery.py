@@ -11,6 +11,7 @@ import click
 
 from quorumbook.cli.bookie.recovery_process import run
 from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.output import Moment
 from quorumbook.cli.values import Written
 from quorumbook.errors import MetadataFormatError, NoAuditorError
 from quorumbook.metadata.cluster import read_instance_id
@@ -119,7 +120,7 @@ async def _count(call: Call, is_wanted: Callable[[Mark], bool]) -> int:
 async def _list(call: Call, is_wanted: Callable[[Mark], bool]) -> None:
     from quorumbook.metadata.recovery.quarantine import Quarantine
 
-    columns = ("ledger_id", "missing_on", "marked_at_ms", "worker", "attempts", "retry_at_ms",
+    columns = ("ledger_id", "missing_on", "marked_at", "worker", "attempts", "retry_at",
                "quarantined")  # fmt: skip
     async with _opened(call) as (store, queue):
         failures = Quarantine(store)
@@ -132,10 +133,10 @@ async def _list(call: Call, is_wanted: Callable[[Mark], bool]) -> None:
                 yield {
                     "ledger_id": mark.ledger_id,
                     "missing_on": mark.replicas,
-                    "marked_at_ms": mark.ctime_ms,
+                    "marked_at": Moment.known(mark.ctime_ms),
                     "worker": await queue.worker_of(mark.ledger_id),
                     "attempts": failure.attempts if failure else 0,
-                    "retry_at_ms": failure.retry_at_ms if failure else None,
+                    "retry_at": Moment.known(failure.retry_at_ms) if failure else None,
                     "quarantined": failure is not None and failure.is_quarantined,
                     "reason": failure.reason if failure else None,
                 }
@@ -150,13 +151,21 @@ async def _status(call: Call) -> Row:
 
     async with _opened(call) as (store, queue):
         await read_instance_id(store)
+
+        async def checked(check: PeriodicCheck) -> Moment | None:
+            return Moment.known(await queue.checked_at_ms(check))
+
         return {
             "enabled": await queue.is_enabled(),
             "auditor": await current_leader(store, TreePaths(store.ledgers_root).auditor_election),
             "lost_bookie_delay_s": await queue.lost_bookie_delay_s(),
-            "checked_ledgers_at_ms": await queue.checked_at_ms(PeriodicCheck.ALL_LEDGERS),
-            "checked_placement_at_ms": await queue.checked_at_ms(PeriodicCheck.PLACEMENT),
-            "checked_replicas_at_ms": await queue.checked_at_ms(PeriodicCheck.REPLICAS),
+            "checked_ledgers_at": Moment.known(
+                await queue.checked_at_ms(PeriodicCheck.ALL_LEDGERS)
+            ),
+            "checked_placement_at": Moment.known(
+                await queue.checked_at_ms(PeriodicCheck.PLACEMENT)
+            ),
+            "checked_replicas_at": await checked(PeriodicCheck.REPLICAS),
         }
 
 

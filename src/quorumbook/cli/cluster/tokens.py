@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.output import Moment
 from quorumbook.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,10 +54,15 @@ def ls(call: Call, path: str | None) -> None:
     """List the tokens; their secrets are not kept."""
     now_ms = time.time() * 1000
     rows = [
-        {**each.row(), "expired": each.expires_ms is not None and each.expires_ms <= now_ms}
+        {
+            **each.row(),
+            "created": Moment.known(each.created_ms),
+            "expires": Moment.known(each.expires_ms),
+            "expired": each.expires_ms is not None and each.expires_ms <= now_ms,
+        }
         for each in _file(call, path).tokens()
     ]
-    columns = ["name", "role", "created_ms", "expires_ms", "expired", "namespaces"]
+    columns = ["name", "role", "created", "expires", "expired", "namespaces"]
     call.output.rows(rows, columns, empty="no token; `quorumbook token add` makes one")
 
 
