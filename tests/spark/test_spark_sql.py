@@ -112,4 +112,11 @@ def test_names_of_sparks_catalog_lead_to_streams(
         rows(spark, f"SELECT * FROM {database}.records")
     with pytest.raises(Exception, match="keeps them"):
         spark.sql(f"CREATE TABLE {database}.t USING quorumbook TBLPROPERTIES ('stream' = 's')")
+    create = f"CREATE TABLE {database}.t (value BINARY) USING quorumbook"
+    for words in "OPTIONS (path 'stream:s')", "LOCATION 'stream:s'":
+        with pytest.raises(Exception, match="Relative path in absolute URI: stream:s"):
+            spark.sql(f"{create} {words}")
+    spark.sql(f"{create} LOCATION 'stream:/{prefix}/plain'")  # which Spark forgets
+    with pytest.raises(Exception, match="nothing says what is read"):
+        rows(spark, f"SELECT * FROM {database}.t")
     spark.sql(f"DROP DATABASE {database} CASCADE")
