@@ -14,7 +14,7 @@ from quorumbook.sim.life import run_seed
 from quorumbook.sim.loop import ProcessLoop
 from quorumbook.sim.plan import MISHAPS
 
-SEEDS = range(1, 121)
+SEEDS = range(1, 61)
 
 
 def test_no_seed_loses_changes_or_denies_what_was_acknowledged():

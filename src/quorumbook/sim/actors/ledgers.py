@@ -210,6 +210,26 @@ async def read_closed(
     return reader
 
 
+async def read_confirmed(
+    life: ActorsLife, process: Process, client: SimClient, ledger_id: LedgerId
+) -> None:
+    """Ask what is confirmed of a ledger, which may be written, and read it."""
+    history = life.history
+    reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
+    try:
+        last = reader.last_add_confirmed
+        history.confirmed(ledger_id, process.name, last)
+        if last >= 0:
+            async for entry in reader.read(0, last):
+                history.read(ledger_id, process.name, entry.entry_id, entry.payload)
+    except NoSuchEntryError as error:
+        if not history.ledgers[ledger_id].is_doomed:
+            history.violation(f"{process.name} was denied an entry: {error}", ledger_id)
+        raise
+    finally:
+        await reader.close()
+
+
 async def delete(life: ActorsLife, process: Process) -> None:
     """Delete ledgers at random, also such as are being written."""
     async with started(life, process) as client:

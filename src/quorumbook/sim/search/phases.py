@@ -7,7 +7,7 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-fences       ``fences``
+fences, healing, splits, stores   see their modules
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
 from quorumbook.sim.process import Process
-from quorumbook.sim.search import fences
+from quorumbook.sim.search import fences, healing, splits, stores
 from quorumbook.sim.search.phase import SearchPhase
 
 _CALLS_MAX = 60
@@ -57,17 +57,16 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
         "mishap_interval_s": 3.0,
     },
     "fences": fences.PLAN,
+    "healing": healing.PLAN,
+    "splits": splits.PLAN,
+    "stores": stores.PLAN,
 }
 
 
 def begin(phase: str, life: actors.ActorsLife) -> None:
     """Begin a phase; it ends with the rough time."""
-    if phase == "overtaken":
-        _Overtaken(life).begin()
-    elif phase == "checkpoints":
-        _Checkpoints(life).begin()
-    elif phase == "fences":
-        fences.Fences(life).begin()
+    if phase:
+        _PHASES[phase](life).begin()
 
 
 class _Overtaken(SearchPhase):
@@ -197,3 +196,13 @@ class _Checkpoints(SearchPhase):
             if machine.process is None:
                 self._boot(machine)
         self._later(0.5, 1.5, self._act)
+
+
+_PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
+    "overtaken": _Overtaken,
+    "checkpoints": _Checkpoints,
+    "fences": fences.Fences,
+    "healing": healing.HealingPhase,
+    "splits": splits.Splits,
+    "stores": stores.Stores,
+}
