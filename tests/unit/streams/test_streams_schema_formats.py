@@ -239,6 +239,17 @@ HOSTILE = {
     "avro: an array of nothing": (avro(record(("a", ARRAY_OF_NOTHING, {}))), "has no end"),
     "avro: an array of nulls": (
         avro(record(("a", {"type": "array", "items": "null"}, {}))), "has no end"),
+    "avro: an array of many values in one byte": (
+        avro(record(("a", {"type": "array", "items": record(
+            *((f"n{n}", "null", {}) for n in range(1000)), ("b", "boolean", {}), name="N")}, {}))),
+        "many values in few bytes"),
+    "avro: a map of many values in one byte": (
+        avro(record(("a", {"type": "map", "values": ["int", record(
+            *((f"n{n}", "null", {}) for n in range(20)), name="N")]}, {}))),
+        "many values in few bytes"),
+    "avro: a symbol that means much": (
+        avro(record(("a", {"type": "enum", "name": "E", "symbols": ["x" * 256]}, {}))),
+        "more than 255 characters"),
     "avro: a large fixed": (
         avro(record(("a", {"type": "fixed", "name": "F", "size": 1 << 40}, {}))), "bytes"),
     "avro: large defaults": (
@@ -288,6 +299,18 @@ def test_a_hostile_schema_is_refused_with_the_reason(name: str) -> None:
     schema, reason = HOSTILE[name]
     with pytest.raises(ConfigError, match=reason):
         format_of(schema)
+
+
+def test_wide_schemas_of_every_day_are_taken() -> None:
+    optional = [(f"f{n}", ["null", "string"], {"default": None}) for n in range(300)]
+    plain = [(f"p{n}", "long", {}) for n in range(40)]
+    items = ["null", record(*optional, *plain, name="N")]
+    format_of(avro(record(
+        ("a", {"type": "array", "items": items}, {}),
+        ("m", {"type": "map", "values": "N"}, {}),
+        ("e", {"type": "array", "items": {"type": "map", "values": ["null", "int"]}}, {}),
+    )))  # fmt: skip
+    format_of(avro(record(*((f"f{n}", "int", {}) for n in range(1500)))))
 
 
 def test_a_schema_has_a_size_and_protobuf_a_message() -> None:

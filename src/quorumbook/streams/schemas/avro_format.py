@@ -4,8 +4,9 @@ The top level is a record, whose fields are the columns.  A record is read by th
 was written with and becomes one of the schema that is asked for, as Avro's resolution has it.
 
 fastavro decodes.  What it would believe is looked at before: a schema that contains itself has no
-columns; items that take no bytes make a list as long as a record says, so their lists are refused;
-a branch or a symbol below 0 would be counted from the end.
+columns; items that take no bytes, or few beside how many values they are, make a small record a
+large list, so their lists are refused, and so are very long symbols; a branch or a symbol below 0
+would be counted from the end.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ _FIXED_SIZES = {"null": 0, "float": 4, "double": 8}
 _KEPT = ("type", "name", "namespace", "aliases", "fields", "items", "values", "symbols", "size",
          "default")  # fmt: skip
 _MAX_FIXED_BYTES = 1 << 16
+#: Of a type or a symbol, which an item of one byte may stand for.
+_MAX_NAME_CHARACTERS = 255
+#: An item of a list may be so many values, and two more for each byte that it takes at least.
+_FREE_VALUES = 4
 
 
 class AvroFormat:
@@ -156,19 +161,28 @@ class _SchemaWalk:
             kept["items"] = self.cleaned(kept.get("items"), namespace, depth + 1)
             if not min_size(kept["items"], self.names):
                 raise ValueError("items of an array take no bytes, so it has no end")
+            self._check_items(kept["items"])
             return kept
         if kind == "map":
             kept["values"] = self.cleaned(kept.get("values"), namespace, depth + 1)
+            self._check_items(kept["values"])
             return kept
         if kind in _PRIMITIVES:
             return kept if "logicalType" in kept else kind
         return self._referred(kind, namespace, depth)
+
+    def _check_items(self, schema: Any) -> None:
+        if surplus_values(schema, self.names) > _FREE_VALUES:
+            raise ValueError("an item of an array or a map is many values in few bytes")
 
     def _defined(self, kind: str, kept: dict[str, Any], namespace: str, depth: int) -> Any:
         name, space = kept.get("name"), kept.pop("namespace", namespace)
         if not isinstance(name, str) or not isinstance(space, str):
             raise ValueError(f"a type of kind {kind} has a name")
         full = name if "." in name or not space else f"{space}.{name}"
+        for each in (full, *(kept.get("symbols") or ())):
+            if len(each) > _MAX_NAME_CHARACTERS:
+                raise ValueError(f"a name of more than {_MAX_NAME_CHARACTERS} characters")
         if full in self.names:
             raise ValueError(f"the name {full} is given twice")
         kept["name"] = full
@@ -187,7 +201,8 @@ class _SchemaWalk:
         if not isinstance(field, dict) or not isinstance(field.get("name"), str):
             raise ValueError("a field has a name")
         kept = {name: field[name] for name in ("name", "default", "aliases") if name in field}
-        self._defaults.take(len(json.dumps(kept.get("default"))))
+        if "default" in kept:
+            self._defaults.take(len(json.dumps(kept["default"])))
         inner = {name: value for name, value in field.items() if name not in kept}
         return kept | {"type": self.cleaned(inner["type"], namespace, depth + 1)}
 
@@ -273,6 +288,21 @@ def min_size(schema: Any, names: Mapping[str, Any]) -> int:
     if kind in ("record", "error"):
         return sum(min_size(field["type"], names) for field in schema["fields"])
     return _FIXED_SIZES.get(kind, 1)
+
+
+def surplus_values(schema: Any, names: Mapping[str, Any]) -> int:
+    """Return how many values more than two for each of its bytes a value may be.
+
+    Those in it count, but for what is in a list, which is looked at by itself.
+    """
+    if isinstance(schema, str) and schema in names:
+        return surplus_values(names[schema], names)
+    if isinstance(schema, list):
+        return max(surplus_values(each, names) for each in schema) - 2
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if kind in ("record", "error"):
+        return 1 + sum(surplus_values(field["type"], names) for field in schema["fields"])
+    return 1 - 2 * min_size(schema, names)
 
 
 def _column(schema: Any, names: Mapping[str, Any]) -> Column:
