@@ -138,6 +138,8 @@ _TEXTS = {
     # Background work
     "background_io_bytes": "bytes read and written, by the label whom",
     "background_io_rate_bytes": "bytes a second that are allowed; 0: no limit",
+    "background_io_spare_bytes": "bytes a second that are allowed beyond that for now, because "
+    "bookies are idle",
     "background_io_waiting_bytes": "bytes that wait for the budget",
     # Auditor
     "replication_auditor_IS_AUDITOR": "1 in the process that is auditor",
