@@ -161,3 +161,24 @@ async def test_a_timer_that_is_over_is_gone_without_the_garbage_collector() -> N
         assert kept() is None
     finally:
         gc.enable()
+
+
+async def test_a_cancelled_timer_lets_go_of_whom_it_would_have_called() -> None:
+    """Whoever has the timer is mostly whom it calls: a circle that no count of references ends."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.timer = patience.Timer(3600, self.too_late)
+
+        def too_late(self) -> None:
+            pass
+
+    gc.disable()
+    try:
+        owner = Owner()
+        owner.timer.cancel()
+        alive = weakref.ref(owner)
+        del owner
+        assert alive() is None
+    finally:
+        gc.enable()
