@@ -386,3 +386,15 @@ def test_the_rule_about_functions_does_not_count_docstrings():
     assert long_functions(ast.parse(f'def f():\n    """A\n\n\n    B."""\n{body}')) == []
     body = "\n".join("    x = 1" for _ in range(60))
     assert long_functions(ast.parse(f"def f():\n{body}")) == ["f: 61 lines"]
+
+
+def test_a_logger_that_is_named_by_its_text_is_one_that_somebody_logs_to():
+    sources = [path.read_text(encoding="utf-8") for path in MODULES]
+    made = {name for text in sources for name in re.findall(r'\blogger\("([a-z._]+)"\)', text)}
+    named = {
+        name
+        for text in sources
+        for name in re.findall(r'getLogger\("quorumbook\.([a-z._]+)"\)', text)
+    }
+    assert named
+    assert named <= made

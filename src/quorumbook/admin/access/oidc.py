@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from quorumbook.admin.access.roles import Role, Who
+from quorumbook.admin.access.roles import Role, Who, assignments
 from quorumbook.env import logger
 from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError
@@ -85,11 +85,8 @@ def oidc_roles(texts: Sequence[str]) -> dict[str, tuple[Role, tuple[str, ...]]]:
         ConfigError: One is not of that form.
     """
     found = {}
-    for text in texts:
-        value, equals, role = text.rpartition("=")
-        if not equals or not value:
-            raise ConfigError(f"admin.oidc_roles: {text!r:.80} is not VALUE=ROLE")
-        word, *namespaces = role.split("@")
+    for value, text in assignments(texts, "admin.oidc_roles", "VALUE").items():
+        word, *namespaces = text.split("@")
         found[value] = Role.of(word), tuple(namespaces)
     return found
 

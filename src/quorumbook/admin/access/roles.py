@@ -7,6 +7,7 @@ admin      deletes, truncates, changes policies, makes tokens
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -63,16 +64,26 @@ class Who:
 ANYBODY = Who("loopback", Role.ADMIN, "loopback")
 
 
-def certificate_roles(texts: tuple[str, ...]) -> dict[str, Role]:
+def certificate_roles(texts: Sequence[str]) -> dict[str, Role]:
     """Read ``NAME=ROLE``, by the common names of certificates.
 
     Raises:
         ConfigError: One is not of that form.
     """
+    parts = assignments(texts, "admin.certificate_roles", "NAME")
+    return {name: Role.of(word) for name, word in parts.items()}
+
+
+def assignments(texts: Sequence[str], option: str, kind: str) -> dict[str, str]:
+    """Take texts apart at their last ``=``; ``kind`` is what stands before it.
+
+    Raises:
+        ConfigError: One has no such, or nothing before it.
+    """
     found = {}
     for text in texts:
-        name, equals, role = text.rpartition("=")
+        name, equals, word = text.rpartition("=")
         if not equals or not name:
-            raise ConfigError(f"admin.certificate_roles: {text!r:.80} is not NAME=ROLE")
-        found[name] = Role.of(role)
+            raise ConfigError(f"{option}: {text!r:.80} is not {kind}=ROLE")
+        found[name] = word
     return found

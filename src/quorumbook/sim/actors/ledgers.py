@@ -197,16 +197,7 @@ async def read_closed(
         raise
     last = reader.last_add_confirmed
     history.opened(ledger_id, process.name, last, reader.length)
-    try:
-        if last >= 0:
-            async for entry in reader.read(0, last):
-                history.read(ledger_id, process.name, entry.entry_id, entry.payload)
-    except NoSuchEntryError as error:
-        if not history.ledgers[ledger_id].is_doomed:
-            history.violation(f"{process.name} was denied an entry: {error}", ledger_id)
-        raise
-    finally:
-        await reader.close()
+    await _read_all(history, process, reader, last)
     return reader
 
 
@@ -216,15 +207,22 @@ async def read_confirmed(
     """Ask what is confirmed of a ledger, which may be written, and read it."""
     history = life.history
     reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
+    last = reader.last_add_confirmed
+    history.confirmed(ledger_id, process.name, last)
+    await _read_all(history, process, reader, last)
+
+
+async def _read_all(
+    history: History, process: Process, reader: LedgerReader, last: EntryId
+) -> None:
+    """Read a ledger up to what is confirmed of it, and close the reader."""
     try:
-        last = reader.last_add_confirmed
-        history.confirmed(ledger_id, process.name, last)
         if last >= 0:
             async for entry in reader.read(0, last):
-                history.read(ledger_id, process.name, entry.entry_id, entry.payload)
+                history.read(reader.id, process.name, entry.entry_id, entry.payload)
     except NoSuchEntryError as error:
-        if not history.ledgers[ledger_id].is_doomed:
-            history.violation(f"{process.name} was denied an entry: {error}", ledger_id)
+        if not history.ledgers[reader.id].is_doomed:
+            history.violation(f"{process.name} was denied an entry: {error}", reader.id)
         raise
     finally:
         await reader.close()
