@@ -1,6 +1,7 @@
 """A cluster as it is now; the command line, the HTTP API and the console say the same of it.
 
 words        counts, sizes and times as people read them
+bounds       of size and age, for lists of ledgers and streams
 room         whether what a bookie holds can go anywhere
 places       places in a stream as people write them
 bookie_http  asks a running bookie over HTTP

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 
+from quorumbook.admin.facts.bounds import Bounds
 from quorumbook.admin.facts.cluster import all_ledgers
 from quorumbook.admin.facts.words import at
 from quorumbook.ids import BookieId, LedgerId
@@ -20,15 +21,11 @@ STATES = ("open", "in-recovery", "closed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerFilter:
+class LedgerFilter(Bounds):
     """Which ledgers are wanted; what is None or empty is not asked."""
 
     state: str | None = None
     bookie: BookieId | None = None
-    min_bytes: int | None = None
-    max_bytes: int | None = None
-    created_before_ms: int | None = None
-    created_after_ms: int | None = None
     #: Custom metadata: a name, and what it is; None: whatever it is.
     custom: Mapping[str, bytes | None] = field(default_factory=dict)
     #: Somewhere in the id or the custom metadata, as text.
@@ -37,7 +34,6 @@ class LedgerFilter:
 
     def takes(self, metadata: LedgerMetadata) -> bool:
         """Tell whether a ledger is wanted."""
-        ctime_ms = metadata.ctime_ms if metadata.ctime_ms is not None else -1
         if self.after is not None and metadata.ledger_id <= self.after:
             return False
         if self.state is not None and state_of(metadata) != self.state:
@@ -46,13 +42,7 @@ class LedgerFilter:
             self.bookie in each.ensemble for each in metadata.fragments
         ):
             return False
-        if self.min_bytes is not None and metadata.length < self.min_bytes:
-            return False
-        if self.max_bytes is not None and metadata.length > self.max_bytes:
-            return False
-        if self.created_before_ms is not None and not 0 <= ctime_ms < self.created_before_ms:
-            return False
-        if self.created_after_ms is not None and ctime_ms < self.created_after_ms:
+        if not self.hold(metadata.length, metadata.ctime_ms):
             return False
         return self._fits(metadata)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 
+from quorumbook.admin.facts.bounds import Bounds
 from quorumbook.client.client import BookKeeper
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import NoSuchLedgerInMetadataError
@@ -33,26 +34,15 @@ class StreamFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamFilter:
+class StreamFilter(Bounds):
     """Which streams are wanted; what is None or empty is not asked."""
 
-    min_bytes: int | None = None
-    max_bytes: int | None = None
-    created_before_ms: int | None = None
-    created_after_ms: int | None = None
     #: What a stream says itself: a name, and its value; None: whatever it is.
     policy: Mapping[str, object] = field(default_factory=dict)
 
     def takes(self, facts: StreamFacts) -> bool:
         """Tell whether a stream is wanted."""
-        created_ms = facts.created_ms if facts.created_ms is not None else -1
-        if self.min_bytes is not None and facts.size_bytes < self.min_bytes:
-            return False
-        if self.max_bytes is not None and facts.size_bytes > self.max_bytes:
-            return False
-        if self.created_before_ms is not None and not 0 <= created_ms < self.created_before_ms:
-            return False
-        if self.created_after_ms is not None and created_ms < self.created_after_ms:
+        if not self.hold(facts.size_bytes, facts.created_ms):
             return False
         own = facts.own_policy.given()
         return all(
