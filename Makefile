@@ -6,8 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN := .venv/bin
 # Its library is built here, which needs the headers.
 KERBEROS := $(if $(shell command -v krb5-config),[kerberos])
-LOCKED := arrow delta demo etcd iceberg oidc otel rocksdb schema spark
-PORTABLE := arrow etcd schema
+LOCKED := arrow delta demo etcd iceberg oidc otel rocksdb schema simulation spark
+PORTABLE := arrow etcd schema simulation
 ROUNDS ?= 5
 ONLY ?=
 ROWS ?=
