@@ -191,11 +191,12 @@ def _read_blocking(address: str, name: str, records: int) -> float:
     return took_s
 
 
-async def _fill(address: str, name: str, size: int, records: int) -> None:
+async def fill(address: str, name: str, size: int, records: int) -> None:
+    """Make a stream of two partitions, and write so many records into it."""
     payload, each = os.urandom(size), 500
     async with Namespace.open(address, bind=True) as ns:
         stream = await PartitionedStream.create(ns, name, partitions=PARTITIONS, policy=POLICY)
-        for partition in stream.partitions:
+        for partition in stream.partitions if records else ():
             async with partition.writer(retention_interval_s=0) as writer:
                 for _ in range(records // PARTITIONS // each):
                     await writer.append_batch([payload] * each)
@@ -286,7 +287,7 @@ class SingleRecords:
         goals = [Goal("own", "Kafka, synced", 2), Goal("own", "Kafka, page cache", None)]
         single = self._row(f"a consumer, record by record, {text}", goals)
         many = self._row(f"a consumer, by read(10000), {text}", goals)
-        uvloop.run(_fill(address, f"{name}-g", size, records))
+        uvloop.run(fill(address, f"{name}-g", size, records))
         for row, one_by_one in (single, True), (many, False):
             self._add(
                 row,

@@ -11,6 +11,7 @@ that one task stands beside one client, but where two tasks are compared with on
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -31,9 +32,11 @@ from quorumbook.spark.request.planning import Piece, plan
 from quorumbook.testing import LocalCluster
 from report import Figure
 from spark_costs import border, commit, overhead, packed, period
+from spark_kafka import connector_jars, kafka
 from spark_measure import KB, MB, Bench, Row, compared, said, text, within
 from spark_scale import counting, readback, scaling, tables
 from spark_synthetic import cross_border
+from systems import Missing
 
 HERE = Path(__file__).resolve().parent
 #: Bytes of entries of each size, and the part of the client's rate that is to be reached.
@@ -239,11 +242,11 @@ ROWS: dict[str, Row] = {
     row.__name__: row
     for row in (
         read, sink, planning, offload, audit, latest, fresh, memory,
-        overhead, packed, commit, period, border, readback, tables, counting, scaling,
+        overhead, packed, commit, period, border, readback, tables, counting, scaling, kafka,
     )
 }  # fmt: skip
 #: How many tasks run at once, where that is not one.
-AT_ONCE = {"scaling": 2}
+AT_ONCE = {"scaling": 2, "kafka": 2}
 
 
 # The report ----------------------------------------------------------------------------------
@@ -268,9 +271,10 @@ def write_report(new: dict[str, list[Figure]], rounds: int, target: Path) -> Non
     (target / "spark.md").write_text(text + "\n" + remarks.read_text())
 
 
-def session(at_once: int) -> Any:
-    """Return a session that runs so many tasks at once."""
+def session(at_once: int, jars: str) -> Any:
+    """Return a session that runs so many tasks at once, whose JVM has these jars besides."""
     configuration = {
+        "spark.jars": jars,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",
@@ -291,6 +295,10 @@ def main() -> int:
     if set(names) - set(ROWS):
         parser.error(f"--rows {options.rows}: there are {', '.join(ROWS)}")
     found: dict[str, list[Figure]] = {}
+    jars = ""
+    if kafka.__name__ in names:
+        with contextlib.suppress(Missing):  # its row says so
+            jars = connector_jars()
     at_once = 0
     spark = None
     try:
@@ -299,7 +307,7 @@ def main() -> int:
                 at_once = AT_ONCE.get(name, 1)
                 if spark is not None:
                     spark.stop()
-                spark = session(at_once)
+                spark = session(at_once, jars)
             # Each with bookies of its own, which have nothing else to do.
             with (
                 tempfile.TemporaryDirectory(prefix="quorumbook-bench-") as work,

@@ -287,10 +287,10 @@ def write_parquet(
 
 
 @contextlib.contextmanager
-def cached_frame(spark: Any, size: int, count: int) -> Iterator[Any]:
-    """Hold a frame of one partition in memory, with a column of values of one size."""
+def cached_frame(spark: Any, size: int, count: int, tasks: int = 1) -> Iterator[Any]:
+    """Hold a frame in memory, of a partition for each task, with a column of one size's values."""
     value = f"encode(rpad(cast(id as string), {size}, 'x'), 'utf-8') AS value"
-    frame = spark.range(0, count, 1, 1).selectExpr(value).cache()
+    frame = spark.range(0, count, 1, tasks).selectExpr(value).cache()
     frame.count()
     try:
         yield frame
