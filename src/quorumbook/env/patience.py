@@ -20,7 +20,8 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
+from typing import Any
 
 #: A timer later than this was not only waiting for its turn among others.
 LATE_S = 0.05
@@ -68,22 +69,37 @@ class Timer:
             self._callback()
 
 
-@contextlib.asynccontextmanager
-async def timeout(seconds: float | None) -> AsyncGenerator[None, None]:
+class _Timeout:
+    """The time that what is inside may take; a class, as every operation has one."""
+
+    __slots__ = ("_scope", "_seconds", "_timer")
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._scope = asyncio.timeout(None)
+        self._timer: Timer | None = None
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+        if self._seconds is not None:
+            self._timer = Timer(self._seconds, self._over)
+
+    async def __aexit__(self, *raised: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._scope.__aexit__(*raised)
+
+    def _over(self) -> None:
+        self._scope.reschedule(0)
+
+
+def timeout(seconds: float | None) -> contextlib.AbstractAsyncContextManager[None]:
     """Give what is inside so much time, like ``asyncio.timeout``; None is no limit.
 
     Raises:
         TimeoutError: it took longer.
     """
-    async with asyncio.timeout(None) as scope:
-        if seconds is None:
-            yield
-            return
-        timer = Timer(seconds, lambda: scope.reschedule(0))
-        try:
-            yield
-        finally:
-            timer.cancel()
+    return _Timeout(seconds)
 
 
 def wait(event: threading.Event, seconds: float | None) -> bool:

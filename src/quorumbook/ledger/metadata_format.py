@@ -1,7 +1,8 @@
 r"""Bytes of a ledger's metadata node.
 
     encode(metadata) -> bytes
-    decode(ledger_id, data, node_ctime_ms=None) -> LedgerMetadata       MetadataFormatError
+    decode(ledger_id, data, node_ctime_ms=None, incarnation=None) -> LedgerMetadata
+                                                        MetadataFormatError
 
     "BookieMetadataFormatVersion\t" version "\n" body        version: 1, 2 or 3, decimal
 
@@ -49,7 +50,12 @@ def encode(metadata: LedgerMetadata) -> bytes:
     return header + _varint(len(body)) + body
 
 
-def decode(ledger_id: LedgerId, data: bytes, node_ctime_ms: int | None = None) -> LedgerMetadata:
+def decode(
+    ledger_id: LedgerId,
+    data: bytes,
+    node_ctime_ms: int | None = None,
+    incarnation: int | None = None,
+) -> LedgerMetadata:
     """Read a node's bytes.
 
     Args:
@@ -57,11 +63,12 @@ def decode(ledger_id: LedgerId, data: bytes, node_ctime_ms: int | None = None) -
         data: what the node holds.
         node_ctime_ms: when the node was created; stands in for a creation time that the bytes
             do not carry.
+        incarnation: what tells this node from others of its path, before it and after it.
     """
     version, body = _split(ledger_id, data)
     try:
         if version == 1:
-            return _decode_v1(ledger_id, body)
+            return _decode_v1(ledger_id, body, incarnation)
         message = message_class("LedgerMetadataFormat")()
         if version == 2:
             text_format.Parse(body.decode("utf-8"), message)
@@ -72,7 +79,7 @@ def decode(ledger_id: LedgerId, data: bytes, node_ctime_ms: int | None = None) -
             message.ParseFromString(body[start : start + size])
         if not message.IsInitialized():
             raise MetadataFormatError("a required field is missing")
-        return _from_message(ledger_id, version, message, node_ctime_ms)
+        return _from_message(ledger_id, version, message, node_ctime_ms, incarnation)
     except (DecodeError, text_format.ParseError, ValueError) as error:
         # What the libraries say quotes the data, and a password is among these.
         raise MetadataFormatError(
@@ -134,7 +141,11 @@ def _to_message(metadata: LedgerMetadata) -> Any:
 
 
 def _from_message(
-    ledger_id: LedgerId, version: int, message: Any, node_ctime_ms: int | None
+    ledger_id: LedgerId,
+    version: int,
+    message: Any,
+    node_ctime_ms: int | None,
+    incarnation: int | None,
 ) -> LedgerMetadata:
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
@@ -163,6 +174,7 @@ def _from_message(
         custom_metadata={item.key: item.value for item in message.customMetadata},
         format_version=version,
         creator_token=(message.cToken or None) if version >= 3 else None,
+        incarnation=incarnation,
     )
 
 
@@ -181,7 +193,7 @@ def _encode_v1(metadata: LedgerMetadata) -> bytes:
     return "".join(lines).encode()
 
 
-def _decode_v1(ledger_id: LedgerId, body: bytes) -> LedgerMetadata:
+def _decode_v1(ledger_id: LedgerId, body: bytes, incarnation: int | None) -> LedgerMetadata:
     lines = body.decode("utf-8").split("\n")
     if len(lines) < 4:
         raise ValueError("version 1 metadata is cut off")
@@ -210,6 +222,7 @@ def _decode_v1(ledger_id: LedgerId, body: bytes) -> LedgerMetadata:
         last_entry_id=last_entry_id,
         length=length if state is LedgerState.CLOSED else 0,
         format_version=1,
+        incarnation=incarnation,
     )
 
 

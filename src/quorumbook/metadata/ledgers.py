@@ -95,8 +95,7 @@ class LedgerManager:
             node = await self._store.get(await self._path(ledger_id), watch)
         except NoSuchNodeError as error:
             raise _no_ledger(ledger_id) from error
-        metadata = decode(ledger_id, node.data, node.ctime_ms)
-        return replace(metadata, incarnation=node.creation_id), node.version
+        return decode(ledger_id, node.data, node.ctime_ms, node.creation_id), node.version
 
     async def read_again(
         self, metadata: LedgerMetadata, watch: Watch | None = None

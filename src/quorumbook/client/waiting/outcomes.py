@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator
+from types import TracebackType
 from typing import Any, TypeVar
 
 from quorumbook.env import patience
@@ -14,20 +15,43 @@ from quorumbook.errors import ClientClosedError, QuorumbookError, RequestTimeout
 T = TypeVar("T")
 
 
-@contextlib.asynccontextmanager
-async def limit(seconds: float, what: str) -> AsyncGenerator[None, None]:
+class _Limit:
+    """The time that an operation may take; a class, as every operation has one."""
+
+    __slots__ = ("_scope", "_seconds", "_what")
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._seconds = seconds
+        self._what = what
+        self._scope = patience.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError as over:
+            raise self._error() from over
+        if isinstance(error, TimeoutError) and not isinstance(error, QuorumbookError):
+            raise self._error() from error
+
+    def _error(self) -> RequestTimeoutError:
+        return RequestTimeoutError(f"{self._what} took longer than {self._seconds:g} s")
+
+
+def limit(seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
     """Give an operation so much time.
 
     Raises:
         RequestTimeoutError: it takes longer; whether it happens all the same is unknown.
     """
-    try:
-        async with patience.timeout(seconds):
-            yield
-    except QuorumbookError:
-        raise
-    except TimeoutError as error:
-        raise RequestTimeoutError(f"{what} took longer than {seconds:g} s") from error
+    return _Limit(seconds, what)
 
 
 async def each_within(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from quorumbook.autorecovery.copying.verified_reads import listed_entries
 from quorumbook.client.context import client_context
+from quorumbook.client.reading.listing import metadata_of as listed_metadata
 from quorumbook.env import logger
-from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.errors import MetadataFormatError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.schedule import stripe_mask
@@ -17,8 +18,6 @@ from quorumbook.spark.pool import ClusterClient
 
 _log = logger("spark")
 Row: TypeAlias = dict[str, Any]
-#: Readings that are under way at once, in one task.
-_AT_ONCE = 64
 
 
 async def metadata_of(
@@ -28,18 +27,18 @@ async def metadata_of(
 
     Those deleted meanwhile are left out, and so are damaged ones, which are logged.
     """
-    for first in range(0, len(ids), _AT_ONCE):
-        part = ids[first : first + _AT_ONCE]
-        found = await asyncio.gather(
-            *map(cluster.client.ledger_metadata, part), return_exceptions=True
-        )
-        for each in found:
-            if isinstance(each, LedgerMetadata):
-                yield each
-            elif isinstance(each, MetadataFormatError):
-                _log.error("left out of the ledgers: %s", each)
-            elif not isinstance(each, NoSuchLedgerInMetadataError):
-                raise each
+
+    async def each() -> AsyncGenerator[LedgerId, None]:
+        for ledger_id in ids:
+            yield ledger_id
+
+    damaged: list[MetadataFormatError] = []
+    found = listed_metadata(client_context(cluster.client), each(), damaged)
+    async with contextlib.aclosing(found):
+        async for metadata in found:
+            yield metadata
+    for error in damaged:
+        _log.error("left out of the ledgers: %s", error)
 
 
 def owner_of(metadata: LedgerMetadata) -> str | None:
