@@ -2,6 +2,9 @@
 
     python tests/faults/spark_kills.py --kills 108 --report FILE [--only etcd] [--only append] …
 
+Each run adds a line to FILE.jsonl, from which FILE is written; given again, it does the ways that
+have no good line yet, with ``--minutes N`` as many as there is time for.
+
 A run for each of 27 ways: the cluster's metadata in SQLite, ZooKeeper or etcd; a query that reads
 files, a stream, or a stream by its schema, whose bad records go to a stream of dead letters; and
 writes a transaction a batch with ledgers of its tasks' own, one whose tasks are so small that they
@@ -21,6 +24,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import shutil
@@ -30,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,6 +144,13 @@ class Result:
     orphans: int = 0
     leaked: int = 0
     failures: list[str] = field(default_factory=list)
+    seed: int = 0
+    commit: str = ""
+
+    @classmethod
+    def of_json(cls, line: str) -> Result:
+        found = json.loads(line)
+        return cls(**found | {"way": Way(*found["way"]), "killed": Counter(found["killed"])})
 
     @property
     def is_good(self) -> bool:
@@ -151,18 +162,25 @@ class Result:
         words = [
             *self.way, f"{self.rows:,}", kills, str(self.drivers), f"{self.lost}, {self.doubled}",
             "yes" if self.in_order else "no", f"{self.segments} of {self.most_segments}",
-            f"{self.orphans}, {self.leaked}", f"{self.seconds:.0f}", *self.failures,
+            f"{self.orphans}, {self.leaked}", f"{self.seconds:.0f}",
+            f"{self.commit}, {self.seed}", *self.failures,
         ]  # fmt: skip
         return f"| {' | '.join(words)} |"
+
+
+class TimeIsUpError(Exception):
+    """The run is not done in the time that it was given; it counts for nothing."""
 
 
 class Torture:
     """One run."""
 
     def __init__(
-        self, way: Way, cluster: LocalCluster, directory: Path, loop: asyncio.Runner, seed: int
-    ) -> None:
+        self, way: Way, cluster: LocalCluster, directory: Path, loop: asyncio.Runner, seed: int,
+        until_s: float,
+    ) -> None:  # fmt: skip
         self.way, self.cluster, self.directory, self.loop = way, cluster, directory, loop
+        self.until_s = until_s
         self.given = 0
         self.dice = random.Random(f"{seed} {way}")
         self.killed: Counter[str] = Counter()
@@ -243,8 +261,10 @@ class Torture:
         while True:
             self.driver = self.start()
             while self.driver.poll() is None:
-                if time.monotonic() > end_s:
+                if time.monotonic() > min(end_s, self.until_s):
                     self.end()
+                    if time.monotonic() > self.until_s:
+                        raise TimeIsUpError
                     raise RuntimeError(f"not done after {PATIENCE_S:g} s")
                 self.give_input(kills)
                 time.sleep(self.dice.uniform(0.5, 3))
@@ -351,17 +371,23 @@ def metadata(kind: str, directory: Path, stack: contextlib.ExitStack) -> str | N
     return f"zk://{zookeeper.address}/ledgers"
 
 
-def run_one(way: Way, kills: int, seed: int) -> Result:
-    """Run one way; where it is not good its logs stay."""
+def run_one(way: Way, kills: int, seed: int, until_s: float) -> Result:
+    """Run one way; where it is not good its logs stay.
+
+    Raises:
+        TimeIsUpError: it is later than ``until_s`` of the monotonic clock.
+    """
     started = time.monotonic()
     directory = Path(tempfile.mkdtemp(prefix="spark-kills-"))
     (directory / "input").mkdir()
     with contextlib.ExitStack() as stack:
+        leave = stack.enter_context(contextlib.ExitStack())
+        leave.callback(shutil.rmtree, directory, ignore_errors=True)
         uri = metadata(way.metadata, directory, stack)
         cluster = stack.enter_context(LocalCluster(4, processes=True, metadata_uri=uri))
         loop = stack.enter_context(asyncio.Runner())
         loop.run(prepare(cluster.metadata_uri))
-        torture = Torture(way, cluster, directory, loop, seed)
+        torture = Torture(way, cluster, directory, loop, seed, until_s)
         failures = []
         try:
             torture.run(kills)
@@ -369,22 +395,28 @@ def run_one(way: Way, kills: int, seed: int) -> Result:
             failures.append(str(error))
         rows = torture.given * BATCH_ROWS
         result = Result(way, rows, torture.killed, torture.drivers, 0, failures=failures)
+        result.seed, result.commit = seed, commit()
         # Each batch has two tasks at the most, and so has what is begun again after a kill.
         streams = 2 if way.source == "decoded" else 1
         result.most_segments = 2 * streams * (torture.batches_done() + torture.killed.total())
         loop.run(torture.count(result))
+        if not result.is_good:
+            leave.pop_all()
+            print(f"logs: {directory}", flush=True)
     result.seconds = time.monotonic() - started
-    if result.is_good:
-        shutil.rmtree(directory, ignore_errors=True)
-    else:
-        print(f"logs: {directory}", flush=True)
     return result
+
+
+def commit() -> str:
+    """Return which sources these are."""
+    words = "git", "describe", "--always", "--dirty"
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 # The page ----------------------------------------------------------------------------------
 
 
-def page(results: list[Result], seed: int) -> str:
+def page(results: list[Result]) -> str:
     killed = sum((result.killed for result in results), Counter[str]())
     lines = [
         "# Random kills of Spark queries",
@@ -396,16 +428,17 @@ def page(results: list[Result], seed: int) -> str:
         "its records goes to a stream of dead letters. A batch of `transaction` has ledgers of its "
         "tasks' own, tasks of `packed` share one, `append` appends rows as they come.",
         "",
-        f"{killed.total()} kills in {len(results)} of {len(all_ways())} ways: "
+        f"{killed.total()} kills in {len({each.way for each in results})} of {len(all_ways())} "
+        "ways: "
         + ", ".join(f"{killed[kind]} of {kind}s" for kind in KINDS)
         + f". Lost: {sum(each.lost for each in results)}. "
         f"Doubled: {sum(each.doubled for each in results)}. "
-        f"Ways that are not good: {sum(not each.is_good for each in results)}. Seed {seed}.",
+        f"Runs that are not good: {sum(not each.is_good for each in results)}.",
         "",
         "| metadata | source | delivery | records | kills (" + " + ".join(KINDS) + ") | drivers "
         "started | lost, doubled | in order | segments, of at most | attempts left, ledgers left "
-        "after `gc-orphans` | seconds |",
-        "|" + "---|" * 11,
+        "after `gc-orphans` | seconds | commit, seed |",
+        "|" + "---|" * 12,
         *(result.line() for result in results),
     ]
     return "\n".join(lines) + "\n"
@@ -419,11 +452,37 @@ def all_ways() -> list[Way]:
     ]
 
 
+def run_all(given: argparse.Namespace) -> list[Result]:
+    """Run each wanted way that has no good line yet, and write the page after each."""
+    ways = [way for way in all_ways() if set(given.only) <= set(way)]
+    kills = -(-given.kills // len(ways))
+    until_s = time.monotonic() + 60 * given.minutes
+    state: Path | None = given.report and given.report.with_suffix(".jsonl")
+    results = []
+    if state and state.exists():
+        results = [Result.of_json(line) for line in state.read_text().splitlines()]
+    done = {each.way for each in results if each.is_good and each.killed.total() >= kills}
+    for way in ways:
+        if way in done:
+            continue
+        try:
+            results.append(run_one(way, kills, given.seed, until_s))
+        except TimeIsUpError:
+            break
+        print(results[-1].line(), flush=True)
+        if state:
+            with state.open("a") as file:
+                file.write(json.dumps(asdict(results[-1])) + "\n")
+            given.report.write_text(page(results))
+    return results
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=108, help="in all ways together")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--only", action="append", default=[], help="a word of the wanted ways")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so many")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--drive", nargs=5)
     given = parser.parse_args()
@@ -431,14 +490,7 @@ def main() -> int:
         uri, place, *words = given.drive
         drive(uri, Path(place), Way(*words))
         return 0
-    ways = [way for way in all_ways() if set(given.only) <= set(way)]
-    results: list[Result] = []
-    for way in ways:
-        results.append(run_one(way, -(-given.kills // len(ways)), given.seed))
-        print(results[-1].line(), flush=True)
-        if given.report:  # also if somebody ends it before the last way
-            given.report.write_text(page(results, given.seed))
-    return 0 if all(result.is_good for result in results) else 1
+    return 0 if all(result.is_good for result in run_all(given)) else 1
 
 
 if __name__ == "__main__":
