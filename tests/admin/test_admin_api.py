@@ -145,7 +145,7 @@ async def _events(api, count: int, last_event_id: int) -> list[dict]:
     from quorumbook.admin.http.endpoint import Ask
 
     endpoint = next(each for each in api.app.endpoints if each.path.endswith("/tail"))
-    query = {"namespace": "/streams", "partition": None, "from": "earliest",
+    query = {"namespace": "/streams", "partition": None, "from": "earliest", "decode": None,
              "last_event_id": None if last_event_id < 0 else last_event_id}  # fmt: skip
     answer = await endpoint.handle(Ask(api.service, ANYBODY, {"name": "s"}, query, {}))
     found = []

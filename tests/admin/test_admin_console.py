@@ -40,6 +40,7 @@ class Running:
     cluster: LocalCluster
     url: str
     loop: asyncio.AbstractEventLoop
+    service: Service
     tokens: dict[str, str] = field(default_factory=dict)
 
     def do(self, work):
@@ -61,7 +62,7 @@ def console_on(cluster: LocalCluster, token_file: str = "") -> Iterator[Running]
     server = AdminServer(AdminOptions(port=0, token_file=token_file), service)
     asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
     try:
-        yield Running(cluster, server.url, loop)
+        yield Running(cluster, server.url, loop, service)
     finally:
         asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)

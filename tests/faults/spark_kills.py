@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -472,7 +472,7 @@ def run_all(given: argparse.Namespace) -> list[Result]:
         print(results[-1].line(), flush=True)
         if state:
             with state.open("a") as file:
-                file.write(json.dumps(asdict(results[-1])) + "\n")
+                file.write(json.dumps(vars(results[-1])) + "\n")
             given.report.write_text(page(results))
     return results
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes
+from quorumbook.admin.facts.decoding import Decoded, StreamDecoding
+from quorumbook.admin.facts.entry_records import entry_records, stream_of
 from quorumbook.admin.facts.verdict import DISK_WARNING
 from quorumbook.admin.http import bookies, cluster, ledgers, records, streams
 from quorumbook.admin.http.endpoint import Ask
 from quorumbook.admin.http.fields import ID_MAX, Field
-from quorumbook.errors import UnauthorizedError
+from quorumbook.errors import ConfigError, LocalProtocolError, UnauthorizedError
+from quorumbook.streams import Record
+from quorumbook.streams.errors import StreamError
 
 Data = dict[str, Any]
 _HEX_BYTES = 4096
@@ -79,7 +83,8 @@ async def _ledger(ask: Ask) -> Data:
 async def _entries(ask: Ask) -> Data:
     query = {**ask.query, "last": None, "password": None}
     found: Data = await ledgers.entries(Ask(ask.service, ask.who, ask.path, query, {}))
-    rows = [{**row, **_decoded(row, ask.query["view"])} for row in found["entries"]]
+    by_schema = await _by_schema(ask, found["entries"])
+    rows = [{**row, **_shown(row, ask.query["view"], by_schema)} for row in found["entries"]]
     return {**found, "entries": rows}
 
 
@@ -89,16 +94,62 @@ async def _entry(ask: Ask) -> Data:
     found: Data = {"entries": []}
     with contextlib.suppress(UnauthorizedError):  # its replicas are shown, its content is not
         found = await ledgers.entries(Ask(ask.service, ask.who, ask.path, query, {}))
+    by_schema = await _by_schema(ask, found["entries"])
+    rows = [{**row, **_shown(row, ask.query["view"], by_schema)} for row in found["entries"]]
+    return {**await ledgers.entry_replicas(ask), "entry": next(iter(rows), None)}
+
+
+async def _by_schema(ask: Ask, rows: Sequence[Mapping[str, Any]]) -> dict[int, Data] | str:
+    """Return what the records in some entries are by their stream's schema, or why that is not."""
+    if ask.query["view"] != "schema" or not rows:
+        return {}
+    ledger_id = ask.path["id"]
+    metadata = await (await ask.service.client()).ledger_metadata(ledger_id)
+    if (owner := stream_of(metadata.custom_metadata)) is None:
+        return "the ledger does not say of which stream it is"
+    try:
+        stream = (await ask.service.streams.namespace(owner[0])).stream(owner[1])
+        decoding = StreamDecoding(ask.service.decoding, stream, indent=2)
+        await decoding.start()
+        found = await entry_records(stream, ledger_id, rows[0]["entry_id"], rows[-1]["entry_id"])
+    except (StreamError, ConfigError, LocalProtocolError) as error:
+        return str(error)
+    if found is None:
+        return f"the ledger is no segment of the stream {owner[1]}"
+    decoded = iter(await decoding.of([record for each in found.values() for record in each]))
     return {
-        **await ledgers.entry_replicas(ask),
-        "entry": next(
-            ({**row, **_decoded(row, ask.query["view"])} for row in found["entries"]), None
-        ),
+        entry_id: {
+            "records": [_record_shown(record, next(decoded)) for record in each],
+            "as": f"records of {owner[1]} by its schema",
+        }
+        for entry_id, each in found.items()
     }
 
 
+def _record_shown(record: Record, decoded: Decoded) -> Data:
+    data = record.payload
+    payload = records.shown_bytes(data)
+    return {
+        "slot": record.position.slot,
+        "sequence_id": record.sequence_id,
+        "reason": decoded.reason,
+        "shown": _decoded(payload, "auto")["shown"] if decoded.text is None else decoded.text,
+    }
+
+
+def _shown(row: Mapping[str, Any], view: str, by_schema: dict[int, Data] | str) -> Data:
+    """Return an entry as a person reads it, by a schema where that was wanted and can be."""
+    if view != "schema":
+        return _decoded(row, view)
+    if isinstance(by_schema, str):
+        return {**_decoded(row, "auto"), "reason": by_schema}
+    if row["entry_id"] in by_schema:
+        return by_schema[row["entry_id"]]
+    return {**_decoded(row, "auto"), "reason": "no record begins in it that is decoded here"}
+
+
 def _decoded(row: Mapping[str, Any], view: str) -> Data:
-    """Return an entry as a person reads it: JSON where it is, else text, else hex."""
+    """Return bytes as a person reads them: JSON where they are, else text, else hex."""
     text = row.get("text")
     data = text.encode() if text is not None else base64.b64decode(row["base64"])
     if view in ("auto", "json") and text is not None:
@@ -162,11 +213,17 @@ async def _tail(ask: Ask) -> Data:
     async with one.reader("earliest" if ask.query["from"] == "earliest" else "latest",
                           tail=False) as reader:  # fmt: skip
         found = await reader.read(100, wait_s=None) if ask.query["from"] == "earliest" else []
+    rows = [records.record_row(record) for record in found]
+    if ask.query["decode"] is not None:
+        decoding = StreamDecoding(ask.service.decoding, one)
+        await decoding.start()
+        for row, decoded in zip(rows, await decoding.of(found), strict=True):
+            row |= {"decoded": decoded.text, "decode_error": decoded.reason}
     return {
         "name": ask.path["name"],
         "namespace": ask.query["namespace"],
         "partition": ask.query["partition"],
-        "records": [records.record_row(record) for record in reversed(found)],
+        "records": rows[::-1],
     }
 
 
@@ -203,7 +260,7 @@ _BOOKIE_NAMES = {"bookie": Field("string", "", max_length=300)}
 _LEDGER_NAMES = {"id": Field("integer", "", minimum=0, maximum=ID_MAX)}
 _STREAM_NAMES = {"name": records.NAME}
 _NAMESPACE = {"namespace": records.NAMESPACE}
-_VIEWS = ("auto", "json", "text", "hex")
+_VIEWS = ("auto", "json", "text", "hex", "schema")
 
 PAGES: tuple[Page, ...] = (
     Page("/ui", "Overview", "overview.html", _overview, "quorumbook status", "/api/v2/cluster",
@@ -240,7 +297,7 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/tail/{name:path}", "Live tail of {name}", "tail.html", _tail,
          "quorumbook stream tail {name} --namespace {namespace}",
          "/api/v2/streams/{name}/records", "streams", names=_STREAM_NAMES,
-         query={**_NAMESPACE, "partition": records.PARTITION,
+         query={**_NAMESPACE, "partition": records.PARTITION, "decode": records.DECODE,
                 "from": Field("string", "", default="latest", choices=("earliest", "latest"))}),
     Page("/ui/streams/{name:path}", "Stream {name}", "stream.html", _stream,
          "quorumbook stream show {name} --namespace {namespace}", "/api/v2/streams/{name}",

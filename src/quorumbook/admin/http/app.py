@@ -392,7 +392,8 @@ def _event_bytes(event: Mapping[str, object]) -> bytes:
     if not event:
         return b": nothing yet\n\n"
     lines = [f"{name}: {event[name]}" for name in ("id", "event") if name in event]
-    lines.append(f"data: {json.dumps(event['data'])}")
+    data = event["data"]  # text is JSON already
+    lines.append(f"data: {data if isinstance(data, str) else json.dumps(data)}")
     return ("\n".join(lines) + "\n\n").encode()
 
 

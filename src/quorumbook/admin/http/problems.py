@@ -38,7 +38,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
 )
 #: Errors of streams by their codes, as the command line does.
 _STREAM_STATUSES = {403: 409, 504: 409, 506: 404, 510: 404, 512: 409, 522: 409, 527: 404,
-                    602: 400, 603: 409}  # fmt: skip
+                    602: 400, 603: 409, 630: 404}  # fmt: skip
 
 
 class ApiError(Exception):

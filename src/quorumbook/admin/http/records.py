@@ -6,7 +6,8 @@
     POST   /api/v2/streams/NAME/groups/G/records {"member": "a", "limit": 100, "wait_s": 10}
     POST   /api/v2/streams/NAME/groups/G/ack     {"member": "a", "ids": ["0:17"]}
 
-A payload is given and shown as ``text``, ``json`` or ``base64``.
+A payload is given and shown as ``text``, ``json`` or ``base64``; with ``decode=schema`` it is shown
+as ``decoded``, which the stream's schema says, or beside ``decode_error``.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.facts.decoding import Decoded, StreamDecoding
 from quorumbook.admin.facts.places import WHERE, parse_place
-from quorumbook.admin.http.endpoint import Ask, Endpoint, Events
+from quorumbook.admin.http.endpoint import Ask, Endpoint, Events, Text
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.streams_held import IN_HAND_MAX, MEMBER_IDLE_S, HeldMember, MemberKey
@@ -42,9 +45,13 @@ _GROUP = Field("string", "The group's name.", max_length=200)
 _MEMBER = Field("string", "The member's name; another one for each that consumes at a time. A "
                 "token sees its own members alone.",
                 is_required=True, max_length=200)  # fmt: skip
+DECODE = Field("string", "By the stream's schema, whose fields are `decoded`; where that cannot be, "
+               "`decode_error` says why.", choices=("schema",))  # fmt: skip
 _IDS = Field("array", "The `id`s of records as they were handed out.", is_required=True,
              max_length=10_000)  # fmt: skip
 _RECORDS_MAX = 10_000
+#: Of a stream that is followed, decoded in one piece.
+_DECODED_MAX = 500
 _ANSWER_BYTES = 4 * 1024 * 1024
 _PAYLOADS = ("text", "json", "base64")
 _RECORD_FIELDS = {*_PAYLOADS, "key", "key_base64", "headers", "event_time_ms"}
@@ -90,6 +97,16 @@ def record_row(record: Record) -> dict[str, object]:
     if record.event_time_ms is not None:
         row["event_time_ms"] = record.event_time_ms
     return row
+
+
+def decoded_row(record: Record, decoded: Decoded) -> str:
+    """Return a record as JSON text that its schema says; beside its payload if that cannot be."""
+    row = record_row(record)
+    if decoded.text is None:
+        return json.dumps({**row, "decode_error": decoded.reason})
+    for name in "text", "base64":
+        row.pop(name, None)
+    return f'{json.dumps(row)[:-1]}, "decoded": {decoded.text}}}'
 
 
 async def _append(ask: Ask) -> object:
@@ -208,13 +225,32 @@ async def _read(ask: Ask) -> object:
     options: dict[str, Any] = {"on_truncated": "skip"} if ask.query["skip_truncated"] else {}
     wait_s = ask.query["wait_s"]
     start = start_of(ask.query["from"])
+    decoding = await _decoding(ask, stream)
     async with stream.reader(start, tail=wait_s > 0, **options) as reader:
         records = await reader.read(ask.query["limit"], _ANSWER_BYTES, wait_s=wait_s or None)
         last = records[-1] if records else None
         following = None
         if last is not None and last.sequence_id >= 0:
             following = f"seq:{last.sequence_id + 1}"
+    if decoding is None:
         return {"records": [record_row(record) for record in records], "next": following}
+    found = zip(records, await decoding.of(records), strict=True)
+    rows = ", ".join(decoded_row(record, decoded) for record, decoded in found)
+    text = f'{{"records": [{rows}], "next": {json.dumps(following)}}}'
+    return Text(text.encode(), "application/json")
+
+
+async def _decoding(ask: Ask, stream: Stream) -> StreamDecoding | None:
+    """Return what decodes records; None if that is not wanted.
+
+    Raises:
+        SchemaNotFoundError: The stream has no schema.
+    """
+    if ask.query["decode"] is None:
+        return None
+    found = StreamDecoding(ask.service.decoding, stream)
+    await found.start()
+    return found
 
 
 async def _tail(ask: Ask) -> object:
@@ -225,13 +261,17 @@ async def _tail(ask: Ask) -> object:
     start: Any = start_of(ask.query["from"])
     if ask.query["last_event_id"] is not None:
         start = SequenceId(ask.query["last_event_id"] + 1)
+    decoding = await _decoding(ask, stream)
 
     async def events() -> AsyncIterator[Mapping[str, object]]:
         async with stream.reader(start, tail=True) as reader:
             while True:
-                found = await reader.read(_RECORDS_MAX, _ANSWER_BYTES, wait_s=10.0)
-                for record in found:
-                    yield {"id": record.sequence_id, "data": record_row(record)}
+                most = _RECORDS_MAX if decoding is None else _DECODED_MAX
+                found = await reader.read(most, _ANSWER_BYTES, wait_s=10.0)
+                decoded = await decoding.of(found) if decoding is not None else []
+                for record, row in itertools.zip_longest(found, decoded):
+                    data = record_row(record) if row is None else decoded_row(record, row)
+                    yield {"id": record.sequence_id, "data": data}
                 if not found:
                     yield {}
 
@@ -389,6 +429,7 @@ ENDPOINTS = (
             "wait_s": Field("number", "Wait so long for the first.", default=0, minimum=0,
                             maximum=60),
             "skip_truncated": Field("boolean", "Begin with what is left.", default=False),
+            "decode": DECODE,
         },
         names=_NAMES, command="quorumbook stream read {name}",
     ),
@@ -399,6 +440,7 @@ ENDPOINTS = (
             "from": Field("string", f"Where to begin: {WHERE}.", default="latest"),
             "last_event_id": Field("integer", "Go on after this sequence id.", minimum=0,
                                    maximum=ID_MAX),
+            "decode": DECODE,
         },
         names=_NAMES, command="quorumbook stream tail {name}",
     ),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from quorumbook.admin.access.audit import AuditLog
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.facts.cluster import ClusterFacts, LedgerFacts, cluster_facts, survey
+from quorumbook.admin.facts.decoding import Decoding
 from quorumbook.admin.http.jobs import Jobs
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.streams_held import HeldStreams
@@ -73,6 +74,7 @@ class Service:
         self.audit = AuditLog()
         self.tokens = TokenFile(options.token_file) if options.token_file else None
         self.streams = HeldStreams(self.client, options.metadata_uri)
+        self.decoding = Decoding()
         self._client: BookKeeper | None = None
         self._lock = asyncio.Lock()
         self._facts_lock = asyncio.Lock()
@@ -150,6 +152,7 @@ class Service:
     async def close(self) -> None:
         """Let go of everything."""
         await self.jobs.close()
+        self.decoding.close()
         await self.streams.close()
         client, self._client = self._client, None
         if client is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -123,7 +124,7 @@ def _text(value: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a decoded value as JSON has it: bytes in base64, times as texts."""
+    """Return a decoded value as JSON has it: bytes in base64; times, NaN and infinity as texts."""
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -132,4 +133,6 @@ def plain(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if hasattr(value, "isoformat"):  # a date, or a time
         return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return str(value) if isinstance(value, Decimal) else value

@@ -50,10 +50,16 @@
     const told = document.getElementById("told");
     const kept = 500;
     let paused = false, seen = 0, source = null;
+    // Numbers that JavaScript would round stay as they were sent.
+    const exact = (_name, value, was) =>
+      (typeof value === "number" && was?.source && JSON.rawJSON && String(value) !== was.source
+        ? JSON.rawJSON(was.source) : value);
     pause.hidden = false;
     const show = (record) => {
       const row = list.insertRow(0);
-      const text = record.text !== undefined ? record.text : `base64:${record.base64}`;
+      let text = record.text !== undefined ? record.text : `base64:${record.base64}`;
+      if (record.decoded !== undefined) text = JSON.stringify(record.decoded);
+      else if (record.decode_error) text += `\nnot decoded: ${record.decode_error}`;
       for (const value of [record.sequence_id, record.position, record.key ?? "", text]) {
         const cell = row.insertCell();
         cell.textContent = value;
@@ -66,7 +72,7 @@
       source.onopen = () => { told.textContent = "following"; };
       source.onerror = () => { told.textContent = "the connection broke; it is tried again"; };
       source.onmessage = (event) => {
-        const record = JSON.parse(event.data);
+        const record = JSON.parse(event.data, exact);
         seen += 1;
         const wanted = filter.value;
         if (!paused && (!wanted || JSON.stringify(record).includes(wanted))) show(record);
