@@ -10,14 +10,14 @@ import threading
 import pytest
 
 pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
-from google.protobuf import descriptor_pb2  # noqa: E402
+from google.protobuf import descriptor_pb2
 
-from admin.conftest import problem  # noqa: E402
-from admin.test_admin_console import browser, console_on, needs_browser, wait_for  # noqa: E402
-from quorumbook.admin.access.roles import ANYBODY  # noqa: E402
-from quorumbook.admin.facts import decoding  # noqa: E402
-from quorumbook.admin.http.endpoint import Ask  # noqa: E402
-from quorumbook.streams import (  # noqa: E402
+from admin.conftest import problem
+from admin.test_admin_console import browser, console_on, needs_browser, wait_for
+from quorumbook.admin.access.roles import ANYBODY
+from quorumbook.admin.facts import decoding
+from quorumbook.admin.http.endpoint import Ask
+from quorumbook.streams import (
     Decoder,
     Position,
     Record,
@@ -26,8 +26,8 @@ from quorumbook.streams import (  # noqa: E402
     StreamSchemas,
     version_headers,
 )
-from quorumbook.streams.format.schemas import Compatibility  # noqa: E402
-from quorumbook.testing import LocalCluster  # noqa: E402
+from quorumbook.streams.format.schemas import Compatibility
+from quorumbook.testing import LocalCluster
 
 F = descriptor_pb2.FieldDescriptorProto
 BIG = 2**63 - 1
@@ -137,7 +137,7 @@ async def test_a_stream_without_a_schema_says_so(api):
 
 
 async def test_a_record_is_decoded_up_to_64_kb():
-    where = decoding.Decoding()
+    where = decoding.DecodingThread()
     most = order(
         0, raw=bytes(decoding.RECORD_BYTES - len(order(0, raw=bytes(1 << 15))) + (1 << 15))
     )
@@ -149,7 +149,7 @@ async def test_a_record_is_decoded_up_to_64_kb():
 
 
 async def test_what_makes_an_answer_too_large_is_left_out(monkeypatch):
-    where = decoding.Decoding()
+    where = decoding.DecodingThread()
     (alone,) = await where.decode(SCHEMAS, [record(order(5))])
     monkeypatch.setattr(decoding, "ANSWER_BYTES", 2 * len(alone.text))
     found = await where.decode(SCHEMAS, [record(order(n)) for n in range(4)])
@@ -159,7 +159,7 @@ async def test_what_makes_an_answer_too_large_is_left_out(monkeypatch):
 
 
 async def test_what_an_answer_has_no_time_for_says_so(monkeypatch):
-    where = decoding.Decoding()
+    where = decoding.DecodingThread()
     monkeypatch.setattr(decoding, "ANSWER_S", -1.0)
     (found,) = await where.decode(SCHEMAS, [record(order(5))])
     assert found.text is None
@@ -175,7 +175,7 @@ async def test_the_loop_goes_on_while_a_record_is_decoded(monkeypatch):
         return {"id": 1}
 
     monkeypatch.setattr(Decoder, "value", hostile)
-    where = decoding.Decoding()
+    where = decoding.DecodingThread()
     waiting = asyncio.create_task(where.decode(SCHEMAS, [record(b"x")]))
     await asyncio.sleep(0)
     went_on.set()

@@ -11,8 +11,12 @@ from typing import Any
 
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes
-from quorumbook.admin.facts.decoding import Decoded, StreamDecoding
-from quorumbook.admin.facts.entry_records import entry_records, stream_of
+from quorumbook.admin.facts.decoding import (
+    Decoded,
+    StreamDecoding,
+    entry_records,
+    stream_of,
+)
 from quorumbook.admin.facts.verdict import DISK_WARNING
 from quorumbook.admin.http import bookies, cluster, ledgers, records, streams
 from quorumbook.admin.http.endpoint import Ask

@@ -9,8 +9,7 @@ bookies      every bookie that anything knows of: writable, read-only, or down
 cluster      all that a verdict is made of, in one picture
 ledgers      search, and one ledger's picture
 streams      what a list shows of streams
-decoding     records by their stream's schema, in a thread of its own, within bounds
-entry_records  which records of a stream lie in which entry of a ledger
+decoding     records by their stream's schema, those of an entry too: in one thread, within bounds
 replicas     what each bookie gives of an entry
 nodes        the metadata tree
 verdict      ok, warning or critical, and why

@@ -1,4 +1,4 @@
-"""Decodes records by their stream's schema, to be shown: in one thread, within bounds.
+"""Decodes records by their stream's schema, to be shown, also those of a ledger's entries.
 
 A schema and a record may be made to hurt.  ``streams.schemas.limits`` bounds what one of them can
 cost, and here the record is smaller, and the answer and its time are bounded, too.  It is all done
@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from quorumbook.errors import ConfigError
-from quorumbook.streams import Decoder, Record, Stream, StreamSchemas
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.streams import Decoder, Position, Record, Stream, StreamSchemas
 from quorumbook.streams.errors import BadRecordError
 from quorumbook.streams.format.schemas import version_in
 from quorumbook.streams.schemas.columns import plain
@@ -26,6 +27,8 @@ RECORD_BYTES = 64 * 1024
 ANSWER_BYTES = 4 * 1024 * 1024
 #: Of all records of an answer together; one that has begun is decoded to its end.
 ANSWER_S = 1.0
+#: Of all entries that are shown together.
+RECORDS_MAX = 1_000
 
 
 class Decoded(NamedTuple):
@@ -36,7 +39,7 @@ class Decoded(NamedTuple):
     reason: str | None = None
 
 
-class Decoding:
+class DecodingThread:
     """Where one server decodes."""
 
     def __init__(self) -> None:
@@ -69,7 +72,7 @@ class StreamDecoding:
         indent: As JSON has it.
     """
 
-    def __init__(self, where: Decoding, stream: Stream, indent: int | None = None) -> None:
+    def __init__(self, where: DecodingThread, stream: Stream, indent: int | None = None) -> None:
         self._where = where
         self._stream = stream
         self._indent = indent
@@ -139,3 +142,45 @@ def _decode(decoder: Decoder, record: Record, indent: int | None, left_bytes: in
             return Decoded(None, f"with it the answer has more than {ANSWER_BYTES:,} bytes")
         pieces.append(piece)
     return Decoded("".join(pieces).encode("utf-8", "backslashreplace").decode())
+
+
+def stream_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, str] | None:
+    """Return the namespace and the stream that a ledger says it was made for; None: it does not."""
+    found = [custom_metadata.get(name, b"").decode(errors="replace")
+             for name in ("namespace", "stream")]  # fmt: skip
+    return (found[0], found[1]) if all(found) else None
+
+
+async def entry_records(
+    stream: Stream, ledger_id: LedgerId, first: EntryId, last: EntryId
+) -> dict[EntryId, list[Record]] | None:
+    """Return the records of a stream that begin in some entries of a ledger.
+
+    An entry that is not named has none: it holds control records, goes on with a record that
+    began before it, or is behind the first ``RECORDS_MAX`` records or 4 MB.
+
+    Returns:
+        None if the ledger is no segment of the stream.
+    """
+    number = next(
+        (
+            each.metadata.number
+            for each in await stream.segments()
+            if each.metadata.ledger_id == ledger_id
+        ),
+        None,
+    )
+    if number is None:
+        return None
+    found: dict[EntryId, list[Record]] = {}
+    count = size = 0
+    start = Position(number, first, 0)
+    async with stream.reader(start, tail=False, on_truncated="skip") as reader:
+        async for record in reader:
+            count += 1
+            size += len(record.payload)
+            is_over = count > RECORDS_MAX or (size > ANSWER_BYTES and count > 1)
+            if is_over or record.ledger_id != ledger_id or record.position.entry > last:
+                break
+            found.setdefault(record.position.entry, []).append(record)
+    return found

@@ -45,8 +45,8 @@ _GROUP = Field("string", "The group's name.", max_length=200)
 _MEMBER = Field("string", "The member's name; another one for each that consumes at a time. A "
                 "token sees its own members alone.",
                 is_required=True, max_length=200)  # fmt: skip
-DECODE = Field("string", "By the stream's schema, whose fields are `decoded`; where that cannot be, "
-               "`decode_error` says why.", choices=("schema",))  # fmt: skip
+DECODE = Field("string", "By the stream's schema, whose fields are `decoded`; where that cannot "
+               "be, `decode_error` says why.", choices=("schema",))  # fmt: skip
 _IDS = Field("array", "The `id`s of records as they were handed out.", is_required=True,
              max_length=10_000)  # fmt: skip
 _RECORDS_MAX = 10_000

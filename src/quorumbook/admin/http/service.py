@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from quorumbook.admin.access.audit import AuditLog
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.facts.cluster import ClusterFacts, LedgerFacts, cluster_facts, survey
-from quorumbook.admin.facts.decoding import Decoding
+from quorumbook.admin.facts.decoding import DecodingThread
 from quorumbook.admin.http.jobs import Jobs
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.streams_held import HeldStreams
@@ -74,7 +74,7 @@ class Service:
         self.audit = AuditLog()
         self.tokens = TokenFile(options.token_file) if options.token_file else None
         self.streams = HeldStreams(self.client, options.metadata_uri)
-        self.decoding = Decoding()
+        self.decoding = DecodingThread()
         self._client: BookKeeper | None = None
         self._lock = asyncio.Lock()
         self._facts_lock = asyncio.Lock()
