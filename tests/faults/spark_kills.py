@@ -409,7 +409,7 @@ def run_one(way: Way, kills: int, seed: int, until_s: float) -> Result:
 
 def commit() -> str:
     """Return which sources these are."""
-    words = "git", "describe", "--always", "--dirty"
+    words = "git", "describe", "--always"
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 

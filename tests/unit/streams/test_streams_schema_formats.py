@@ -6,8 +6,10 @@ import base64
 import contextlib
 import io
 import json
+import tracemalloc
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -422,6 +424,95 @@ def test_what_a_json_schema_costs_is_bounded(schema: Any, value: str, reason: st
     with pytest.raises(BadRecordError, match=reason) as raised:
         found.value(payload)
     assert len(str(raised.value)) < 300  # and no text of the whole value
+
+
+def _of_one_field() -> tuple[Decoder, bytes]:
+    items = {"type": "array", "items": record(("x", "null", {}), ("y", "int", {}), name="I")}
+    return decoder(avro(record(("a", items, {})))), b"".join(
+        [varint(1_000_000), b"\0" * 1_000_000, b"\0"]
+    )[: limits.MAX_RECORD_BYTES]  # fmt: skip
+
+
+def _with_defaults() -> tuple[Decoder, bytes]:
+    def version(*more: Any) -> Schema:
+        items = record(("y", "int", {}), *more, name="I")
+        return avro(record(("a", {"type": "array", "items": items}, {})))
+
+    later = version(("text", "string", {"default": "d" * 4_000}))
+    return decoder(version(), later), varint(30_000) + b"\0" * 30_001
+
+
+def _of_messages() -> tuple[Decoder, bytes]:
+    wide = [(f"f{n}", n + 1, F.TYPE_DOUBLE) for n in range(1_900)]
+    found = proto(("m", 1, F.TYPE_MESSAGE, F.LABEL_REPEATED, ".t.N"), N=wide)
+    return decoder(found), b"\x0a\x00" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (_of_one_field, "more than 100000 values"),
+        (_with_defaults, "more than 16777216 bytes of texts"),
+        (_of_messages, "more than 100000 values"),
+    ],
+    ids=["avro: items of a byte", "avro: defaults of items", "protobuf: wide messages"],
+)
+def test_a_record_is_refused_before_it_takes_much_memory(made: Any, reason: str) -> None:
+    found, payload = made()
+    found.row(b"\0" if found.schemas.versions[0].kind is SchemaKind.AVRO else b"",
+              version_headers(1))  # fmt: skip
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # its peak is what it is now
+    before = _resident_mb()
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRecordError, match=reason):
+            found.row(payload, version_headers(1))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 48 << 20
+    assert _resident_mb() - before < 100  # Protobuf has memory of its own
+
+
+def _resident_mb() -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmHWM:")[1].split()[0]) >> 10
+
+
+LISTS = decoder(avro(record(
+    ("m", {"type": "map", "values": {"type": "array", "items": ["null", "double", "string"]}}, {}),
+    ("r", {"type": "array", "items": record(("b", "bytes", {}), ("t", "boolean", {}), (
+        "f", {"type": "fixed", "name": "F", "size": 3}, {}), ("n", "long", {}), name="I")}, {}),
+)))  # fmt: skip
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.lists(st.none() | st.floats() | st.text(max_size=3))),
+    st.lists(st.fixed_dictionaries({
+        "b": st.binary(max_size=3), "t": st.booleans(), "f": st.binary(min_size=3, max_size=3),
+        "n": st.integers(-(2**63), 2**63 - 1),
+    })),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_values_are_counted_as_they_are_decoded(m: Any, r: Any) -> None:
+    payload = LISTS.encode({"m": m, "r": r})
+    count = 3 + sum(2 + len(each) for each in m.values()) + 5 * len(r)
+    version = format_of(LISTS.schemas.of(1))
+    version._counted_from_bytes = 0  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        name = "quorumbook.streams.schemas.avro_format.MAX_VALUES"
+        patch.setattr(name, count)
+        LISTS.value(payload)
+        patch.setattr(name, count - 1)
+        with pytest.raises(BadRecordError, match="values in one record"):
+            LISTS.value(payload)
+
+
+def test_a_long_record_of_messages_is_decoded_where_its_values_are_few() -> None:
+    inner = [("x", 1, F.TYPE_INT32), ("s", 2, F.TYPE_STRING)]
+    found = decoder(proto(("m", 1, F.TYPE_MESSAGE, F.LABEL_REPEATED, ".t.N"), N=inner))
+    payload = b"\x0a\x0a\x08\x05\x12\x02ab\x1b\x20\x01\x1c" * 15_000  # with an unknown group
+    assert len(found.value(payload)["m"]) == 15_000
 
 
 @pytest.mark.parametrize("is_older", [False, True])

@@ -6,14 +6,16 @@ was written with and becomes one of the schema that is asked for, as Avro's reso
 fastavro decodes.  What it would believe is looked at before: a schema that contains itself has no
 columns; items that take no bytes, or few beside how many values they are, make a small record a
 large list, so their lists are refused, and so are very long symbols; a branch or a symbol below 0
-would be counted from the end.
+would be counted from the end.  A value takes a few hundred bytes of memory, so those of a record
+are counted before they are made, unless it is too short for so many.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quorumbook.client.reading.tabular import needs_extra
@@ -22,6 +24,7 @@ from quorumbook.streams.schemas.columns import Column, ColumnKind, shaped
 from quorumbook.streams.schemas.limits import (
     MAX_DEFAULT_BYTES,
     MAX_TYPES,
+    MAX_VALUES,
     StepBudget,
     check_depth,
     parse_json,
@@ -84,6 +87,17 @@ class AvroFormat:
                 "has no columns"
             )
         self._is_shaped = not self.column.needs_shaping()
+        #: A shorter record has not too many values.
+        self._counted_from_bytes = self._shortest_of_many()
+
+    def _shortest_of_many(self) -> float:
+        rate = max(values_of_a_byte(self.schema, self.names), default=0.0)
+        return (MAX_VALUES - values_of(self.schema, self.names)) / rate if rate else math.inf
+
+    def check_values(self, payload: bytes) -> None:
+        """Raise ValueError where a record of this version has more than ``MAX_VALUES`` values."""
+        if len(payload) > self._counted_from_bytes:
+            _ValueWalk(payload, self.names).go(self.schema)
 
     def decode(self, payload: bytes, written: AvroFormat) -> Any:
         """Return the record that was written with a version, as one of this version.
@@ -93,6 +107,7 @@ class AvroFormat:
         """
         import fastavro  # noqa: PLC0415
 
+        written.check_values(payload)
         data = io.BytesIO(payload)
         reader = None if written is self else self._parsed
         try:
@@ -303,6 +318,97 @@ def surplus_values(schema: Any, names: Mapping[str, Any]) -> int:
     if kind in ("record", "error"):
         return 1 + sum(surplus_values(field["type"], names) for field in schema["fields"])
     return 1 - 2 * min_size(schema, names)
+
+
+def values_of(schema: Any, names: Mapping[str, Any]) -> int:
+    """Return how many values a value is at most, but for what is in lists."""
+    if isinstance(schema, str) and schema in names:
+        return values_of(names[schema], names)
+    if isinstance(schema, list):
+        return max(values_of(each, names) for each in schema)
+    if isinstance(schema, str) or schema["type"] not in ("record", "error"):
+        return 1
+    return 1 + sum(values_of(field["type"], names) for field in schema["fields"])
+
+
+def values_of_a_byte(schema: Any, names: Mapping[str, Any]) -> Iterator[float]:
+    """Yield of each list in a value how many values there are at most in a byte of its items."""
+    if isinstance(schema, str) and schema in names:
+        yield from values_of_a_byte(names[schema], names)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from values_of_a_byte(each, names)
+    elif isinstance(schema, dict):
+        for field in schema.get("fields", ()):
+            yield from values_of_a_byte(field["type"], names)
+        for name in schema.keys() & {"items", "values"}:
+            is_map = name == "values"
+            inner = schema[name]
+            yield (values_of(inner, names) + is_map) / (min_size(inner, names) + is_map)
+            yield from values_of_a_byte(inner, names)
+
+
+class _ValueWalk:
+    """Goes through a record as its schema has it, and counts its values; makes none."""
+
+    def __init__(self, data: bytes, names: Mapping[str, Any]) -> None:
+        self._data = data
+        self._names = names
+        self._at = 0
+        self._budget = StepBudget(MAX_VALUES, "values in one record")
+
+    def go(self, schema: Any) -> None:
+        """Pass one value; ValueError: there are too many, or they are not as the schema has it."""
+        if isinstance(schema, str) and schema in self._names:
+            schema = self._names[schema]
+        if isinstance(schema, list):
+            index = self._number()
+            if not 0 <= index < len(schema):
+                raise ValueError(f"{index} is not the index of a branch or symbol")
+            self.go(schema[index])
+            return
+        self._budget.take()
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind in ("record", "error"):
+            for field in schema["fields"]:
+                self.go(field["type"])
+        elif kind in ("array", "map"):
+            self._list(schema)
+        elif kind in ("int", "long", "enum"):
+            self._number()
+        elif kind in ("bytes", "string"):
+            self._skip(self._number())
+        else:
+            self._skip(schema["size"] if kind == "fixed" else _FIXED_SIZES.get(kind, 1))
+
+    def _list(self, schema: Any) -> None:
+        is_map = schema["type"] == "map"
+        inner = schema["values" if is_map else "items"]
+        while count := self._number():
+            if count < 0:
+                self._number()  # the size of the block
+            for _ in range(abs(count)):
+                if is_map:
+                    self._budget.take()
+                    self._skip(self._number())
+                self.go(inner)
+
+    def _number(self) -> int:
+        found = shift = 0
+        while True:
+            byte = self._data[self._at] if self._at < len(self._data) else -1
+            if byte < 0 or shift > 63:
+                raise ValueError("not a record of its schema: it ends in its middle")
+            self._at += 1
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (found >> 1) ^ -(found & 1)
+            shift += 7
+
+    def _skip(self, size: int) -> None:
+        self._at += size
+        if size < 0 or self._at > len(self._data):
+            raise ValueError("not a record of its schema: it ends in its middle")
 
 
 def _column(schema: Any, names: Mapping[str, Any]) -> Column:

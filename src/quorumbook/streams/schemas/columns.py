@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from quorumbook.streams.schemas.limits import MAX_VALUES, StepBudget
+from quorumbook.streams.schemas.limits import MAX_TEXT_BYTES, MAX_VALUES, StepBudget
 
 _INT32, _INT64 = 1 << 31, 1 << 63
 
@@ -69,30 +69,52 @@ def shaped(column: Column, value: Any) -> Any:
     """Return a value as a column holds it; names that the column does not have are left out.
 
     Raises:
-        ValueError: it does not fit the column, or holds more than ``MAX_VALUES`` values.
+        ValueError: it does not fit the column, holds more than ``MAX_VALUES`` values, or texts of
+            more than ``MAX_TEXT_BYTES``.
     """
-    return _shape(column, value, StepBudget(MAX_VALUES, "values in one record"), "value")
+    return _Shaping().of(column, value, "value")
 
 
-def _shape(column: Column, value: Any, budget: StepBudget, where: str) -> Any:
-    budget.take()
-    if value is None:
-        return None
-    kind = column.kind
-    if kind is ColumnKind.STRUCT:
-        return {name: _shape(part, value.get(name), budget, name) for name, part in column.fields}
-    if kind is ColumnKind.LIST:
-        assert column.item is not None
-        return [_shape(column.item, each, budget, where) for each in value]
-    if kind is ColumnKind.MAP:
-        assert column.item is not None
-        return [
-            (_text(name), _shape(column.item, each, budget, name)) for name, each in value.items()
-        ]
-    if kind is ColumnKind.JSON:
-        return _text(json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False))
-    if kind is ColumnKind.STRING:
+class _Shaping:
+    """Shapes the values of one record, and counts them."""
+
+    def __init__(self) -> None:
+        self._values = StepBudget(MAX_VALUES, "values in one record")
+        self._texts = StepBudget(MAX_TEXT_BYTES, "bytes of texts in one record")
+
+    def of(self, column: Column, value: Any, where: str) -> Any:
+        self._values.take()
+        if value is None:
+            return None
+        kind = column.kind
+        if kind is ColumnKind.STRUCT:
+            return {name: self.of(part, value.get(name), name) for name, part in column.fields}
+        if kind is ColumnKind.LIST:
+            assert column.item is not None
+            return [self.of(column.item, each, where) for each in value]
+        if kind is ColumnKind.MAP:
+            assert column.item is not None
+            return [
+                (self.text(name), self.of(column.item, each, name)) for name, each in value.items()
+            ]
+        if kind is ColumnKind.JSON:
+            found = plain(value, self._texts.take)
+            return _text(json.dumps(found, separators=(",", ":"), ensure_ascii=False))
+        if kind is ColumnKind.STRING:
+            return self.text(value)
+        if kind is ColumnKind.BYTES:
+            self._texts.take(len(value))
+            return value
+        return _number(column, value, where)
+
+    def text(self, value: str) -> str:
+        self._texts.take(len(value))
         return _text(value)
+
+
+def _number(column: Column, value: Any, where: str) -> Any:
+    """Return a value of any other kind: a number, or as it is."""
+    kind = column.kind
     if kind in (ColumnKind.INT32, ColumnKind.INT64):
         bound = _INT32 if kind is ColumnKind.INT32 else _INT64
         if not -bound <= value < bound:
@@ -123,14 +145,24 @@ def _text(value: str) -> str:
     return value
 
 
-def plain(value: Any) -> Any:
-    """Return a decoded value as JSON has it: bytes in base64; times, NaN and infinity as texts."""
+def plain(value: Any, count: Callable[[int], None] = lambda _size: None) -> Any:
+    """Return a decoded value as JSON has it: bytes in base64; times, NaN and infinity as texts.
+
+    Args:
+        value: It.
+        count: Told of the size of each text.
+    """
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
+        for name in value:
+            count(len(name))
+        return {name: plain(each, count) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(each, count) for each in value]
     if isinstance(value, bytes):
+        count(len(value))
         return base64.b64encode(value).decode()
+    if isinstance(value, str):
+        count(len(value))
     if hasattr(value, "isoformat"):  # a date, or a time
         return value.isoformat()
     if isinstance(value, float) and not math.isfinite(value):

@@ -23,6 +23,9 @@ MAX_TYPES = 2_000
 MAX_DEFAULT_BYTES = 4_096
 #: Values of one record: numbers, texts, lists, objects.
 MAX_VALUES = 100_000
+#: Of all texts and bytes of one record that becomes a row: symbols and defaults are in none of its
+#: bytes, and there may be many of them.
+MAX_TEXT_BYTES = 1 << 24
 #: What the rules of a JSON Schema look at for one record, a rule counting ten.
 MAX_STEPS = 10_000_000
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,8 @@ class ProtobufFormat:
             self.path = _path_of(self.descriptor)
             self._class: Any = message_factory.GetMessageClass(self.descriptor)
             self.column = _MessageWalk().column(self.descriptor, 0)
+            #: A shorter record has not too many messages.
+            self._counted_from_bytes = 2 * MAX_VALUES / _most_fields(self.descriptor)
         except KeyError as error:
             raise ConfigError(
                 f"the Protobuf schema is not usable: it has no {message!r}"
@@ -97,6 +100,8 @@ class ProtobufFormat:
         Raises:
             ValueError: the bytes are not such a message.
         """
+        if len(payload) > self._counted_from_bytes:
+            _check_messages(self.descriptor, payload)
         try:
             message = self._class.FromString(payload)
         except _DECODE_ERROR as error:
@@ -206,6 +211,72 @@ class _MessageWalk:
         if isinstance(field.default_value, str | bytes):
             self._defaults.take(len(field.default_value))
         return Column(_KINDS[field.type], digits=(20, 0))
+
+
+def _most_fields(descriptor: Descriptor, *, is_many: bool = False) -> int:
+    """Return how many values a message is at least that a record may have many of; 1: none is."""
+    inner = (
+        _most_fields(field.message_type, is_many=is_many or is_repeated(field))
+        for field in descriptor.fields
+        if field.message_type is not None
+    )
+    return max(1 + len(descriptor.fields) if is_many else 1, *inner, 0)
+
+
+_VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
+
+
+def _check_messages(descriptor: Descriptor, payload: bytes) -> None:
+    """Count the messages of a record, each of which takes memory for all its fields.
+
+    What is no Protobuf is left to whoever decodes it.
+
+    Raises:
+        TooMuchError: they are more than ``MAX_VALUES`` values.
+    """
+    budget = StepBudget(MAX_VALUES, "values in one record")
+
+    def number(at: int) -> tuple[int, int]:
+        found = shift = 0
+        while True:
+            byte = payload[at]
+            at += 1
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return found, at
+            shift += 7
+            if shift > 63:
+                raise IndexError(at)
+
+    def go(found: Descriptor | None, at: int, end: int, depth: int) -> int:
+        """Pass a message, to its end or to that of its group."""
+        check_depth(depth)
+        if found is not None:
+            budget.take(1 if found.full_name == _TIMESTAMP else 1 + len(found.fields))
+        fields = {} if found is None else found.fields_by_number
+        while at < end:
+            tag, at = number(at)
+            kind = tag & 7
+            field = fields.get(tag >> 3)
+            if kind == _GROUP_END:
+                return at
+            if kind == _VARINT:
+                _, at = number(at)
+            elif kind == _BYTES:
+                size, at = number(at)
+                if field is not None and field.message_type is not None:
+                    go(field.message_type, at, min(at + size, end), depth + 1)
+                at += size
+            elif kind == _GROUP:
+                at = go(None if field is None else field.message_type, at, end, depth + 1)
+            elif kind in (_FIXED64, _FIXED32):
+                at += 8 if kind == _FIXED64 else 4
+            else:
+                raise IndexError(at)
+        return at
+
+    with contextlib.suppress(IndexError):
+        go(descriptor, 0, len(payload), 0)
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
