@@ -224,7 +224,7 @@ async def test_recovery_is_switched_and_the_peers_paths_agree(api):
     assert (await api.http.get(f"{v1}/status")).json() == {"enabled": False}
     assert (await api.http.put(f"{v1}/status", params={"enabled": "true"})).json()["enabled"]
     delay = await api.http.get(f"{v1}/lost_bookie_recovery_delay")
-    assert delay.text == "lostBookieRecoveryDelay value: 7\n"
+    assert delay.text == "lostBookieRecoveryDelay value: 7"
     problem(await api.http.get(f"{v1}/who_is_auditor"), 404, "no-auditor")
     info = (await api.http.get("/api/v1/bookie/cluster_info")).json()
     assert (info["writableBookiesCount"], info["totalBookiesCount"]) == (3, 3)

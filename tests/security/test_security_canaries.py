@@ -24,6 +24,8 @@ PAGES = (
     "/heartbeat", "/is_ready", "/metrics", "/nothing", "/api/v1/bookie/state/readonly",
     "/api/v1/bookie/gc", "/api/v1/bookie/gc_details", "/api/v1/bookie/gc_plan",
     "/api/v1/bookie/gc_logs", "/api/v1/bookie/gc_hold", "/api/v1/bookie/scrub",
+    "/api/v1/bookie/slow", "/api/v1/bookie/options", "/api/v1/bookie/storage",
+    "/api/v1/bookie/info", "/api/v1/bookie/state", "/api/v1/bookie/list_disk_file",
     "/api/v1/bookie/directories", "/api/v1/background_io", "/api/v1/autorecovery/status",
     "/api/v1/autorecovery/who_is_auditor", "/api/v1/autorecovery/list_under_replicated_ledger",
     "/api/v1/autorecovery/lost_bookie_recovery_delay",

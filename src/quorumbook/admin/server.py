@@ -26,13 +26,14 @@ from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.oidc import OidcOptions, OidcProvider, oidc_roles
 from quorumbook.admin.access.roles import Role, certificate_roles
 from quorumbook.admin.console.web import Console
-from quorumbook.admin.http import bookies, cluster, ledgers, peer, records, streams
+from quorumbook.admin.http import bookies, cluster, ledgers, records, streams
 from quorumbook.admin.http.app import CERTIFICATE, App, problem_response
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.openapi import openapi_document
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.service import Service
 from quorumbook.admin.options import AdminOptions
+from quorumbook.admin.peer.endpoints import ENDPOINTS as PEER_ENDPOINTS
 from quorumbook.bookie.http.access import is_loopback_only
 from quorumbook.env import logger, patience
 from quorumbook.env.secret_files import read_secret_file
@@ -64,7 +65,7 @@ def all_endpoints() -> list[Endpoint]:
     about = Endpoint(
         "GET", "/api/v2/openapi.json", Role.VIEWER, "The document of these endpoints.", document
     )
-    return [about, *declared, *peer.ENDPOINTS]
+    return [about, *declared, *PEER_ENDPOINTS]
 
 
 class _Requests(h11.Connection):

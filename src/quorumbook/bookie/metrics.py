@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from quorumbook.bookie.slow_operations import SlowOperations
 from quorumbook.env import Budget
 from quorumbook.metric_texts import text_of
 
@@ -199,6 +200,8 @@ class BookieMetrics:
         self.add = self.operations["add"]
         self.read = self.operations["read"]
         self.batch_read = self.operations["batch_read"]
+        #: The slowest, and where their time went.
+        self.slow = SlowOperations()
         self.adds_in_progress = 0
         self.reads_in_progress = 0
         self.adds_delayed = 0

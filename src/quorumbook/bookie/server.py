@@ -15,7 +15,6 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -27,18 +26,17 @@ from quorumbook.bookie.connections.exposure import exposure
 from quorumbook.bookie.connections.limits import open_files_within
 from quorumbook.bookie.connections.registry import Connections
 from quorumbook.bookie.disks import DiskMonitor
-from quorumbook.bookie.http import background_io as budget_pages
-from quorumbook.bookie.http import collection as gc_pages
 from quorumbook.bookie.http import directories as directory_pages
-from quorumbook.bookie.http import scrub as scrub_pages
 from quorumbook.bookie.http.access import HttpAccess
-from quorumbook.bookie.http.server import Body, HttpServer, Page
+from quorumbook.bookie.http.inside import InsidePages
+from quorumbook.bookie.http.server import HttpServer
 from quorumbook.bookie.membership import identity
 from quorumbook.bookie.membership.cluster_ledgers import ClusterLedgers
 from quorumbook.bookie.membership.healing import Healing, lacks
 from quorumbook.bookie.membership.registrar import Registrar
 from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
 from quorumbook.bookie.options import BookieOptions, HttpOptions
+from quorumbook.bookie.pages import GUARDED, pages_of
 from quorumbook.bookie.requests.ledger_gate import LedgerGate
 from quorumbook.bookie.requests.operations import Operations
 from quorumbook.env import Env, logger, patience
@@ -72,6 +70,7 @@ class _Serving(NamedTuple):
     operations: Operations
     connections: Connections
     directories: directory_pages.DirectoryPages
+    inside: InsidePages
 
 
 class Bookie:
@@ -106,7 +105,7 @@ class Bookie:
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
         #: What HTTP offers beside health; a guest in this process adds its own.
-        self.pages = self._own_pages()
+        self.pages = pages_of(self, env)
         #: And its numbers.
         self.further_families: Callable[[], Iterable[Metric]] = lambda: ()
         self._cluster: ClusterLedgers | None = None
@@ -144,6 +143,11 @@ class Bookie:
     def connections(self) -> Connections:
         """Who asks it; there once it is started."""
         return self._started().connections
+
+    @property
+    def parts(self) -> _Serving | None:
+        """What it has once its storage is open."""
+        return self._serving
 
     def _started(self) -> _Serving:
         if self._serving is None:
@@ -250,6 +254,7 @@ class Bookie:
                 on_full=self._storage_full,
                 on_space=self.disks.storage_has_space,
                 on_damage=self._damaged,
+                on_group=self.metrics.slow.journal_group,
             ),
         )
         operations = Operations(env, options, storage, self.metrics, self.disks)
@@ -259,6 +264,7 @@ class Bookie:
             operations,
             Connections(env, options, self.metrics, operations, admission),
             directory_pages.DirectoryPages(self.disks, storage),
+            InsidePages(env, storage, self.disks, options, lambda: self.is_ready),
         )
 
     def _start_collector(self, instance_id: str) -> None:
@@ -335,15 +341,6 @@ class Bookie:
         """Make the protocol of a connection; one that comes before the rest is ready is cut."""
         return _TurnedAway() if self._serving is None else self.connections.factory()
 
-    def _own_pages(self) -> dict[str, Page]:
-        return {
-            gc_pages.ROOT: self._gc_page,
-            scrub_pages.ROOT: self._scrub_page,
-            read_only.ROOT: self.operators_word.answer,
-            directory_pages.ROOT: self._directory_page,
-            budget_pages.ROOT: partial(budget_pages.answer, self._env.background),
-        }
-
     async def _start_http(self, options: HttpOptions) -> None:
         http = HttpServer(
             self._env,
@@ -352,28 +349,13 @@ class Bookie:
             is_ready=lambda: self.is_ready,
             metrics=self.render_metrics,
             pages=self.pages,
-            costly=gc_pages.COSTLY,
+            guarded=GUARDED,
             access=HttpAccess(
                 (options.host, self._advertised_host, *options.names), options.token_file
             ),
         )
         await http.start()
         self._http = http
-
-    async def _gc_page(self, method: str, target: str, body: Body) -> tuple[int, object]:
-        if self.collector is None:
-            return 503, {"error": "the bookie is not started"}
-        return await gc_pages.answer(self.collector, method, target, body)
-
-    async def _directory_page(self, method: str, target: str, body: Body) -> tuple[int, object]:
-        if self._serving is None:
-            return 503, {"error": "the bookie is not started"}
-        return await self._serving.directories.answer(method, target, body)
-
-    async def _scrub_page(self, method: str, target: str, body: Body) -> tuple[int, object]:
-        if self.healing is None:
-            return 503, {"error": "the bookie is not started"}
-        return await scrub_pages.answer(self.healing, method, target, body)
 
     def _service_info(self) -> BookieServiceInfo:
         endpoints = [

@@ -36,12 +36,14 @@ from quorumbook.storage.gc.logs import EntryLogKeeper
 from quorumbook.storage.index.files import distrust
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.journals import Journals
+from quorumbook.storage.journal.marks import Marks
 from quorumbook.storage.options import Damage, StorageOptions
 from quorumbook.storage.reading.peeking import Peeks
 from quorumbook.storage.reading.reads import BatchDone, StorageReads
 from quorumbook.storage.scrub.scrub_storage import ScrubStorage
 from quorumbook.storage.startup import Opened, open_storage
 from quorumbook.storage.states.ledgers import LedgerHandle
+from quorumbook.storage.times import GroupTimes, JobTimes
 from quorumbook.storage.writes import Done, Writes
 
 _DAMAGE_LIMIT = 10_000
@@ -65,6 +67,8 @@ class StorageOwner:
     on_space: Callable[[], None] = lambda: None
     #: Entries cannot be given back; also collected in ``damaged``.
     on_damage: Callable[[Damage], None] = lambda _: None
+    #: A journal group was written or synced; those who wait for it are called next.
+    on_group: Callable[[GroupTimes], None] = lambda _: None
 
 
 class _Parts(NamedTuple):
@@ -110,6 +114,7 @@ class LedgerStorage:
             file_size_bytes=options.journal_file_size_bytes,
             group_size_bytes_max=options.journal_group_size_bytes,
             on_failed=self._fail,
+            on_group=told.on_group,
         )
         self._flusher = self._open_flusher()
         self._writes = Writes(
@@ -214,6 +219,7 @@ class LedgerStorage:
             self._read_worker,
             self._read_index,
             self._log_reader.read,
+            now_ns=self._env.clock.now_ns,
             peeks=Peeks(self._peek_reader),
             caches=self._caches,
             handle=self.handle,
@@ -429,6 +435,11 @@ class LedgerStorage:
         """
         self._reads.read(requests, done, max_size_bytes)
 
+    @property
+    def last_read(self) -> JobTimes | None:
+        """What the read that is being answered cost; None if it was answered from memory."""
+        return self._reads.last_job
+
     def read_batch(
         self,
         ledger_id: LedgerId,
@@ -555,6 +566,10 @@ class LedgerStorage:
         return {
             (use, path.removesuffix("/" + CURRENT)): took for (use, path), took in found.items()
         }
+
+    def flushed_marks(self) -> Marks:
+        """Return up to where each journal is in the entry logs and the index."""
+        return self._opened.checkpointer.index_marks
 
     async def usage(self) -> dict[str, DiskUsage]:
         """Return the space of all directories."""

@@ -75,6 +75,7 @@ class ScriptedStorage:
         self.room_callbacks: list[Callable[[], None]] = []
         self.held_reads: list[Callable[[], None]] | None = None
         self.is_full = False
+        self.last_read = None
 
     # Journal
 

@@ -134,7 +134,7 @@ def test_off_loopback_who_has_all_of_the_index_read_needs_a_token(
     headers = [("authorization", authorization)] if authorization else []
     for on_loopback, expected in ((True, 200), (False, off_loopback)):
         refusal = access.refusal(
-            "GET", headers, "127.0.0.1", on_loopback=on_loopback, is_costly=True
+            "GET", headers, "127.0.0.1", on_loopback=on_loopback, is_guarded=True
         )
         assert (200 if refusal is None else refusal.status) == expected
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumbook.admin.access.roles import Role
-from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes
+from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes, stage_boxes
+from quorumbook.admin.facts.bookie_http import STAGES, where_it_went
 from quorumbook.admin.facts.decoding import (
     Decoded,
     StreamDecoding,
@@ -237,6 +238,14 @@ async def _recovery(ask: Ask) -> Data:
     return {"recovery": await cluster.recovery(ask), **queue}
 
 
+async def _slow(ask: Ask) -> Data:
+    found: Data = await bookies.slow(ask)
+    for row in found["operations"]:
+        row["where"] = where_it_went(row["stages_ms"], len(STAGES))
+        row["boxes"] = stage_boxes(row["stages_ms"], row["took_ms"], STAGES)
+    return found
+
+
 async def _metadata(ask: Ask) -> Data:
     found = await cluster.node(ask)
     path = str(found["path"])
@@ -310,6 +319,8 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/recovery", "Auto-recovery", "recovery.html", _recovery,
          "quorumbook recovery underreplicated", "/api/v2/recovery", "recovery",
          actions=("recovery-on", "recovery-off", "audit-now"), refresh_s=5),
+    Page("/ui/slow", "Slow operations", "slow.html", _slow, "quorumbook bookie slow",
+         "/api/v2/slow", "slow", query=bookies.SLOW_QUERY),
     Page("/ui/jobs", "Jobs", "jobs.html", _jobs, "curl .../api/v2/jobs", "/api/v2/jobs", "jobs",
          actions=("job-cancel",), refresh_s=2),
     Page("/ui/metadata", "Metadata", "metadata.html", _metadata,
@@ -328,6 +339,7 @@ NAVIGATION = (
     ("ledgers", "/ui/ledgers", "Ledgers", "l"),
     ("streams", "/ui/streams", "Streams", "s"),
     ("recovery", "/ui/recovery", "Auto-recovery", "r"),
+    ("slow", "/ui/slow", "Slow operations", "w"),
     ("jobs", "/ui/jobs", "Jobs", "j"),
     ("metadata", "/ui/metadata", "Metadata", "m"),
     ("audit", "/ui/audit", "Audit", "a"),

@@ -1,4 +1,4 @@
-"""A ledger's ensembles over its entries, and a stream's segments, as rectangles; pure.
+"""A ledger's ensembles, a stream's segments, an operation's stages, as rectangles; pure.
 
 Widths are shares of 1000.  A part that would be too narrow to see or hit gets a least width.
 """
@@ -76,4 +76,17 @@ def segment_boxes(segments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
                 "title": f"segment {segment['segment']}: {count}, ledger {segment['ledger_id']}",
             }
         )
+    return boxes
+
+
+def stage_boxes(
+    stages_ms: Mapping[str, float], took_ms: float, words: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return a box for each stage, as wide as its share of the whole."""
+    boxes, at = [], 0.0
+    for name, took in stages_ms.items():
+        width = _WIDTH * took / took_ms if took_ms else 0.0
+        title = f"{words.get(name, name)}: {took:.3g} ms"
+        boxes.append({"name": name, "x": at, "width": width, "title": title})
+        at += width
     return boxes

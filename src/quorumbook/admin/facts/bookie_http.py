@@ -1,13 +1,15 @@
-"""Asking a running bookie over HTTP: where it serves, and what it answers."""
+"""Asking running bookies over HTTP: where they serve, what they answer, what was slow there."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConnectFailedError, LocalProtocolError
 
 if TYPE_CHECKING:
@@ -18,6 +20,21 @@ if TYPE_CHECKING:
 READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 TIMEOUT_S = 60.0
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
+_SLOW_TIMEOUT_S = 10.0
+SLOW_PATH = "/api/v1/bookie/slow"
+#: What each stage is, for people.
+STAGES = {
+    "admission": "waiting to be admitted",
+    "journal_wait": "waiting for the journal",
+    "journal_write": "journal write",
+    "journal_sync": "journal sync",
+    "loop": "waiting for the event loop",
+    "memory": "into the write cache",
+    "worker_wait": "waiting for the read worker",
+    "index": "index",
+    "disk": "reading entry logs",
+    "answer": "answer",
+}
 
 
 def http_in(info: BookieServiceInfo, bookie_id: BookieId) -> str | None:
@@ -82,3 +99,51 @@ def is_held_read_only(address: str, *, timeout_s: float = TIMEOUT_S) -> bool:
     state = look(address, READ_ONLY_PATH, timeout_s=timeout_s)
     # The peer keeps no time.
     return state.get("since_ms") is not None or state.get("readOnly") is True
+
+
+class Slow(NamedTuple):
+    """What bookies answered."""
+
+    #: The slowest first, each with the bookie's id.
+    operations: list[dict[str, Any]]
+    #: Why a bookie did not answer.
+    unanswered: dict[BookieId, str]
+
+
+async def slow_operations(addresses: Mapping[BookieId, str], headers: Mapping[str, str]) -> Slow:
+    """Ask bookies for their slowest operations.
+
+    Args:
+        addresses: Where each serves HTTP.
+        headers: A token for bookies that do not listen on loopback alone.
+    """
+    found: list[dict[str, Any]] = []
+    unanswered: dict[BookieId, str] = {}
+
+    async def one(item: tuple[BookieId, str]) -> None:
+        bookie_id, address = item
+        try:
+            answer = await asyncio.to_thread(
+                ask, "GET", address, SLOW_PATH, headers=headers, timeout_s=_SLOW_TIMEOUT_S
+            )
+        except ConnectFailedError as error:
+            unanswered[bookie_id] = str(error)
+            return
+        found.extend({"bookie_id": bookie_id, **row} for row in answer["operations"])
+
+    await gather_bounded(one, list(addresses.items()))
+    found.sort(key=lambda row: row["took_ms"], reverse=True)
+    return Slow(found, unanswered)
+
+
+def where_it_went(stages_ms: Mapping[str, float], count: int = 2) -> str:
+    """Return the stages that took longest, in words."""
+    longest = sorted(stages_ms.items(), key=lambda item: item[1], reverse=True)[:count]
+    return ", ".join(f"{STAGES.get(name, name)} {took:.3g} ms" for name, took in longest)
+
+
+def of_kind(
+    operations: Sequence[dict[str, Any]], kind: str | None, limit: int
+) -> list[dict[str, Any]]:
+    """Return the slowest of a kind."""
+    return [row for row in operations if kind is None or row["kind"] == kind][:limit]

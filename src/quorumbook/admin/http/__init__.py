@@ -8,7 +8,6 @@ streams_held  writers and members of groups between requests
 service       what endpoints share
 cluster       the cluster, recovery, metadata, jobs, audit, tokens;  bookies;  ledgers
 streams       streams, cursors, policies;  records: append, read, follow, consume
-peer          the paths of Apache BookKeeper
 openapi       the document of all of them
 app           who is let in, limits, routes
 server        listening, with TLS

@@ -10,7 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 from quorumbook.admin.access.roles import Role
-from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, is_held_read_only
+from quorumbook.admin.facts.bookie_http import (
+    READ_ONLY_PATH,
+    is_held_read_only,
+    of_kind,
+    slow_operations,
+)
 from quorumbook.admin.facts.bookie_http import ask as ask_bookie
 from quorumbook.admin.facts.bookies import DOWN, BookieFacts, http_of
 from quorumbook.admin.facts.room import no_room
@@ -19,18 +24,23 @@ from quorumbook.admin.http.fields import Field
 from quorumbook.admin.http.jobs import Job
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, shares
+from quorumbook.bookie.slow_operations import KINDS
 from quorumbook.client.context import client_store
 from quorumbook.errors import ConnectFailedError, NoSuchNodeError, QuorumbookError
 from quorumbook.metadata.bookies.cookies import CookieStore
 
 _NAMES = {"bookie": Field("string", "The bookie's id.", max_length=300)}
 _TIMEOUT_S = 10.0
+#: It takes a token off loopback.
+_OPTIONS_PATH = "/api/v1/bookie/options"
 #: What of a bookie's own answers its page shows: name, path.
 _PARTS = (
     ("read_only", READ_ONLY_PATH),
     ("gc", "/api/v1/bookie/gc"),
     ("gc_details", "/api/v1/bookie/gc_details"),
     ("scrub", "/api/v1/bookie/scrub"),
+    ("storage", "/api/v1/bookie/storage"),
+    ("options", _OPTIONS_PATH),
 )
 
 
@@ -83,8 +93,26 @@ async def bookie(ask: Ask) -> dict[str, object]:
     return row
 
 
+async def slow(ask: Ask) -> dict[str, object]:
+    """Return the slowest operations of bookies."""
+    bookie_id = ask.query["bookie"]
+    if bookie_id:
+        chosen = [await known_bookie(ask, bookie_id)]
+    else:
+        chosen = list((await ask.service.facts()).bookies)
+    addresses = {each.bookie_id: each.http for each in chosen if each.http}
+    found = await slow_operations(addresses, ask.service.bookie_headers())
+    return {
+        "operations": of_kind(found.operations, ask.query["kind"], ask.query["limit"]),
+        "unanswered": found.unanswered,
+    }
+
+
 async def _part(ask: Ask, address: str, path: str) -> Any:
-    return await asyncio.to_thread(ask_bookie, "GET", address, path, timeout_s=_TIMEOUT_S)
+    headers = ask.service.bookie_headers() if path == _OPTIONS_PATH else {}
+    return await asyncio.to_thread(
+        ask_bookie, "GET", address, path, headers=headers, timeout_s=_TIMEOUT_S
+    )
 
 
 async def change_bookie(ask: Ask, bookie_id: str, path: str, body: dict[str, object]) -> Any:
@@ -234,6 +262,11 @@ async def _writable_again(ask: Ask, bookie_id: str) -> None:
         await set_read_only(ask, bookie_id, is_read_only=False, reason="")
 
 
+SLOW_QUERY = {
+    "bookie": Field("string", "Only of this bookie.", max_length=300),
+    "kind": Field("string", "Only of this kind.", choices=KINDS),
+    "limit": Field("integer", "How many, the slowest first.", default=100, minimum=1, maximum=1000),
+}
 _BASE = "/api/v2/bookies/{bookie}"
 ENDPOINTS = (
     Endpoint("GET", "/api/v2/bookies", Role.VIEWER,
@@ -241,6 +274,9 @@ ENDPOINTS = (
              command="quorumbook bookie ls"),
     Endpoint("GET", _BASE, Role.VIEWER, "One bookie, and what it says of itself.", bookie,
              names=_NAMES, command="quorumbook bookie ls --disks"),
+    Endpoint("GET", "/api/v2/slow", Role.VIEWER,
+             "The slowest adds, reads and syncs of the last minutes, and where their time went.",
+             slow, query=SLOW_QUERY, command="quorumbook bookie slow"),
     Endpoint(
         "PUT", f"{_BASE}/read-only", Role.OPERATOR,
         "Have a bookie take no new ledgers, or take them again.", _set_read_only,

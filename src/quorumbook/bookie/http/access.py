@@ -64,7 +64,7 @@ class HttpAccess:
         reached: str,
         *,
         on_loopback: bool,
-        is_costly: bool = False,
+        is_guarded: bool = False,
     ) -> Refusal | None:
         """Tell why a request is refused; None if it is not.
 
@@ -73,7 +73,7 @@ class HttpAccess:
             headers: Names in lower case, and values.
             reached: The address of ours that the connection came to.
             on_loopback: The server listens on loopback alone.
-            is_costly: It makes the server work hard.
+            is_guarded: It makes the server work hard, or tells of its inside.
 
         Raises:
             ConfigError: The token file cannot be used any more.
@@ -85,7 +85,7 @@ class HttpAccess:
             return Refusal(
                 421, "the name in Host is not one of this server's; add it to http.names"
             )
-        if method in _SAFE_METHODS and (on_loopback or not is_costly):
+        if method in _SAFE_METHODS and (on_loopback or not is_guarded):
             return None
         given = dict(headers)
         if "origin" in given:
@@ -96,7 +96,7 @@ class HttpAccess:
                 return None
             return Refusal(
                 401,
-                f"a {'look at all of the index' if method in _SAFE_METHODS else 'change'} needs "
+                f"a {'look at this' if method in _SAFE_METHODS else 'change'} needs "
                 "`Authorization: Bearer TOKEN`, with a token of http.token_file",
             )
         if not on_loopback:

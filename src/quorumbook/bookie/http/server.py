@@ -230,7 +230,7 @@ class HttpServer:
         is_ready: What ``/is_ready`` says.
         metrics: Renders ``/metrics``.
         pages: Who answers GET and PUT below which path.
-        costly: Paths that make it work hard.
+        guarded: Paths that take a token where not everybody who asks is on this machine.
         access: Which requests are carried out.
     """
 
@@ -243,7 +243,7 @@ class HttpServer:
         is_ready: Callable[[], bool],
         metrics: Callable[[], bytes],
         pages: Mapping[str, Page],
-        costly: Collection[str] = (),
+        guarded: Collection[str] = (),
         access: HttpAccess,
     ) -> None:
         self._env = env
@@ -252,7 +252,7 @@ class HttpServer:
         self._is_ready = is_ready
         self._metrics = metrics
         self._pages = pages
-        self._costly = frozenset(costly)
+        self._guarded = frozenset(guarded)
         self._access = access
         self._is_on_loopback = False
         self._server: asyncio.Server | None = None
@@ -305,7 +305,7 @@ class HttpServer:
             headers,
             reached,
             on_loopback=self._is_on_loopback,
-            is_costly=target.partition("?")[0].rstrip("/") in self._costly,
+            is_guarded=target.partition("?")[0].rstrip("/") in self._guarded,
         )
 
     def page(self, target: str) -> Page | None:

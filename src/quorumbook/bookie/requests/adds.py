@@ -28,6 +28,7 @@ from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.access import open_ledger
 from quorumbook.bookie.requests.ledger_gate import LedgerGate
+from quorumbook.bookie.slow_operations import Asked
 from quorumbook.env import Env, logger, patience
 from quorumbook.protocol import answers
 from quorumbook.protocol.entry_run import EntryRun
@@ -210,16 +211,30 @@ class Adds:
                 self._storage.append(part, self._answer_later(group), deferred_sync=flag)
 
     def _answer_later(self, group: Sequence[Pending]) -> Callable[[BaseException | None], None]:
+        admitted_ns = self._clock.now_ns()
+
         def done(error: BaseException | None) -> None:
-            self._finish(group, Status.OK if error is None else status_for(error))
+            self._finish(group, Status.OK if error is None else status_for(error), admitted_ns)
 
         return done
 
-    def _finish(self, group: Sequence[Pending], status: Status) -> None:
+    def _finish(
+        self, group: Sequence[Pending], status: Status, admitted_ns: int | None = None
+    ) -> None:
         """Answer adds, count them, and give their budget back; all at once what came together."""
         now_ns = self._clock.now_ns()
-        for (connection, arrived_ns), adds in groupby(group, key=_ORIGIN):
-            self._finish_chunk(connection, [add for _, add, _ in adds], status, arrived_ns, now_ns)
+        floor_ns = self._metrics.slow.adds.floor_ns
+        for (connection, arrived_ns), pending in groupby(group, key=_ORIGIN):
+            adds = [add for _, add, _ in pending]
+            self._finish_chunk(connection, adds, status, arrived_ns, now_ns)
+            if now_ns - arrived_ns > floor_ns:
+                first = adds[0].run
+                self._metrics.slow.note_add(
+                    Asked(connection.peer, first.ledger_id, first.first_entry_id, status.name),
+                    (arrived_ns, admitted_ns, now_ns, self._clock.now_ns()),
+                    entries=sum([add.run.count for add in adds]),
+                    size_bytes=sum([len(add.run.data) for add in adds]),
+                )
 
     def _finish_chunk(
         self,

@@ -29,6 +29,7 @@ from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.access import open_ledger
 from quorumbook.bookie.requests.arrivals import Arrivals
 from quorumbook.bookie.requests.lookups import Lookups
+from quorumbook.bookie.slow_operations import Asked
 from quorumbook.env import Env, logger
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
@@ -37,6 +38,7 @@ from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadLAC, ReadRun
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.store import LedgerStorage
+from quorumbook.storage.times import JobTimes
 
 _log = logger("bookie.reads")
 #: What a batch read's answer needs around the entries, its frame length included.
@@ -270,6 +272,7 @@ class ReadRequests:
         """
         run, arrived_ns, _, _ = connection.reads.popleft()
         assert isinstance(run, ReadRun)
+        first = run.ledger_id, run.entry_ids[0]
         cached = _CachedEntries(self._storage)
         max_lac = _max_lac(self._storage, run.ledger_id)
         while run.entry_ids and connection.takes_answers and cached.size_bytes <= allowed:
@@ -280,7 +283,7 @@ class ReadRequests:
             connection.answer(answers.found_answers(part, entries, max_lac))
             if run.entry_ids:
                 connection.flush_above(_PIECE_BYTES)
-        self._count_hits(cached, arrived_ns)
+        self._count_hits(connection, cached, first, arrived_ns)
         is_full = cached.size_bytes > allowed or not connection.takes_answers
         is_waiting = run.entry_ids and is_full
         rest = [run] if is_waiting else reversed(run.reads())
@@ -304,7 +307,9 @@ class ReadRequests:
         queue = connection.reads
         missing: list[WaitingRead] = []
         wanted: list[tuple[LedgerId, EntryId]] = []
-        arrived_ns = queue[0][1]
+        head, arrived_ns = queue[0][:2]
+        assert isinstance(head, Read | ReadRun)
+        first = head.ledger_id, head.entry_ids[0] if isinstance(head, ReadRun) else head.entry_id
         estimate = connection.read_size_estimate
         room = min(self._window - connection.read_bytes, connection.answer_budget.room(estimate))
         cached = _CachedEntries(self._storage)
@@ -341,16 +346,27 @@ class ReadRequests:
                 wanted.append((request.ledger_id, entry_id))
             else:
                 self._answer_one(connection, waiting, entry)
-        self._count_hits(cached, arrived_ns)
+        self._count_hits(connection, cached, first, arrived_ns)
         if missing:
             self._read_missing(connection, missing, wanted)
 
-    def _count_hits(self, cached: _CachedEntries, arrived_ns: int) -> None:
+    def _count_hits(
+        self,
+        connection: BookieConnection,
+        cached: _CachedEntries,
+        first: tuple[LedgerId, EntryId],
+        arrived_ns: int,
+    ) -> None:
         if cached.hits:
             self._metrics.read_bytes += cached.size_bytes
             self._metrics.reads_in_progress -= cached.hits
             now_ns = self._clock.now_ns()
             self._metrics.read.record(True, now_ns - arrived_ns, cached.hits, now_ns)
+            if now_ns - arrived_ns > self._metrics.slow.reads.floor_ns:
+                self._metrics.slow.note_read(
+                    Asked(connection.peer, *first), (arrived_ns, now_ns, now_ns), None,
+                    entries=cached.hits, size_bytes=cached.size_bytes,
+                )  # fmt: skip
 
     def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
         handle = self._storage.handle(ledger_id)
@@ -364,8 +380,10 @@ class ReadRequests:
     ) -> None:
         weight = len(missing) * connection.read_size_estimate
         connection.answer_budget.reserve(connection, weight)
+        begun_ns = self._clock.now_ns()
 
         def done(results: list[bytes | BaseException]) -> None:
+            job = self._storage.last_read
             connection.answer_budget.release(connection, weight)
             # Where the entries were larger than believed, the last ones were not read.
             not_read = missing[len(results) :]
@@ -381,11 +399,35 @@ class ReadRequests:
                 self._answer_one(connection, waiting, result)
             if denied:
                 self._answer_denied(connection, denied)
+            if len(denied) < len(results):
+                self._note_slow(connection, missing[0], results, begun_ns, job)
             # It forgets slowly that entries were large, so that one small one fools nobody.
             connection.read_size_estimate = max(largest, connection.read_size_estimate // 2)
             self.pump(connection)
 
         self._storage.read(wanted, done, max_size_bytes=max(weight, _JOB_BYTES))
+
+    def _note_slow(
+        self,
+        connection: BookieConnection,
+        first: WaitingRead,
+        results: list[bytes | BaseException],
+        begun_ns: int,
+        job: JobTimes | None,
+    ) -> None:
+        """Keep where the time of reads went that one job answered; a long poll waits by design."""
+        request, arrived_ns, woken, _ = first
+        now_ns = self._clock.now_ns()
+        if woken is not None or now_ns - arrived_ns <= self._metrics.slow.reads.floor_ns:
+            return
+        assert isinstance(request, Read)
+        failed = next((each for each in results if isinstance(each, BaseException)), None)
+        outcome = Status.OK if failed is None else status_for(failed)
+        self._metrics.slow.note_read(
+            Asked(connection.peer, request.ledger_id, request.entry_id, outcome.name),
+            (arrived_ns, begun_ns, now_ns), job, entries=len(results),
+            size_bytes=sum([len(each) for each in results if isinstance(each, bytes)]),
+        )  # fmt: skip
 
     def _answer_denied(
         self, connection: BookieConnection, denied: list[tuple[WaitingRead, BaseException]]
@@ -468,8 +510,10 @@ class ReadRequests:
         request, arrived_ns, _, has_waited = waiting
         assert isinstance(request, BatchRead)
         connection.answer_budget.reserve(connection, weight)
+        begun_ns = self._clock.now_ns()
 
         def done(pieces: list[bytes], count: int, error: BaseException | None) -> None:
+            job = self._storage.last_read
             connection.answer_budget.release(connection, weight)
             if _is_denied(error) and not has_waited:
                 again = partial(self._again, connection, [waiting])
@@ -482,6 +526,13 @@ class ReadRequests:
             if error is None:
                 self._metrics.read_bytes += sum(map(len, pieces))
             self._count(request, None, status, arrived_ns)
+            now_ns = self._clock.now_ns()
+            if now_ns - arrived_ns > self._metrics.slow.reads.floor_ns:
+                asked = request.ledger_id, request.first_entry_id, status.name
+                self._metrics.slow.note_read(
+                    Asked(connection.peer, *asked), (arrived_ns, begun_ns, now_ns), job,
+                    entries=count, size_bytes=sum(map(len, pieces)),
+                )  # fmt: skip
             self.pump(connection)
 
         self._storage.read_batch(

@@ -14,6 +14,7 @@ from quorumbook.cli.bookie.adoption import adopt, give_back
 from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold, scrub
 from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
 from quorumbook.cli.bookie.recovery_process import auto_recovery
+from quorumbook.cli.bookie.slow import slow
 from quorumbook.cli.bookie.state import can_stop, readonly
 from quorumbook.cli.common import Call, ClusterCommand, send_metrics
 from quorumbook.cli.output import FORMATS
@@ -33,7 +34,7 @@ def bookie() -> None:
 
 for command in (
     adopt, give_back, recover, drain, decommission, balance, readonly, can_stop,
-    gc, gc_hold, explain_gc, scrub, background_io,
+    gc, gc_hold, explain_gc, scrub, background_io, slow,
 ):  # fmt: skip
     bookie.add_command(command)
 

@@ -38,7 +38,7 @@ def change(call: Call, address: str, path: str, *, body: bytes | None = None) ->
         ConnectFailedError: It does not answer, or refuses.
         ConfigError: The token that it may want cannot be read.
     """
-    return ask("PUT", address, path, headers=_token(call), body=body)
+    return ask("PUT", address, path, headers=token(call), body=body)
 
 
 def look_through(call: Call, address: str, path: str) -> Any:
@@ -48,10 +48,15 @@ def look_through(call: Call, address: str, path: str) -> Any:
         ConnectFailedError: It does not answer, or refuses.
         ConfigError: The token that it may want cannot be read.
     """
-    return ask("GET", address, path, headers=_token(call))
+    return ask("GET", address, path, headers=token(call))
 
 
-def _token(call: Call) -> dict[str, str]:
+def token(call: Call) -> dict[str, str]:
+    """Return the header with the token that bookies may want; none without a file of it.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
     from quorumbook.bookie.http.access import read_tokens
 
     file = call.settings.text("http.token_file")

@@ -94,6 +94,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bookie explain-gc": ("quorumbook bookie explain-gc b1:3181",),
     "bookie scrub": ("quorumbook bookie scrub b1:3181 --now",),
     "bookie background-io": ("quorumbook bookie background-io b1:3181 --rate-bytes 50M",),
+    "bookie slow": ("quorumbook bookie slow --kind sync", "quorumbook bookie slow b1:3181"),
     "bookie run": ("quorumbook bookie run --port 0 --data-dir bookie",),
     "bookie recover": ("quorumbook bookie recover b1:3181 --dry-run",),
     "bookie adopt": ("quorumbook bookie adopt --conf bk_server.conf",),

@@ -140,6 +140,19 @@ class Directories:
         """Every configured directory once."""
         return list(dict.fromkeys([*self._journals, *self._ledgers, *self._others]))
 
+    def files(self) -> dict[str, list[str]]:
+        """Return the names of journals, entry logs and index files; blocks."""
+
+        def names(directories: Sequence[str], ending: str) -> list[str]:
+            listed = (name for each in directories for name in self._disk.list_directory(each))
+            return sorted(name for name in listed if name.endswith(ending))
+
+        return {
+            "journal": names(self.journals, ".txn"),
+            "entrylog": names(self.ledgers, ".log"),
+            "index": [self.index_path.rpartition("/")[2]],
+        }
+
     def prepare(self, *, is_moving: bool = False) -> None:
         """Make what is missing and take the locks; blocks.
 

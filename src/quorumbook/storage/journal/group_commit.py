@@ -34,6 +34,7 @@ from quorumbook.storage.journal.format import (
 )
 from quorumbook.storage.journal.marks import NO_MARK, LogMark
 from quorumbook.storage.journal.synced import Synced, SyncedNote
+from quorumbook.storage.times import GroupTimes
 
 Done = Callable[[BaseException | None], None]
 
@@ -109,6 +110,10 @@ class _Writer:
         self.files_created = 0
         self.write_ns = 0
         self.sync_ns = 0
+        # Of the group at hand: when its write began and ended, and when it was synced.
+        self.began_ns = 0
+        self.written_ns = 0
+        self.synced_ns = 0
 
     def write_group(
         self, buffers: list[bytes], size: int, written: Callable[[], None] | None
@@ -125,11 +130,14 @@ class _Writer:
             written()
         if file is None:
             return None
+        if not size:
+            self.began_ns = self.written_ns = self._clock.now_ns()
         before = self._clock.now_ns()
         file.sync()
         if self._note is not None and size:
             self._note.write(Synced(self._journal_id, self._salt, self._offset))
-        self.sync_ns += self._clock.now_ns() - before
+        self.synced_ns = self._clock.now_ns()
+        self.sync_ns += self.synced_ns - before
         return LogMark(self._journal_id, self._offset)
 
     def _append(self, file: File, buffers: list[bytes]) -> None:
@@ -147,9 +155,10 @@ class _Writer:
                 steps = -(-end // ZERO_STEP_BYTES)
                 self._written = max(end, min(steps * ZERO_STEP_BYTES, self._allocated))
                 pieces.append(bytes(self._written - end))
-        before = self._clock.now_ns()
+        self.began_ns = self._clock.now_ns()
         file.write(pieces, offset)
-        self.write_ns += self._clock.now_ns() - before
+        self.written_ns = self._clock.now_ns()
+        self.write_ns += self.written_ns - self.began_ns
         self._offset = end
 
     def _allocate(self, file: File, end: int) -> None:
@@ -222,6 +231,7 @@ class Journal:
         file_size_bytes: A new file is begun when a group would exceed this.
         group_size_bytes_max: What waits beyond this many bytes goes into a later group.
         on_failed: Called once, with the error, when the journal has failed for good.
+        on_group: Called with the times of each group just before those who wait for it are.
         name: Of its thread.
     """
 
@@ -234,6 +244,7 @@ class Journal:
         file_size_bytes: int = DEFAULT_FILE_SIZE_BYTES,
         group_size_bytes_max: int = DEFAULT_GROUP_SIZE_BYTES,
         on_failed: Callable[[BaseException], None],
+        on_group: Callable[[GroupTimes], None] = lambda _: None,
         name: str = "journal",
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -241,6 +252,8 @@ class Journal:
         self._mark = mark
         self._group_size_bytes_max = min(group_size_bytes_max, GROUP_SIZE_LIMIT_BYTES // 4)
         self._on_failed = on_failed
+        self._on_group = on_group
+        self._clock = env.clock
         self._writer = _Writer(env, directory, mark, file_size_bytes)
         self._worker = env.threads.start_worker(name)
         self._pending: deque[_Item] = deque()
@@ -339,6 +352,8 @@ class Journal:
         self._worker.submit(lambda: writer.write_group(buffers, size, written), self._group_done)
 
     def _group_written(self, group: list[_Item]) -> None:
+        # The worker syncs meanwhile: what the group before it has left there is not its own.
+        self._on_group(self._times(group, self._writer, synced_ns=0))
         for item in group:
             if item.on_written is not None:
                 try:
@@ -362,15 +377,29 @@ class Journal:
         statistics.last_group_enqueued = len(group)
         statistics.last_group_bytes = size
         self._in_flight = None
+        # Before the next group overwrites them.
+        times = self._times(group, self._writer, synced_ns=self._writer.synced_ns)
         # The next group starts before anybody is called: the disk works meanwhile.
         if self._pending:
             self._start_group()
+        if result is not None:
+            self._on_group(times)
         for item in group:
             self._call(item.done, None)
         if result is not None:
             self._mark = result
         if self._in_flight is None:
             self._now_idle()
+
+    def _times(self, group: list[_Item], writer: _Writer, *, synced_ns: int) -> GroupTimes:
+        return GroupTimes(
+            writer.began_ns,
+            writer.written_ns,
+            synced_ns,
+            self._clock.now_ns(),
+            len(group),
+            sum(item.size for item in group),
+        )
 
     def _fail(self, error: BaseException) -> None:
         _log.critical("the journal in %s failed: %s", self._directory, error)

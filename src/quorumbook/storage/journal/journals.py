@@ -17,6 +17,7 @@ from quorumbook.env import Env
 from quorumbook.ids import LedgerId
 from quorumbook.storage.journal.group_commit import Done, Journal
 from quorumbook.storage.journal.marks import Marks
+from quorumbook.storage.times import GroupTimes
 
 
 class Journals:
@@ -29,6 +30,7 @@ class Journals:
         file_size_bytes: A new file is begun when a group would exceed this.
         group_size_bytes_max: What waits beyond this many bytes goes into a later group.
         on_failed: Called with the error of each that has failed for good.
+        on_group: Called with the times of each group just before those who wait for it are.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Journals:
         file_size_bytes: int,
         group_size_bytes_max: int,
         on_failed: Callable[[BaseException], None],
+        on_group: Callable[[GroupTimes], None],
     ) -> None:
         self._journals = [
             Journal(
@@ -49,6 +52,7 @@ class Journals:
                 file_size_bytes=file_size_bytes,
                 group_size_bytes_max=group_size_bytes_max,
                 on_failed=on_failed,
+                on_group=on_group,
                 name=f"journal-{index}" if index else "journal",
             )
             for index, (directory, mark) in enumerate(zip(directories, marks, strict=True))

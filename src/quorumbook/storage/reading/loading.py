@@ -20,6 +20,7 @@ from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.options import Damage
+from quorumbook.storage.times import JobTimes
 
 T = TypeVar("T")
 _ENTRY_HEAD = Struct(">iqq")
@@ -59,6 +60,7 @@ class Loaded:
     rows: list[StoredRun] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     error: BaseException | None = None
+    times: JobTimes | None = None
 
 
 class MismatchError(StorageError):
@@ -70,12 +72,46 @@ class KnownDamageError(MismatchError):
 
 
 class Loader:
-    """Loads what the index points to; belongs to one worker."""
+    """Loads what the index points to; belongs to one worker.
 
-    def __init__(self, index: IndexReader, read_log: LogReader, statistics: ReadStatistics) -> None:
+    Args:
+        index: Says where.
+        read_log: Reads there.
+        statistics: What is counted.
+        now_ns: The clock by which the times of ``Loaded`` are taken; None: they are not.
+    """
+
+    def __init__(
+        self,
+        index: IndexReader,
+        read_log: LogReader,
+        statistics: ReadStatistics,
+        now_ns: Callable[[], int] | None = None,
+    ) -> None:
         self._index = index
-        self._read_log = read_log
+        self._read_log = read_log if now_ns is None else self._timed(read_log, now_ns)
         self._statistics = statistics
+        self._disk_ns = 0
+        self._now_ns = now_ns
+
+    def timed(self, job: Callable[[], Loaded]) -> Loaded:
+        """Run a job and note when; the loader was made with a clock."""
+        assert self._now_ns is not None
+        self._disk_ns = 0
+        began_ns = self._now_ns()
+        loaded = job()
+        loaded.times = JobTimes(began_ns, self._now_ns(), self._disk_ns)
+        return loaded
+
+    def _timed(self, read_log: LogReader, now_ns: Callable[[], int]) -> LogReader:
+        def read(entry_log_id: int, position: int, size_bytes: int) -> bytes:
+            before = now_ns()
+            try:
+                return read_log(entry_log_id, position, size_bytes)
+            finally:
+                self._disk_ns += now_ns() - before
+
+        return read
 
     def load_entries(
         self, wanted: list[tuple[int, LedgerId, EntryId, bool]], max_size_bytes: int

@@ -43,6 +43,7 @@ from quorumbook.storage.options import MIB, Damage
 from quorumbook.storage.reading.loading import STRIDE, Loaded, Loader, LogReader, ReadStatistics
 from quorumbook.storage.reading.peeking import Peeks
 from quorumbook.storage.states.ledgers import LedgerHandle
+from quorumbook.storage.times import JobTimes
 
 T = TypeVar("T")
 BatchDone: TypeAlias = Callable[[list[bytes], int, BaseException | None], None]
@@ -60,6 +61,7 @@ class StorageReads:
         worker: Runs the jobs, one after the other.
         index: A connection of that worker's own.
         read_log: Reads bytes of an entry log.
+        now_ns: The clock.
         peeks: Reads what needs no worker.
         caches: Where entries are found in memory.
         handle: Gives the handle of a ledger.
@@ -73,6 +75,7 @@ class StorageReads:
         index: IndexReader,
         read_log: LogReader,
         *,
+        now_ns: Callable[[], int],
         peeks: Peeks,
         caches: Caches,
         handle: Callable[[LedgerId], LedgerHandle | None],
@@ -82,7 +85,9 @@ class StorageReads:
         self.statistics = ReadStatistics()
         self._worker = worker
         self._index = index
-        self._loader = Loader(index, read_log, self.statistics)
+        self._loader = Loader(index, read_log, self.statistics, now_ns)
+        #: Of the read that is being answered; None if memory had all of it.
+        self.last_job: JobTimes | None = None
         self._peeks = peeks
         self._caches = caches
         self._handle = handle
@@ -164,6 +169,7 @@ class StorageReads:
                 size += len(found)
             results.append(found)
         if not missing:
+            self.last_job = None
             done(results)
             return
         generation = self._generation
@@ -184,7 +190,10 @@ class StorageReads:
                 self._read_ahead(run.ledger_id, run.last_entry_id + 1)
             done(results)
 
-        self._worker.submit(lambda: self._loader.load_entries(missing, max_size_bytes), finish)
+        loader = self._loader
+        self._worker.submit(
+            lambda: loader.timed(lambda: loader.load_entries(missing, max_size_bytes)), finish
+        )
 
     def read_batch(
         self,
@@ -203,6 +212,7 @@ class StorageReads:
             return
         max_count = max_count if max_count > 0 else _BATCH_SIZE_BYTES
         limit = min(max_size_bytes, _BATCH_SIZE_BYTES) if max_size_bytes > 0 else _BATCH_SIZE_BYTES
+        self.last_job = None
         found = self._from_memory(ledger_id, first_entry_id)
         if first_entry_id == INVALID_ENTRY_ID:
             first_entry_id = self._last_entry_id(ledger_id)
@@ -230,8 +240,12 @@ class StorageReads:
             else:
                 done([], 0, loaded.error or self._absent(ledger_id, first_entry_id))
 
+        loader = self._loader
         self._worker.submit(
-            lambda: self._loader.load_runs(ledger_id, first_entry_id, max_count, limit), finish
+            lambda: loader.timed(
+                lambda: loader.load_runs(ledger_id, first_entry_id, max_count, limit)
+            ),
+            finish,
         )
 
     def _read_batch_of_one(self, ledger_id: LedgerId, entry_id: EntryId, done: BatchDone) -> None:
@@ -348,6 +362,7 @@ class StorageReads:
 
     def _take(self, answer: Loaded | BaseException, generation: int) -> Loaded:
         """Keep what a job has read."""
+        self.last_job = None if isinstance(answer, BaseException) else answer.times
         if isinstance(answer, BaseException):
             return Loaded(error=BookieIOError(f"the read failed: {answer}"))
         for damage in answer.damages:

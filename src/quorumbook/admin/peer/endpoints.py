@@ -1,25 +1,23 @@
-"""The paths of Apache BookKeeper's HTTP API, with its verbs and keys.
+"""Every path of Apache BookKeeper's HTTP API; here what is about a cluster.
 
-What is about a cluster is answered here.  What is about one bookie is asked of that bookie: the
-one that ``bookie=ID`` names, or the only one there is.  Where the peer answers with text or an
-empty 404, so does this; passwords, which it shows, are left out.
+Where the peer answers with text, so does this.  Three things are different on purpose: passwords,
+which it shows, are left out; a list with metadata has them decoded, where it gives bytes as text
+unless it is asked otherwise; and every error is a problem object with a status that says whose
+fault it is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import json
 from typing import Any
-from urllib.parse import urlencode
 
 from quorumbook.admin.access.roles import Role
-from quorumbook.admin.facts.bookie_http import ask as ask_bookie
-from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, WRITABLE, http_of
+from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, WRITABLE
 from quorumbook.admin.http import bookies as bookie_endpoints
 from quorumbook.admin.http.endpoint import Ask, Endpoint, Text
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
+from quorumbook.admin.peer import of_bookie
 from quorumbook.client.context import client_store
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
@@ -28,7 +26,6 @@ _PAGE = 100
 _ENTRIES_PAGE = 1000
 _ENTRIES_BYTES = 16 * 1024 * 1024
 _ID = Field("integer", "The ledger's id.", minimum=0, maximum=ID_MAX)
-_GB = 1 << 30
 
 
 def _number(ask: Ask, name: str, default: int | None = None) -> int:
@@ -48,9 +45,10 @@ def _is_on(ask: Ask, name: str) -> bool:
 
 
 async def _delete_ledger(ask: Ask) -> object:
-    await (await ask.service.client()).delete_ledger(_number(ask, "ledger_id"))
+    ledger_id = _number(ask, "ledger_id")
+    await (await ask.service.client()).delete_ledger(ledger_id)
     ask.service.forget_facts()
-    return Text(b"Deleted ledger\n")
+    return f"Deleted ledger: {ledger_id}"
 
 
 async def _list_ledgers(ask: Ask) -> object:
@@ -86,7 +84,6 @@ def _metadata_row(metadata: LedgerMetadata) -> dict[str, object]:
         "length": metadata.length,
         "lastEntryId": metadata.last_entry_id,
         "ctime": metadata.ctime_ms if metadata.ctime_ms is not None else -1,
-        "storeCtime": False,
         "hasPassword": bool(metadata.password),
         "digestType": metadata.digest_type.name if metadata.digest_type else None,
         "customMetadata": {
@@ -153,14 +150,19 @@ async def _bookie_info(ask: Ask) -> object:
         free = sum(int(row.get("free_bytes", 0)) for row in disks.values())
         total = sum(int(row.get("total_bytes", 0)) for row in disks.values())
         if bookie.state != DOWN:
-            found[bookie.bookie_id] = _space(free, total)
+            found[bookie.bookie_id] = f": {_space(free, total)},"
             sums = [sums[0] + free, sums[1] + total]
     found["ClusterInfo: "] = _space(*sums)
     return found
 
 
 def _space(free: int, total: int) -> str:
-    return f": {{Free: {free}({free / _GB:.3f} GB), Total: {total}({total / _GB:.3f} GB)}},"
+    return f"{{Free: {free}({_gb(free)}GB), Total: {total}({_gb(total)}GB)}}"
+
+
+def _gb(count: int) -> str:
+    """Return billions of bytes, cut after three digits as the peer does."""
+    return f"{count / 1e9:.3f}".rstrip("0").rstrip(".")
 
 
 async def _cluster_info(ask: Ask) -> object:
@@ -176,28 +178,6 @@ async def _cluster_info(ask: Ask) -> object:
         "readonlyBookiesCount": counts[READ_ONLY],
         "unavailableBookiesCount": counts[DOWN],
     }
-
-
-async def _of_one_bookie(ask: Ask) -> object:
-    """Ask the bookie that is meant, by the path that was asked for here."""
-    given = dict(ask.query)
-    bookie_id = given.pop("bookie", None)
-    if bookie_id is None:
-        up = [each for each in (await ask.service.facts()).bookies if each.state != DOWN]
-        if len(up) != 1:
-            raise ApiError(
-                400, "bookie-missing",
-                f"this server stands for a cluster of {len(up)} bookies; say which: bookie=ID",
-            )  # fmt: skip
-        bookie_id = up[0].bookie_id
-    address = await http_of(client_store(await ask.service.client()), str(bookie_id))
-    method = str(ask.path["method"])
-    headers = {} if method == "GET" else ask.service.bookie_headers()
-    body = json.dumps(dict(ask.body)).encode() if ask.body else None
-    target = str(ask.path["path"]) + (f"?{urlencode(given)}" if given else "")
-    return await asyncio.to_thread(
-        ask_bookie, method, address, target, headers=headers, body=body, timeout_s=30.0
-    )
 
 
 # Auto-recovery -----------------------------------------------------------------------------
@@ -230,21 +210,23 @@ async def _recover_bookies(ask: Ask) -> object:
     ):
         raise bad_parameter("bookie_src is a list of bookie ids")
     wants_cookie_gone = str(ask.body.get("delete_cookie", "")).lower() == "true"
-    return await _start_job(ask, "recover", sources[0], {"delete_cookie": wants_cookie_gone})
+    await _start_job(ask, "recover", sources[0], {"delete_cookie": wants_cookie_gone})
+    return Text(b"Success send recovery request command.")
 
 
 async def _decommission(ask: Ask) -> object:
     source = ask.body.get("bookie_src")
     if not isinstance(source, str) or not source:
         raise bad_parameter("bookie_src is a bookie id")
-    return await _start_job(ask, "decommission", source, {})
+    await _start_job(ask, "decommission", source, {})
+    return Text(f"Success send decommission Bookie command {source}".encode())
 
 
-async def _start_job(ask: Ask, kind: str, bookie_id: str, body: dict[str, Any]) -> object:
-    """Begin a job as ``/api/v2`` does; the answer has its id, which the peer's has not."""
+async def _start_job(ask: Ask, kind: str, bookie_id: str, body: dict[str, Any]) -> None:
+    """Begin a job as ``/api/v2`` does; ``/api/v2/jobs`` shows how it goes."""
     wanted = f"/api/v2/bookies/{{bookie}}/{kind}"
     endpoint = next(each for each in bookie_endpoints.ENDPOINTS if each.path == wanted)
-    return await endpoint.handle(Ask(ask.service, ask.who, {"bookie": bookie_id}, {}, body))
+    await endpoint.handle(Ask(ask.service, ask.who, {"bookie": bookie_id}, {}, body))
 
 
 async def _list_underreplicated(ask: Ask) -> object:
@@ -271,7 +253,7 @@ async def _who_is_auditor(ask: Ask) -> object:
     auditor = (await ask.service.facts()).auditor
     if auditor is None:
         raise ApiError(404, "no-auditor", "No auditor elected")
-    return Text(f"Auditor: {auditor}\n".encode())
+    return Text(f"Auditor: {auditor}".encode())
 
 
 async def _trigger_audit(ask: Ask) -> object:
@@ -280,46 +262,45 @@ async def _trigger_audit(ask: Ask) -> object:
         await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
     finally:
         queue.close()
-    return Text(b"Success trigger audit.\n")
+    return Text(b"Success trigger audit.")
 
 
 async def _lost_bookie_delay(ask: Ask) -> object:
     queue = await _queue(ask)
     try:
         if ask.path["method"] == "GET":
-            return Text(f"lostBookieRecoveryDelay value: {await queue.lost_bookie_delay_s() or 0}\n"
-                        .encode())  # fmt: skip
+            delay_s = await queue.lost_bookie_delay_s() or 0
+            return Text(f"lostBookieRecoveryDelay value: {delay_s}".encode())
         seconds = Field("integer", "", is_required=True, minimum=0, maximum=2**31 - 1).read(
             "delay_seconds", ask.body.get("delay_seconds"), is_text=True
         )
         await queue.set_lost_bookie_delay_s(seconds)
-        return Text(b"Success set lost bookie recovery delay.\n")
+        return Text(f"Success set lostBookieRecoveryDelay to {seconds}".encode())
     finally:
         queue.close()
 
 
 async def _settings(ask: Ask) -> object:
+    if "bookie" in ask.query:
+        return await of_bookie.options(ask)
     return dict(ask.service.options.settings)
+
+
+async def _set_settings(_ask: Ask) -> object:
+    raise ApiError(
+        409, "options-are-fixed",
+        "options are read at the start; set them in the configuration file and start again",
+    )  # fmt: skip
 
 
 def _one(method: str, path: str, role: Role, summary: str, handle: Any) -> Endpoint:
     return Endpoint(method, f"/api/v1/{path}", role, summary, handle, is_lenient=True)
 
 
-_OF_A_BOOKIE = (
-    ("GET", "info", Role.VIEWER), ("GET", "last_log_mark", Role.VIEWER),
-    ("GET", "list_disk_file", Role.VIEWER), ("PUT", "expand_storage", Role.OPERATOR),
-    ("GET", "gc", Role.VIEWER), ("PUT", "gc", Role.OPERATOR), ("GET", "gc_details", Role.VIEWER),
-    ("GET", "gc/suspend_compaction", Role.VIEWER), ("PUT", "gc/suspend_compaction", Role.OPERATOR),
-    ("PUT", "gc/resume_compaction", Role.OPERATOR),
-    ("GET", "entry_location_compact", Role.VIEWER),
-    ("PUT", "entry_location_compact", Role.OPERATOR), ("GET", "state", Role.VIEWER),
-    ("GET", "state/readonly", Role.VIEWER), ("PUT", "state/readonly", Role.OPERATOR),
-    ("GET", "sanity", Role.OPERATOR), ("GET", "is_ready", Role.VIEWER),
-)  # fmt: skip
-
 ENDPOINTS = (
     _one("GET", "config/server_config", Role.VIEWER, "Options that are set here.", _settings),
+    _one("PUT", "config/server_config", Role.ADMIN, "Refused: options are read at the start.",
+         _set_settings),
     _one("DELETE", "ledger/delete", Role.ADMIN, "Delete a ledger.", _delete_ledger),
     _one("GET", "ledger/list", Role.VIEWER, "Ids of all ledgers, or a page of metadata.",
          _list_ledgers),
@@ -328,10 +309,7 @@ ENDPOINTS = (
     _one("GET", "bookie/list_bookies", Role.VIEWER, "Ids of bookies.", _list_bookies),
     _one("GET", "bookie/list_bookie_info", Role.VIEWER, "Free and total space.", _bookie_info),
     _one("GET", "bookie/cluster_info", Role.VIEWER, "Counts of bookies.", _cluster_info),
-    *(
-        _one(method, f"bookie/{path}", role, "Asked of one bookie, by bookie=ID.", _of_one_bookie)
-        for method, path, role in _OF_A_BOOKIE
-    ),
+    *of_bookie.ENDPOINTS,
     _one("GET", "autorecovery/status", Role.VIEWER, "Whether it is on.", _recovery_status),
     _one("PUT", "autorecovery/status", Role.OPERATOR, "Switch it.", _recovery_status),
     _one("PUT", "autorecovery/bookie", Role.OPERATOR, "Recover a bookie.", _recover_bookies),
