@@ -28,3 +28,23 @@ async def gather_bounded(work: Callable[[T], Awaitable[R]], items: Sequence[T]) 
     for first in range(0, len(items), AT_ONCE):
         found += await asyncio.gather(*map(work, items[first : first + AT_ONCE]))
     return found
+
+
+async def gather_or_cancel(
+    work: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int
+) -> list[R]:
+    """Return what comes of each item, in their order; once one fails, all are over.
+
+    Args:
+        work: What is done with an item.
+        items: Which.
+        at_once: So many are under way together.
+    """
+    found: list[R] = []
+    for first in range(0, len(items), at_once):
+        tasks = [asyncio.ensure_future(work(item)) for item in items[first : first + at_once]]
+        try:
+            found += await asyncio.gather(*tasks)
+        finally:
+            await cancel_and_wait(tasks)
+    return found

@@ -9,12 +9,14 @@ writes those of many processes into one (``gathering``).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.writing.writer import LedgerWriter
+from quorumbook.env.tasks import gather_or_cancel
 from quorumbook.errors import LedgerExistsError, NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.digest import DigestType
@@ -41,6 +43,9 @@ from quorumbook.streams.transactions.nodes import TransactionNodes
 from quorumbook.streams.transactions.origin import TRANSACTION_KEY, Origin
 from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Identity
 from quorumbook.streams.writing.packing import check_txids
+
+#: Sealing a ledger is waiting for bookies and for the metadata store.
+_SEALED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +145,9 @@ class Attempt:
         self._planned_ms = planned_ms
         self._rules: dict[str, tuple[StreamRules, StreamPolicy]] = {}
         self._ledgers: list[LedgerId] = []
+        #: Those that the attempt's node names; None: there is none yet.
+        self._recorded: frozenset[LedgerId] | None = None
+        self._recording = asyncio.Lock()
         self._open: dict[str, DraftWriter] = {}
         self._done: list[Draft] = []
         self._held: dict[str, _FewRows] = {}
@@ -205,11 +213,12 @@ class Attempt:
             draft = self._open[stream] = await self._begin(stream)
         await draft.append(payloads, txids, carried)
 
-    async def take_drafts(self) -> list[Draft]:
-        """Seal all ledgers, and return what was written since the last call; raises as finish."""
-        for stream in list(self._open):
+    async def take_drafts(self, stream: str) -> list[Draft]:
+        """Seal a stream's ledger; return what was written since the last call; raises as finish."""
+        if stream in self._open:
             await self._seal(stream)
-        taken, self._done = self._done, []
+        taken = [draft for draft in self._done if draft.stream == stream]
+        self._done = [draft for draft in self._done if draft.stream != stream]
         return taken
 
     async def finish(self) -> AttemptResult:
@@ -218,13 +227,14 @@ class Attempt:
         Raises:
             TransactionLostError: the attempt was cleaned up meanwhile.
         """
+        await gather_or_cancel(self._seal, list(self._open), _SEALED_AT_ONCE)
         return AttemptResult(
             who=self._who,
             batch=self._name.batch,
             partition=self._name.partition,
             attempt=self._name.attempt,
             name=self._name if self._ledgers else None,
-            drafts=tuple(await self.take_drafts()),
+            drafts=tuple(self._done),
             handed=tuple(
                 HandedRows(
                     stream=stream,
@@ -293,9 +303,11 @@ class Attempt:
 
     async def _seal(self, stream: str) -> None:
         try:
-            self._done.append(await self._open[stream].finish())
+            draft = await self._open[stream].finish()
         except NoSuchLedgerInMetadataError as error:
             raise self._nodes.lost(self._name) from error
+        # Others were taken meanwhile, with the list that was there then.
+        self._done.append(draft)
         del self._open[stream]
 
     async def _begin(self, stream: str) -> DraftWriter:
@@ -340,11 +352,15 @@ class Attempt:
         )
         return rules, policy
 
-    async def _record(self, *, is_new: bool) -> None:
-        record = AttemptRecord(
-            query=self._who.query, run=self._who.run, ledgers=tuple(self._ledgers)
-        )
-        await self._nodes.record_attempt(self._name, record, is_new=is_new)
+    async def _record(self, ledger_id: LedgerId) -> None:
+        """Have the attempt's node name a ledger; those that come meanwhile go together."""
+        async with self._recording:
+            if self._recorded is not None and ledger_id in self._recorded:
+                return
+            ledgers = tuple(self._ledgers)
+            record = AttemptRecord(query=self._who.query, run=self._who.run, ledgers=ledgers)
+            await self._nodes.record_attempt(self._name, record, is_new=self._recorded is None)
+            self._recorded = frozenset(ledgers)
 
     async def _make_ledger(
         self,
@@ -364,11 +380,10 @@ class Attempt:
         custom |= notes or {}
         if stream and self._namespace is not None:
             custom |= {"namespace": self._namespace.path.encode(), "stream": stream.encode()}
-        is_new = not self._ledgers
         while True:
             ledger_id = await self._client.reserve_ledger_id()
             self._ledgers.append(ledger_id)
-            await self._record(is_new=is_new)
+            await self._record(ledger_id)
             try:
                 ledger = await self._client.create_ledger(
                     ledger_id=ledger_id,
@@ -384,8 +399,7 @@ class Attempt:
                 break
             except LedgerExistsError:
                 # Somebody guessed the id; what is theirs is not this attempt's to clean up.
-                self._ledgers.pop()
-                is_new = False
+                self._ledgers.remove(ledger_id)
         if not await self._nodes.has_attempt(self._name):
             # Cleaned up between its node and its ledger: nobody else would delete that any more.
             await ledger.abort()

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import gather_or_cancel
 from quorumbook.errors import (
     ConfigError,
     MetadataVersionConflict,
@@ -58,6 +59,8 @@ from quorumbook.streams.writing.takeover import StreamTail, take_over
 _log = logger("streams.transactions")
 #: Others may append to the same streams at the same time; nobody is that unlucky so often.
 _ATTEMPTS = 32
+#: Streams that are looked at and written to together, before the step.
+_STREAMS_AT_ONCE = 64
 #: What a ZooKeeper takes in one request, less the rest of it.
 _MAX_REQUEST_BYTES = 1_000_000
 #: Every reader and writer that begins lists the segments of a stream.
@@ -223,20 +226,24 @@ class Commit:
         head, revision = await self._nodes.read_head()
         if self._is_overtaken(head):
             return Committed(head=head, was_there=True)
-        segments: dict[str, list[SegmentMetadata]] = {}
-        operations: list[Operation] = []
-        taken: set[LedgerId] = set()
-        for index, (context, parts) in enumerate(streams):
+
+        async def prepare(index: int) -> tuple[list[SegmentMetadata], list[Operation]]:
+            context, parts = streams[index]
             tail = await self._tail(context)
             is_free = (await context.policy()).txid == "free"
             floor = -1 if is_free else tail.last_txid
             drafts = await gathering.drafts(context, parts, floor=floor, copies_small=copies_small)
             streams[index] = context, drafts
-            taken |= {draft.ledger_id for draft in drafts}
+            taken.update(draft.ledger_id for draft in drafts)
             check_floor(context.name, drafts, floor)
-            made, changes = await self._graft(context, drafts, tail)
-            segments[context.name] = made
-            operations += changes
+            return await self._graft(context, drafts, tail)
+
+        taken: set[LedgerId] = set()
+        prepared = await gather_or_cancel(prepare, range(len(streams)), _STREAMS_AT_ONCE)
+        segments = {
+            context.name: made for (context, _), (made, _) in zip(streams, prepared, strict=True)
+        }
+        operations = [change for _, changes in prepared for change in changes]
         own = gathering.attempt
         if own.ledgers:
             winners = {**winners, own.name: frozenset(own.ledgers)}

@@ -54,7 +54,7 @@ class Gathering:
                 continue
             for part in run:
                 await self._write(context, part)
-            found += await self.attempt.take_drafts()
+            found += await self.attempt.take_drafts(context.name)
         return found
 
     async def _write(self, context: StreamContext, part: Part) -> None:
