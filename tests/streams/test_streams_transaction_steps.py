@@ -194,23 +194,62 @@ async def test_a_head_that_was_put_back_is_found_out(ns: Namespace) -> None:
         await app.commit(0, [app.skipped(0, 0, 0)])
 
 
-async def test_locks_are_taken_in_the_order_of_names(
-    ns: Namespace, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("held", ["", "a", "c"])
+async def test_locks_are_taken_together_or_in_the_order_of_names(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, held: str
 ) -> None:
     names = ["b", "a/z", "c", "a"]
     for name in names:
         await ns.create_stream(name)
-    taken = []
+    app = await application(ns)
+    written = await write(app, 0, 0, {name: [b"x"] for name in names})
+    rival = stream_context(other.stream(held)).lock() if held else None
+    if rival is not None:
+        await rival.acquire()
+    of_path = {stream_context(ns.stream(name)).lock()._path: name for name in names}
+    together, one_by_one = [], []
     acquire = StreamLock.acquire
 
     async def noting(lock: StreamLock, **options: Any) -> None:
-        taken.append(lock._path)
+        name = of_path[lock._path]
+        if not options:
+            together.append(name)
+        else:
+            owners = [await stream_context(other.stream(each)).lock().owner() for each in names]
+            assert sum(map(bool, owners)) == len(one_by_one) + (rival is not None and rival.is_held)
+            if name == held and rival is not None:
+                await rival.release()
+            one_by_one.append(name)
         await acquire(lock, **options)
 
     monkeypatch.setattr(StreamLock, "acquire", noting)
-    app = await application(ns)
-    await app.commit(0, [await write(app, 0, 0, {name: [b"x"] for name in names})])
-    assert taken == [stream_context(ns.stream(name)).lock()._path for name in sorted(names)]
+    await app.commit(0, [written])
+    assert sorted(together) == sorted(names)
+    assert one_by_one == (sorted(names) if held else [])
+    assert [await stream_context(ns.stream(name)).lock().owner() for name in names] == [""] * 4
+
+
+async def test_two_drivers_that_commit_to_the_same_streams_both_get_there(
+    ns: Namespace, other: Namespace
+) -> None:
+    names = [f"s{number}" for number in range(8)]
+    for name in names:
+        await ns.create_stream(name)
+
+    async def commit_all(of: Namespace, application_name: str, order: list[str]) -> None:
+        app = Application(Place(of.client, of), application_name, Identity("q", "r"))
+        await app.prepare()
+        for batch in range(5):
+            rows = {name: [f"{application_name}{batch}".encode()] for name in order}
+            await app.commit(batch, [await write(app, batch, 0, rows)])
+
+    await asyncio.gather(commit_all(ns, "one", names), commit_all(other, "two", names[::-1]))
+    for name in names:
+        found = await payloads(ns, name)
+        for each in ("one", "two"):
+            assert [row for row in found if row.startswith(each.encode())] == [
+                f"{each}{batch}".encode() for batch in range(5)
+            ]
 
 
 async def test_a_step_larger_than_a_request_may_be_is_refused_before_it_is_made(

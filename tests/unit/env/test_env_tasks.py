@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from quorumbook.env.tasks import cancel_and_wait
+from quorumbook.env.tasks import cancel_and_wait, gather_or_cancel
 
 
 async def test_ended_tasks_are_over_and_their_errors_are_nobodys() -> None:
@@ -55,3 +55,36 @@ async def test_who_is_cancelled_while_ending_hears_of_it_when_all_is_over() -> N
     with pytest.raises(asyncio.CancelledError):
         await ending
     assert task.done()
+
+
+async def test_what_is_gathered_keeps_its_order_and_so_many_are_under_way() -> None:
+    under_way, most = 0, 0
+
+    async def work(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(10 - number):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return -number
+
+    assert await gather_or_cancel(work, range(10), 4) == [-number for number in range(10)]
+    assert most == 4
+
+
+async def test_once_one_fails_the_others_are_over() -> None:
+    over = []
+
+    async def work(number: int) -> None:
+        try:
+            if number == 1:
+                raise ValueError(number)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            over.append(number)
+
+    with pytest.raises(ValueError, match="1"):
+        await gather_or_cancel(work, range(5), 3)
+    assert sorted(over) == [0, 1, 2]

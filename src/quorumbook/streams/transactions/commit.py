@@ -3,15 +3,17 @@
 The step sets the head by version, deletes the attempts whose ledgers it takes, and has every
 stream go on where it ended when this driver looked.  Whatever changed meanwhile makes it fail as a
 whole; then the head says whether the batch is there, and a stream that went on is looked at again.
-The streams' locks, taken in the order of names, keep writers from getting in each other's way, and
-what has to be written before the step (``gathering``) from being in vain.
+The streams' locks keep writers from getting in each other's way, and what has to be written before
+the step (``gathering``) from being in vain; they are taken together where nobody has one, else in
+the order of names.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quorumbook.env import logger
@@ -168,9 +170,7 @@ class Commit:
         ledgers = sum(isinstance(part, Draft) for _, parts in streams for part in parts)
         count = 2 * len(streams) + ledgers + len(winners) + 2
         copies_small = count > self._nodes.store.multi_limit
-        async with AsyncExitStack() as locks:
-            for context, _ in sorted(streams, key=lambda each: each[0].name):
-                locks.push_async_callback((await self._locked(context)).release)
+        async with self._locked([context for context, _ in streams]):
             left = list(streams)
             for _ in range(_ATTEMPTS):
                 done = await self._try(left, winners, manifest, gathering, copies_small)
@@ -180,22 +180,37 @@ class Commit:
             f"the streams of batch {self._batch} change faster than it can be committed"
         )
 
-    async def _locked(self, context: StreamContext) -> StreamLock:
-        """Take a stream's lock."""
-        if (await context.access()).denies_acquire:
-            raise AccessDeniedError(f"nobody may write stream {context.name}")
-        lock = context.lock()
+    @contextlib.asynccontextmanager
+    async def _locked(self, contexts: Sequence[StreamContext]) -> AsyncGenerator[None, None]:
+        """Hold the locks of streams."""
+        for context, access in zip(
+            contexts,
+            await gather_or_cancel(lambda each: each.access(), contexts, _STREAMS_AT_ONCE),
+            strict=True,
+        ):
+            if access.denies_acquire:
+                raise AccessDeniedError(f"nobody may write stream {context.name}")
+        locks = {context.name: context.lock() for context in contexts}
+        try:
+            if not await _take_free(locks.values()):
+                # By name, so that two commits never have what the other one waits for.
+                for name, lock in sorted(locks.items()):
+                    await self._take(name, lock)
+            yield
+        finally:
+            await _release(locks.values())
+
+    async def _take(self, name: str, lock: StreamLock) -> None:
         try:
             await lock.acquire(wait_s=self._options.lock_wait_s)
         except WriterBusyError as error:
             if not self._options.takes_over:
                 raise WriterBusyError(
-                    f"{error.owner or 'somebody'} writes stream {context.name}; wait for it, or "
+                    f"{error.owner or 'somebody'} writes stream {name}; wait for it, or "
                     "take the stream over with takeover=true",
                     owner=error.owner,
                 ) from error
             await lock.acquire(by_force=True)
-        return lock
 
     def _settled(
         self, winners: Mapping[AttemptName, frozenset[LedgerId]], taken: set[LedgerId]
@@ -377,3 +392,20 @@ def encode_manifest(
         "ledgers": ledgers,
     }
     return json.dumps(manifest, separators=(",", ":")).encode()
+
+
+async def _take_free(locks: Collection[StreamLock]) -> bool:
+    """Take locks together; False: somebody has one, and none is held."""
+    # Each comes to its end: one that is cancelled in the middle may leave its place in the queue.
+    found = await asyncio.gather(*(lock.acquire() for lock in locks), return_exceptions=True)
+    failed = [each for each in found if each is not None]
+    for error in failed:
+        if not isinstance(error, WriterBusyError):
+            raise error
+    if failed:
+        await _release(locks)
+    return not failed
+
+
+async def _release(locks: Iterable[StreamLock]) -> None:
+    await asyncio.gather(*(lock.release() for lock in locks))
