@@ -25,7 +25,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve picture lock pythons release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -62,7 +62,7 @@ test: setup  ## Run all tests; TESTS=tests/unit runs some.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
 pythons: setup  ## Import and test on every other Python found, and on the oldest dependencies; ALL=1: more.
-	$(BIN)/python -m tools.pythons $(if $(ALL),--all)
+	$(BIN)/python -m tools.pythons $(if $(ALL),--all) $(if $(FETCH),--fetch)
 
 check: setup  ## Lint, types, import directions, tidiness.
 	$(BIN)/ruff format --check .
@@ -147,12 +147,15 @@ limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/l
 		--seconds $(SECONDS_EACH) --report docs/reports/limits.md
 
 # Material tells everyone of another site generator; CONTRIBUTING.md says why it is this one.
-docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs docs-serve docs-versions: export NO_MKDOCS_2_WARNING = 1
 docs: setup  ## Build the site into build/site (half a minute); anything wrong is an error.
 	$(BIN)/python -m mkdocs build --strict
 
 docs-serve: setup  ## Show the site on http://127.0.0.1:8000 while you write.
 	$(BIN)/python -m mkdocs serve
+
+docs-versions: docs  ## Lay this version's site beside others, with a selector (DIRECTORY=build/versions).
+	$(BIN)/python -m tools.website.versions $(or $(DIRECTORY),build/versions)
 
 bench-console: setup  ## Measure the console and commands with 20,000 ledgers (Chromium; three minutes).
 	$(BIN)/python -m bench.console --report docs/reports/console.md

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+from hypothesis import settings
 
 from doubles.spark import LEAN_JAVA
 from doubles.zookeeper import Missing, find_zookeeper, start_zookeeper
@@ -27,6 +28,10 @@ for _name in ("MAX_DISK_USAGE", "DISK_USAGE_WRITABLE"):
     os.environ[f"QUORUMBOOK_BOOKIE_{_name}"] = "1"
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", LEAN_JAVA)
+
+# How long an example takes says how busy the machine is; a test's own time limit ends what hangs.
+settings.register_profile("patient", parent=settings.default, deadline=None)
+settings.load_profile("patient")
 
 #: What a test may take beyond its time limit before its process is ended.
 GRACE_S = 180

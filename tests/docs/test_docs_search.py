@@ -7,13 +7,10 @@ a reader of the navigation too.
 
 from __future__ import annotations
 
-import functools
-import http.server
-import threading
-
 import pytest
 
 from admin.test_admin_console import browser, needs_browser
+from docs.serving import served
 
 #: What follows "how do I", and the page that the search must find first; one of them.
 QUESTIONS = {
@@ -89,19 +86,11 @@ forget();
 """
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def address(site):
     """Where the site is served."""
-    handler = functools.partial(_Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(site) as address:
+        yield address
 
 
 @needs_browser

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tools.website import commands, reference, sequence  # noqa: E402 - the path comes first
+from tools.website import commands, reference, sequence, versions  # noqa: E402 - the path comes first
 
 
 @pytest.mark.xdist_group("site")
@@ -68,6 +68,19 @@ def test_commands_that_there_are_pass():
     )
     assert commands.problems("`quorumbook spark JOB` and `quorumbook COMMAND --help`") == []
     assert commands.problems("    kubectl exec quorumbook bookie-3\n") == []
+
+
+def test_versions_are_ordered_by_number_and_the_first_page_leads_to_the_newest(tmp_path):
+    site = tmp_path / "built"
+    site.mkdir()
+    for version in ("0.9.0", "1.0.0", "0.10.0", "1.0.0rc1"):
+        (site / "index.html").write_text(version)
+        found = versions.placed(site, tmp_path / "all", version)
+    assert found == ["1.0.0", "1.0.0rc1", "0.10.0", "0.9.0"]
+    assert (tmp_path / "all" / "0.9.0" / "index.html").read_text() == "0.9.0"
+    assert "url=1.0.0/index.html" in (tmp_path / "all" / "index.html").read_text()
+    listed = json.loads((tmp_path / "all" / "versions.json").read_text())
+    assert [each["aliases"] for each in listed] == [["latest"], [], [], []]
 
 
 def test_a_name_without_a_docstring_is_found(monkeypatch):

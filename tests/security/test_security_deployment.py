@@ -344,3 +344,13 @@ def test_whatever_ships_may_open_files_enough() -> None:
         assert int(re.findall(r"^LimitNOFILE=(\d+)$", unit, re.MULTILINE)[0]) >= 65536
     for name in ("bookie-1", "bookie-2", "bookie-3"):
         assert COMPOSE[name]["ulimits"]["nofile"] >= 65536
+
+
+def test_every_image_of_others_is_pinned_by_version_and_digest() -> None:
+    named = [service["image"] for service in COMPOSE.values() if "build" not in service]
+    lines = (DEPLOY / "compose/Dockerfile").read_text().splitlines()
+    named += [line.split()[1] for line in lines if line.startswith("FROM ")]
+    foreign = [image for image in named if image != "quorumbook"]
+    assert len(foreign) >= 4
+    for image in foreign:
+        assert re.fullmatch(r"[\w./]+:v?\d+\.\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}", image), image

@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 from tools import release  # noqa: E402 - the path comes first
 
+#: What CI has no time for: 40 to 450 MB each, or built from C. `make release` tries them.
+LARGE = {"spark", "delta", "iceberg", "arrow", "kerberos"}
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
@@ -74,3 +77,21 @@ def test_the_sdist_has_what_a_build_and_the_tests_need(built):
               "requirements-oldest.txt", "src/quorumbook/__init__.py", "tests/conftest.py",
               "docs/index.md", "deploy/certificates.sh", "tools/release.py"}  # fmt: skip
     assert needed <= held
+
+
+def test_every_extra_is_tried_by_the_release():
+    assert set(release.extras()) | {"kerberos"} == set(release.NEEDING)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("extra", ["", *(x for x in release.extras() if x not in LARGE)])
+def test_the_wheel_runs_in_an_empty_environment(built, tmp_path, extra):
+    said = release.try_out(built[0][0], tmp_path / "empty", *([extra] if extra else []))
+    assert said.endswith(release.version())
+
+
+def test_an_extra_that_lacks_a_package_is_found(built, tmp_path, monkeypatch):
+    monkeypatch.setitem(release.NEEDING, "demo", "fastavro")
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        release.try_out(built[0][0], tmp_path / "empty", "demo")
+    assert "No module named 'fastavro'" in caught.value.stderr

@@ -329,7 +329,7 @@ def test_what_is_missing_is_said_and_the_rest_is_read(quorumbook):
     assert (ended.out, f"ledger {rows[1]['ledger_id']}" in ended.err) == (b"a\n", True)
     whole = quorumbook(*read, "--skip-missing", code=6)
     assert whole.out == b"a\nc\n"
-    assert "missing: 1 record between 2:0:0 and 3:0:" in whole.err
+    assert "warning: 1 record missing between 2:0:0 and 3:0:" in whole.err
     assert quorumbook(*read, "--from", "seq:2", "--skip-missing").out == b"c\n"
 
 

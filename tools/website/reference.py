@@ -130,8 +130,9 @@ def _error_page(name: str) -> str:
 def _troubleshooting() -> str:
     lines = [
         "# Troubleshooting", "",
-        "An error's line ends with its code, and a command explains it:", "",
+        "The line of an error or of a warning ends with its code, and a command explains it:", "",
         "```sh", "quorumbook help ledger-fenced", "```", "",
+        "A line without a code tells what was done, or how far a command is.", "",
         "Here are all codes. Search for the code, or for words of the message.", "",
     ]  # fmt: skip
     for code, (happened, advice, kind) in explanations().items():

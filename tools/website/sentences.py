@@ -3,8 +3,9 @@
     python -m tools.website.sentences [SEED] [COUNT]
 
 A sentence that its reader has to read twice, or restates wrongly, is rewritten.  The same seed
-gives the same sentences of the same pages.  Reports, and tables that name tests, are left out:
-they have other readers.
+gives the same sentences of the same pages.  What `quorumbook help` says of errors and warnings is
+among them.  Reports, and tables that name tests, are left out: they have other readers.
+docs/reports/fresh-reader.md has what was found.
 """
 
 from __future__ import annotations
@@ -14,20 +15,31 @@ import re
 import sys
 from pathlib import Path
 
+from quorumbook.cli.explained.codes import explanations
+
 ROOT = Path(__file__).parents[2]
 _LEFT_OUT = {"track-record.md", "compatibility.md", "divergence.md", "protocol.md"}
 _SENTENCE = re.compile(r"[A-Z`][^.!?]*(?:[.!?](?=\S)[^.!?]*)*[.!?](?=\s|$)")
 
 
 def sentences() -> list[tuple[str, str]]:
-    """Return page and sentence, for all sentences of seven words and more."""
+    """Return place and sentence, for all sentences of seven words and more."""
     docs = ROOT / "docs"
     pages = [ROOT / "README.md", *sorted(docs.rglob("*.md"))]
-    return [
-        (str(page.relative_to(ROOT)), found)
+    texts = [
+        (str(page.relative_to(ROOT)), line)
         for page in pages
         if page.parent.name != "reports" and page.name not in _LEFT_OUT
         for line in prose(page.read_text(encoding="utf-8"))
+    ]
+    texts += [
+        (f"quorumbook help {code}", text)
+        for code, explained in explanations().items()
+        for text in (explained.happened, *explained.advice)
+    ]
+    return [
+        (place, found)
+        for place, line in texts
         for found in _SENTENCE.findall(line)
         if len(found.split()) >= 7
     ]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumbook.cli.errors import verdict
-from quorumbook.cli.explained.codes import code_of
+from quorumbook.cli.explained.codes import code_of, with_code
 from quorumbook.cli.output import FORMATS, TABLE, Output
 
 if TYPE_CHECKING:
@@ -183,11 +183,15 @@ class Call:
     def show_warnings(self) -> None:
         """Tell people what of the peer's file has no effect."""
         for warning in self.settings.warnings:
-            self.note(f"warning: {warning}")
+            self.warn("option-without-effect", warning)
 
     def note(self, text: str) -> None:
         """Tell people something beside the result."""
         print(text, file=sys.stderr, flush=True)
+
+    def warn(self, code: str, text: str) -> None:
+        """Tell people what they should do something about, and how they learn what."""
+        self.note(f"warning: {with_code(text, code)}")
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, on uvloop where it exists."""
@@ -334,10 +338,7 @@ class ClusterCommand(click.Command):
         if is_verbose and not isinstance(error, KeyboardInterrupt | BrokenPipeError):
             traceback.print_exception(whole)
         if result.message:
-            line = result.line()
-            if "(quorumbook help " not in line:  # as the last word of a child has it
-                line += f" (quorumbook help {code_of(error)})"
-            print(f"quorumbook: {line}", file=sys.stderr)
+            print(f"quorumbook: {with_code(result.line(), code_of(error))}", file=sys.stderr)
         if isinstance(error, BrokenPipeError):
             # The interpreter flushes once more at its end and would complain then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

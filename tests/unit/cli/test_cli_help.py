@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import inspect
 import re
@@ -13,12 +14,13 @@ from pathlib import Path
 import click
 import pytest
 
-from quorumbook import errors
+from quorumbook import cli, errors
 from quorumbook.cli.cluster.supervisor import ChildFailedError
 from quorumbook.cli.errors import verdict
 from quorumbook.cli.explained.advice import ADVICE
 from quorumbook.cli.explained.codes import code_of, explanations, kinds, name_of
 from quorumbook.cli.explained.outside import OUTSIDE
+from quorumbook.cli.explained.warnings import WARNINGS
 from quorumbook.cli.main import main
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams import errors as stream_errors
@@ -40,10 +42,30 @@ def test_every_error_is_explained_and_nothing_else():
     assert names - BASES == set(ADVICE)
     assert set(kinds()) == set(ADVICE)
     assert not set(ADVICE) & set(OUTSIDE)
-    assert list(explanations()) == [*kinds(), *OUTSIDE]
+    assert not (set(ADVICE) | set(OUTSIDE)) & set(WARNINGS)
+    assert list(explanations()) == [*kinds(), *OUTSIDE, *WARNINGS]
 
 
-@pytest.mark.parametrize("code", [*ADVICE, *OUTSIDE])
+def test_every_warning_of_a_command_has_a_code_and_every_code_a_warning():
+    given = set()
+    for path in Path(cli.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            said = ast.unparse(node.args[0]).lower() if node.args else ""
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            where = f"{path.name}:{node.lineno}"
+            if name in ("note", "print", "echo"):
+                # What should be done about it is not said by a result.
+                assert "warning:" not in said or path.name == "common.py", where
+            if name == "warn":
+                assert isinstance(node.args[0], ast.Constant), where
+                given.add(node.args[0].value)
+    assert given <= set(explanations())
+    assert set(WARNINGS) <= given
+
+
+@pytest.mark.parametrize("code", [*ADVICE, *OUTSIDE, *WARNINGS])
 def test_advice_names_commands_and_options_that_there_are(code):
     text, advice, _ = explanations()[code]
     assert advice

@@ -192,7 +192,7 @@ async def _list(call: Call, *, disks: bool, only_registered: bool) -> list[Booki
         named = None if only_registered else (await survey(store)).named
         known = await known_bookies(store, named)
         for problem in known.damaged:
-            call.note(problem)
+            call.warn("metadata-format", problem)
         bookies = [b for b in known.bookies if not (only_registered and b.state == DOWN)]
         return list(await ask_all(tuple(bookies), disks=disks))
     finally:

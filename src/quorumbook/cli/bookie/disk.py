@@ -298,6 +298,9 @@ def _options(call: Call, data_dir: str | None, *, is_change: bool = False) -> Bo
             continue
         if is_change:
             raise DirectoryLockedError(f"process {pid} has files open in {directory}")
-        call.note(f"process {pid} runs on {directory}; what it writes now may look damaged")
+        call.warn(
+            "bookie-runs-meanwhile",
+            f"process {pid} runs on {directory}; what it writes now may look damaged",
+        )
         break
     return options

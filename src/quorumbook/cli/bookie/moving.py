@@ -92,9 +92,17 @@ async def _decommission(call: Call, bookie: BookieId, dry_run: bool, skip_open: 
     code = await _leave(call, [bookie], dry_run, skip_open, False, is_lost=False)
     if code or dry_run:
         return code
-    call.note(f"{bookie} holds nothing any more, but it still runs; stop it, and give the same "
-              "command again to have it forgotten")  # fmt: skip
+    warn_still_runs(call, bookie)
     return NOT_NOW
+
+
+def warn_still_runs(call: Call, bookie: BookieId) -> None:
+    """Say that a bookie is empty and has to be stopped before it can be forgotten."""
+    call.warn(
+        "bookie-still-runs",
+        f"{bookie} holds nothing any more, but it still runs; stop it, and give the same command "
+        "again to have it forgotten",
+    )
 
 
 async def _leave(
@@ -195,7 +203,10 @@ async def make_read_only(
     address = await http_of(client_store(client), bookie)
     off = f"quorumbook bookie readonly off {bookie}"
     if is_held_read_only(address):
-        call.note(f"{bookie} was made read-only before, and stays so; `{off}` takes that back")
+        call.warn(
+            "bookie-stays-read-only",
+            f"{bookie} was made read-only before, and stays so; `{off}` takes that back",
+        )
         return
 
     def take_back() -> None:
@@ -203,7 +214,10 @@ async def make_read_only(
             set_read_only(call, address, is_read_only=False, reason="")
             call.note(f"{bookie} takes new ledgers again, as it did before")
         except QuorumbookError as error:
-            call.note(f"{bookie} may still be read-only: {error}; `{off}` takes that back")
+            call.warn(
+                "bookie-stays-read-only",
+                f"{bookie} may still be read-only: {error}; `{off}` takes that back",
+            )
 
     undo.callback(take_back)
     set_read_only(call, address, is_read_only=True, reason="drained")
@@ -254,7 +268,7 @@ def _conclude(call: Call, moved: Moved, removed: Sequence[BookieId]) -> int:
         }
     )
     for ledger_id, reason in moved.blocked.items():
-        call.note(f"ledger {ledger_id} is in the way: {reason}")
+        call.warn("ledger-in-the-way", f"ledger {ledger_id} is in the way: {reason}")
     return NOT_NOW if moved.blocked else 0
 
 

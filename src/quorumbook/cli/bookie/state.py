@@ -87,8 +87,11 @@ async def _foresee(call: Call, action: str, bookie: BookieId) -> int:
         }
     )
     if action == "on" and len(left) < largest:
-        call.note(f"{len(left)} writable bookies would be left, and ledgers that are being written "
-                  f"have ensembles of {largest}: no new one like them could be made")  # fmt: skip
+        call.warn(
+            "not-enough-bookies",
+            f"{len(left)} writable bookies would be left, and ledgers that are being written "
+            f"have ensembles of {largest}: no new one like them could be made",
+        )
         return REFUSED
     return 0
 

@@ -100,7 +100,7 @@ async def _run(call: Call, directory: str, ports: list[int], *, is_ephemeral: bo
         "console", environment, os.path.join(directory, "console"), call.forwarded(),
         port=0 if is_ephemeral else call.settings.integer("admin.port"),
     )  # fmt: skip
-    supervisor = Supervisor([*bookies, recovery, console], call.note)
+    supervisor = Supervisor([*bookies, recovery, console], call)
     try:
         await supervisor.start()
         _greet(call, uri, directory, bookies, console.url)

@@ -13,13 +13,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
 from quorumbook.env import patience
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import QuorumbookError
+
+if TYPE_CHECKING:
+    from quorumbook.cli.common import Call
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 15.0
@@ -206,9 +209,9 @@ class ConsoleProcess(ChildProcess):
 class Supervisor:
     """Keeps several child processes alive until it is stopped."""
 
-    def __init__(self, children: Sequence[ChildProcess], note: Callable[[str], None]) -> None:
+    def __init__(self, children: Sequence[ChildProcess], call: Call) -> None:
         self._children = children
-        self._note = note
+        self._call = call
         self._guards: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -240,11 +243,13 @@ class Supervisor:
             if loop.time() - began > _GOOD_START_S:
                 pause_s = _FIRST_PAUSE_S
             why = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            self._note(f"{child.name} {why}; it is started again in {pause_s:g} s")
+            self._call.warn(
+                "child-failed", f"{child.name} {why}; it is started again in {pause_s:g} s"
+            )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             try:
                 await child.start()
-                self._note(f"{child.name} is there again")
+                self._call.note(f"{child.name} is there again")
             except ChildFailedError as error:
-                self._note(str(error))
+                self._call.warn("child-failed", str(error))

@@ -13,6 +13,7 @@ import socket
 from quorumbook import errors
 from quorumbook.cli.explained.advice import ADVICE
 from quorumbook.cli.explained.outside import BY_NUMBER, OUTSIDE, Explanation
+from quorumbook.cli.explained.warnings import WARNINGS
 from quorumbook.errors import QuorumbookError
 
 
@@ -48,6 +49,11 @@ def code_of(error: BaseException) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "internal"
 
 
+def with_code(text: str, code: str) -> str:
+    """Return a message with the command that explains it; the last word of a child has its own."""
+    return text if "(quorumbook help " in text else f"{text} (quorumbook help {code})"
+
+
 def kinds() -> dict[str, type[QuorumbookError]]:
     """Return the classes of all errors that have advice, by code."""
     from quorumbook.streams import errors as stream_errors
@@ -71,6 +77,6 @@ def happened(kind: type[QuorumbookError]) -> str:
 
 
 def explanations() -> dict[str, Explanation]:
-    """Return all that is explained, by code; errors of ours come first."""
+    """Return all that is explained, by code; errors of ours come first, warnings last."""
     own = {code: Explanation(happened(kind), ADVICE[code], kind) for code, kind in kinds().items()}
-    return own | OUTSIDE
+    return own | OUTSIDE | WARNINGS

@@ -318,7 +318,7 @@ def _end(call: Call, reader: LedgerReader, first: int, last: int | None) -> int:
     if first > lac + 1 and reader.is_closed:
         raise NoSuchEntryError(f"ledger {reader.id} has no entry {first}: its last one is {lac}")
     if first > lac + 1:
-        call.note(f"ledger {reader.id} has no entry {first} yet; it has {lac + 1}")
+        call.warn("no-such-entry", f"ledger {reader.id} has no entry {first} yet; it has {lac + 1}")
     return lac if last is None else last
 
 

@@ -35,7 +35,12 @@ def rereplicate(call: Call, run: JobRun, options: RereplicateOptions) -> int:
 @job_command(DecommissionOptions)
 def decommission(call: Call, run: JobRun, options: DecommissionOptions) -> int:
     """Move everything off a bookie for good, and forget it once it is stopped."""
-    from quorumbook.cli.bookie.moving import forget, make_read_only, registered
+    from quorumbook.cli.bookie.moving import (
+        forget,
+        make_read_only,
+        registered,
+        warn_still_runs,
+    )
 
     bookie = options.bookie
 
@@ -51,7 +56,10 @@ def decommission(call: Call, run: JobRun, options: DecommissionOptions) -> int:
 
         async with call.connect() as client:
             async for share in shares(client, [bookie]):
-                call.note(f"ledger {share.ledger_id} still names {bookie}; give the command again")
+                call.warn(
+                    "ledger-in-the-way",
+                    f"ledger {share.ledger_id} still names {bookie}; give the command again",
+                )
                 return False
             await forget(client, [bookie])
         return True
@@ -63,8 +71,7 @@ def decommission(call: Call, run: JobRun, options: DecommissionOptions) -> int:
     if code or run.is_dry_run:
         return code
     if is_alive:
-        call.note(f"{bookie} holds nothing any more, but it still runs; stop it, and give the same "
-                  "command again to have it forgotten")  # fmt: skip
+        warn_still_runs(call, bookie)
         return NOT_NOW
     return 0 if call.run(leave_nothing()) else NOT_NOW
 

@@ -256,7 +256,7 @@ def dry_report(job: str, units: Sequence[Unit]) -> Report:
 def tell(call: Call, run: JobRun, report: Report) -> None:
     """Name what failed, and write the report."""
     for key, error in report.errors.items():
-        call.note(f"{report.job}: {key}: {error}")
+        call.warn("unit-failed", f"{report.job}: {key}: {error}")
     write_report(run, report)
 
 

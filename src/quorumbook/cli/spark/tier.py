@@ -45,7 +45,7 @@ def tier_verify(call: Call, run: JobRun, options: SomeStreamsOptions) -> int:
         call, run, options, lambda ns: tier.plan_verify(ns, options.streams), tier.conclude
     )
     for row in report.summary.get("rows", []):
-        call.note(f"{row['segment']}: {row['problem']}")
+        call.warn("copies-differ", f"{row['segment']}: {row['problem']}")
     return show(call, run, report, "bookie_copies_deleted")
 
 

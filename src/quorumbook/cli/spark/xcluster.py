@@ -45,7 +45,7 @@ def xcluster(call: Call, run: JobRun, options: CrossClusterOptions) -> int:
             call, run, options.arguments(), plan, verification.conclude, connection
         )
         for row in report.summary.get("rows", []):
-            call.note(f"{row['stream']}: record {row['seq']}: {row['what']}")
+            call.warn("copies-differ", f"{row['stream']}: record {row['seq']}: {row['what']}")
     elif run.is_dry_run:
         due = work("").look()
         report = Report(

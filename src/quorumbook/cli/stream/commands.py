@@ -253,7 +253,7 @@ async def _print_batches(
         async for batch in batches:
             if isinstance(batch, Notice):
                 gaps += 1
-                call.note(gap_line(batch))
+                call.warn("records-missing", gap_line(batch))
                 continue
             printer.show(batch if left is None else batch.part(0, left))
             if flushes:

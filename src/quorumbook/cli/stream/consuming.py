@@ -91,9 +91,9 @@ def consume(
                 work = (
                     _printing(consumer, printer, then, delay_s)
                     if command is None
-                    else _running(consumer, command, delay_s, call.note, stop)
+                    else _running(consumer, command, delay_s, call.warn, stop)
                 )
-                handled = await _consume(consumer, work, wanted, stop, call.note)
+                handled = await _consume(consumer, work, wanted, stop, call.warn)
         printer.finish()
         call.note(f"{handled} {'record' if handled == 1 else 'records'} for group {group}")
 
@@ -128,7 +128,7 @@ async def _partitioned(namespace: Namespace, name: str) -> PartitionedStream:
 
 async def _consume(
     consumer: Consumer, work: Work, wanted: _Wanted, stop: asyncio.Event,
-    note: Callable[[str], None],
+    warn: Callable[[str, str], None],
 ) -> int:  # fmt: skip
     """Hand records to the work until it is enough; return how many."""
     from quorumbook.streams.errors import PartitionLostError
@@ -151,7 +151,7 @@ async def _consume(
             try:
                 handled += await work(found)
             except PartitionLostError as error:
-                note(f"{error}")  # another member has them, or soon will
+                warn("partition-lost", f"{error}")  # another member has them, or soon will
     finally:
         stopping.cancel()
     return handled
@@ -172,7 +172,7 @@ def _printing(consumer: Consumer, printer: RecordPrinter, then: str, delay_s: fl
 
 
 def _running(
-    consumer: Consumer, command: str, delay_s: float, note: Callable[[str], None],
+    consumer: Consumer, command: str, delay_s: float, warn: Callable[[str, str], None],
     stop: asyncio.Event,
 ) -> Work:  # fmt: skip
     async def work(found: list[Delivery]) -> int:
@@ -188,9 +188,10 @@ def _running(
             if process.returncode == 0:
                 await consumer.ack(each)
             else:
-                note(
+                warn(
+                    "records-refused",
                     f"record {each.record.sequence_id} of partition {each.partition} is refused: "
-                    f"the command ended with {process.returncode}"
+                    f"the command ended with {process.returncode}",
                 )
                 await consumer.nack(each, delay_s=delay_s)
             handled += 1

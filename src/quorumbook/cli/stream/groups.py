@@ -52,7 +52,9 @@ def groups(
             found = await stream.groups() if group is None else [await stream.group(group)]
             for info in found:
                 for damage in _damage(info):
-                    call.note(f"warning: {damage}; `--delete {info.name}` removes the group")
+                    call.warn(
+                        "metadata-format", f"{damage}; `--delete {info.name}` removes the group"
+                    )
             return [row for info in found for row in await _rows(info)]
 
     call.output.rows(

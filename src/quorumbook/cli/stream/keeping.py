@@ -73,7 +73,10 @@ def cursors(
                 for cursor in await stream.cursors()
             ]
             for damage in filter(None, [cursor.damage for _, cursor in found_cursors]):
-                call.note(f"warning: {damage}; --delete removes it, and retention keeps to it")
+                call.warn(
+                    "metadata-format",
+                    f"{damage}; --delete removes it, and retention keeps to it",
+                )
             rows = [
                 {"partition": number, **await cursor_row(cursor)}
                 for number, cursor in found_cursors
@@ -154,7 +157,10 @@ def retention(
                     for each in report.segments
                 ]  # fmt: skip
                 for cursor in report.overrun:
-                    call.note(f"cursor {cursor} of stream {stream.name} had not passed what goes")
+                    call.warn(
+                        "cursor-overrun",
+                        f"cursor {cursor} of stream {stream.name} had not passed what goes",
+                    )
         columns = ["name", "segment", "ledger_id", "records", "reason"]
         call.output.rows(rows, columns, empty="nothing goes")
 

@@ -115,7 +115,7 @@ async def _facts_rows(
 
     async for facts in stream_facts(namespace, prefix):
         for damage in facts.damaged:
-            call.note(f"warning: a segment of {facts.info.name} is left out: {damage}")
+            call.warn("metadata-format", f"a segment of {facts.info.name} is left out: {damage}")
         if wanted.takes(facts):
             yield _row(facts)
 

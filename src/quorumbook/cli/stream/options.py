@@ -41,7 +41,7 @@ forget_files_option = click.option(
 def tell_forgotten(call: Call, locations: Sequence[str]) -> None:
     """Say where there may be files that nothing names any more."""
     for location in locations:
-        call.note(f"files may be left in {location}; nothing names them any more")
+        call.warn("files-left", f"files may be left in {location}; nothing names them any more")
 
 
 @contextlib.asynccontextmanager

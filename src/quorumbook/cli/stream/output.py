@@ -127,7 +127,7 @@ def gap_line(notice: Notice) -> str:
     gap: Any = notice.item
     found = gap.record_count
     count = "records" if found is None else f"{found} record{'' if found == 1 else 's'}"
-    return f"missing: {count} between {gap.start} and {gap.end}: {gap.reason}"
+    return f"{count} missing between {gap.start} and {gap.end}: {gap.reason}"
 
 
 def shown(data: bytes) -> str | dict[str, str]:

@@ -55,7 +55,7 @@ def policy(
             except ConfigError as error:
                 if not is_change:
                     raise
-                call.note(f"{error}; it is replaced by what you give")
+                call.warn("config", f"{error}; it is replaced by what you give")
                 own, expected = StreamPolicy(), None
             if is_change:
                 given = {k: v for k, v in own.given().items() if k not in inherited}

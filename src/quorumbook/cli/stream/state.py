@@ -119,7 +119,10 @@ def segments(call: Call, name: str, partition: int | None, path: str) -> None:
 
 
 def _say_damaged(call: Call, error: StreamError) -> None:
-    call.note(f"warning: a segment is left out, and readers of the stream stop at it: {error}")
+    call.warn(
+        "metadata-format",
+        f"a segment is left out, and readers of the stream stop at it: {error}",
+    )
 
 
 async def _segment_rows(call: Call, stream: Stream) -> list[dict[str, object]]:
