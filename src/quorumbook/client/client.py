@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncGenerator, Generator, Mapping, MutableSequence
 from typing import Any, Unpack
 
 from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.cluster.racks import rack_source
-from quorumbook.client.context import Context, check_password
-from quorumbook.client.options import ClientOptions, LedgerWriterKeywords
+from quorumbook.client.context import Context
+from quorumbook.client.opening import open_reader
+from quorumbook.client.options import ClientOptions, LedgerWriterKeywords, with_keywords
 from quorumbook.client.reading.listing import metadata_of
 from quorumbook.client.reading.reader import LedgerReader
-from quorumbook.client.recovery import recover as recover_ledger
 from quorumbook.client.transport.handshake import security_of
-from quorumbook.client.transport.ticker import Ticker
+from quorumbook.client.transport.ticker import Ticker, tick_s
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.client.waiting.opening import Opening
 from quorumbook.client.waiting.outcomes import copy_error, each_within, limit
 from quorumbook.client.writing.creation import create
-from quorumbook.client.writing.unwritten import UNWRITTEN, claim, without_mark
+from quorumbook.client.writing.unwritten import UNWRITTEN, claim
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.env import Env, logger
 from quorumbook.env.forks import watch
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     ClientClosedError,
-    ConfigError,
     LocalProtocolError,
     MetadataFormatError,
     RequestTimeoutError,
@@ -46,11 +44,9 @@ from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.options import takes
-from quorumbook.protocol.digest import DigestType, digester
+from quorumbook.protocol.digest import DigestType
 
 _log = logger("client")
-_LONGEST_TICK_S = 0.25
-_SHORTEST_TICK_S = 0.01
 
 
 @takes(ClientOptions)
@@ -121,7 +117,7 @@ class BookKeeper(Closing):
         try:
             await read_instance_id(store)
             self._registration = BookieRegistration(store)
-            ticker = Ticker(env, _tick_s(options))
+            ticker = Ticker(env, tick_s(options))
             racks = rack_source(env, RackTable(store), options.placement)
             bookies = ClientBookies(env, self._registration, racks, options, ticker, self._security)
         except BaseException:
@@ -224,7 +220,7 @@ class BookKeeper(Closing):
             LedgerExistsError: there is a ledger of the given id.
             LocalProtocolError: the sizes contradict each other, or the placement policy.
         """
-        own = self._options_with(options, bookie_labels)
+        own = with_keywords(self._options, options, bookie_labels)
         shape = Shape(ensemble_size, write_quorum_size, ack_quorum_size)
 
         async def create_and_write() -> LedgerWriter:
@@ -269,7 +265,7 @@ class BookKeeper(Closing):
         """
         self._running()
         metadata, _ = await self._create(
-            self._options_with({}, bookie_labels),
+            with_keywords(self._options, {}, bookie_labels),
             Shape(ensemble_size, write_quorum_size, ack_quorum_size),
             ledger_id,
             password,
@@ -302,7 +298,7 @@ class BookKeeper(Closing):
             UnauthorizedError: wrong password.
             LedgerClosedError: the ledger has, or had, a writer, or was recovered.
         """
-        own = self._options_with(options)
+        own = with_keywords(self._options, options)
 
         async def claim_and_write() -> LedgerWriter:
             context = self._running()
@@ -341,37 +337,15 @@ class BookKeeper(Closing):
         """
 
         async def open_it() -> LedgerReader:
-            return await self._open(ledger_id, password, recover, accept_loss, digest_type)
+            context = self._running()
+            async with self._limit("opening a ledger"):
+                reader = await open_reader(
+                    context, ledger_id, password, recover, accept_loss, digest_type, self._forget
+                )
+            self._handles[reader] = None
+            return reader
 
         return Opening(open_it)
-
-    async def _open(
-        self,
-        ledger_id: LedgerId,
-        password: bytes,
-        recover: bool,
-        accept_loss: bool,
-        digest_type: DigestType | None,
-    ) -> LedgerReader:
-        context = self._running()
-        async with self._limit("opening a ledger"):
-            metadata, version = await context.ledgers.read(ledger_id)
-            check_password(metadata, password)
-            kind = metadata.digest_type or digest_type or DigestType.CRC32C
-            seal = digester(kind, password)
-            if recover and not metadata.is_closed:
-                metadata = without_mark(metadata)
-                metadata, version = await recover_ledger(
-                    context, seal, metadata, version, password, accept_loss=accept_loss
-                )
-            reader = LedgerReader(context, metadata, version, seal, self._forget)
-            try:
-                await reader._start()  # noqa: SLF001 - a handle is its client's
-            except BaseException:
-                await reader.close()
-                raise
-        self._handles[reader] = None
-        return reader
 
     async def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete a ledger; bookies collect its entries later.
@@ -478,17 +452,6 @@ class BookKeeper(Closing):
     def _limit(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         return limit(self._options.operation_timeout_s, what)
 
-    def _options_with(
-        self, options: LedgerWriterKeywords, bookie_labels: Mapping[str, str] | None = None
-    ) -> ClientOptions:
-        if not options and bookie_labels is None:
-            return self._options
-        for name in options.keys() - LedgerWriterKeywords.__annotations__.keys():
-            ClientOptions.of({name: getattr(self._options, name, None)})  # raises if there is none
-            raise ConfigError(f"{name} is an option of connect, not of one ledger's writer")
-        labels = self._options.bookie_labels if bookie_labels is None else bookie_labels
-        return dataclasses.replace(self._options, bookie_labels=labels, **options)
-
     async def _create(
         self,
         options: ClientOptions,
@@ -506,18 +469,11 @@ class BookKeeper(Closing):
             self._reserved_ids.discard(ledger_id)
         async with self._limit("creating a ledger"):
             return await create(
-                context,
-                self._ledgers,
-                self._ids,
-                shape,
-                ledger_id=ledger_id,
-                is_reserved=is_reserved,
-                password=password,
-                digest_type=digest_type,
-                custom_metadata=custom_metadata,
-                bookie_labels=options.bookie_labels,
+                context, self._ledgers, self._ids, shape, ledger_id=ledger_id,
+                is_reserved=is_reserved, password=password, digest_type=digest_type,
+                custom_metadata=custom_metadata, bookie_labels=options.bookie_labels,
                 may_shrink=options.opportunistic_striping,
-            )
+            )  # fmt: skip
 
     def _writer(
         self,
@@ -529,28 +485,11 @@ class BookKeeper(Closing):
         explicit_entry_ids: bool = False,
     ) -> LedgerWriter:
         writer = LedgerWriter(
-            self._running(),
-            options,
-            metadata,
-            version,
-            password,
-            self._forget,
-            is_deferred_sync=is_deferred_sync,
-            explicit_entry_ids=explicit_entry_ids,
-        )
+            self._running(), options, metadata, version, password, self._forget,
+            is_deferred_sync=is_deferred_sync, explicit_entry_ids=explicit_entry_ids,
+        )  # fmt: skip
         self._handles[writer] = None
         return writer
 
     def _forget(self, handle: LedgerWriter | LedgerReader) -> None:
         self._handles.pop(handle, None)
-
-
-def _tick_s(options: ClientOptions) -> float:
-    """Return how often time-outs are looked at: a fraction of the shortest."""
-    shortest = min(
-        options.add_timeout_s,
-        options.read_timeout_s,
-        options.request_timeout_s,
-        options.speculative_read_s or options.read_timeout_s,
-    )
-    return max(_SHORTEST_TICK_S, min(_LONGEST_TICK_S, shortest / 8))

@@ -5,6 +5,7 @@ One frozen object goes through the whole room.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypedDict
@@ -206,3 +207,22 @@ class NewLedgerOptions(Options):
                 f" ({self.write_quorum_size}) <= client.ensemble_size ({self.ensemble_size})"
                 " does not hold"
             )
+
+
+def with_keywords(
+    options: ClientOptions,
+    keywords: LedgerWriterKeywords,
+    bookie_labels: Mapping[str, str] | None = None,
+) -> ClientOptions:
+    """Return a client's options with what one ledger's writer has otherwise.
+
+    Raises:
+        ConfigError: a keyword is not an option, or not one of a writer.
+    """
+    if not keywords and bookie_labels is None:
+        return options
+    for name in keywords.keys() - LedgerWriterKeywords.__annotations__.keys():
+        ClientOptions.of({name: getattr(options, name, None)})  # raises if there is none
+        raise ConfigError(f"{name} is an option of connect, not of one ledger's writer")
+    labels = options.bookie_labels if bookie_labels is None else bookie_labels
+    return dataclasses.replace(options, bookie_labels=labels, **keywords)

@@ -19,74 +19,41 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from quorumbook.env import DiskUsage, Env, Worker, logger, run_job
+from quorumbook.env import DiskUsage, Env, logger, run_job
 from quorumbook.errors import InternalError, StorageError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.entry_run import EntryRun
-from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.checkpoint.schedule import Flusher
-from quorumbook.storage.directories.places import CURRENT, Directories
-from quorumbook.storage.directories.unclean import mark_running, mark_stopped
-from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES, EntryLogReader
+from quorumbook.storage.directories.places import Directories
+from quorumbook.storage.directories.unclean import mark_stopped
+from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES
 from quorumbook.storage.gc.gc_storage import GcStorage
 from quorumbook.storage.gc.logs import EntryLogKeeper
 from quorumbook.storage.index.files import distrust
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.journals import Journals
 from quorumbook.storage.journal.marks import Marks
+from quorumbook.storage.numbers import counters, sync_times
+from quorumbook.storage.opening import Parts, StorageOwner, open_parts
 from quorumbook.storage.options import Damage, StorageOptions
 from quorumbook.storage.reading.peeking import Peeks
 from quorumbook.storage.reading.reads import BatchDone, StorageReads
 from quorumbook.storage.scrub.scrub_storage import ScrubStorage
-from quorumbook.storage.startup import Opened, open_storage
 from quorumbook.storage.states.ledgers import LedgerHandle
-from quorumbook.storage.times import GroupTimes, JobTimes
+from quorumbook.storage.times import JobTimes
 from quorumbook.storage.writes import Done, Writes
 
 _DAMAGE_LIMIT = 10_000
-#: Entry logs that the loop holds open beside the read worker.
-_PEEKED_FILES = 64
 T = TypeVar("T")
 _log = logger("storage")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageOwner:
-    """What the owner of a storage hears of it."""
-
-    #: The storage can no longer keep its promises (a journal write failed); the bookie stops at
-    #: once.  Called once.
-    on_fatal: Callable[[BaseException], None] = lambda _: None
-    #: A disk is full; nothing is lost and reads go on, but the bookie should be read-only until
-    #: ``on_space``.
-    on_full: Callable[[BaseException], None] = lambda _: None
-    #: The flush that had failed went through.
-    on_space: Callable[[], None] = lambda: None
-    #: Entries cannot be given back; also collected in ``damaged``.
-    on_damage: Callable[[Damage], None] = lambda _: None
-    #: A journal group was written or synced; those who wait for it are called next.
-    on_group: Callable[[GroupTimes], None] = lambda _: None
-
-
-class _Parts(NamedTuple):
-    """What is there when the directories are locked and the journal is replayed."""
-
-    env: Env
-    directories: Directories
-    caches: Caches
-    flush_worker: Worker
-    opened: Opened
-    #: Of the read worker, and of the loop.
-    readers: tuple[EntryLogReader, EntryLogReader]
 
 
 class LedgerStorage:
     """What a bookie keeps; made by ``open``."""
 
-    def __init__(self, parts: _Parts, options: StorageOptions, told: StorageOwner) -> None:
+    def __init__(self, parts: Parts, options: StorageOptions, told: StorageOwner) -> None:
         """Take what was opened; ``open`` makes one."""
         env, directories, opened = parts.env, parts.directories, parts.opened
         self._env = env
@@ -108,21 +75,16 @@ class LedgerStorage:
         self._flush_worker = parts.flush_worker
         self._read_worker = env.threads.start_worker("storage-read")
         self._journals = Journals(
-            env,
-            directories.journals,
-            marks=opened.marks,
+            env, directories.journals, marks=opened.marks,
             file_size_bytes=options.journal_file_size_bytes,
             group_size_bytes_max=options.journal_group_size_bytes,
-            on_failed=self._fail,
-            on_group=told.on_group,
-        )
+            on_failed=self._fail, on_group=told.on_group,
+        )  # fmt: skip
         self._flusher = self._open_flusher()
         self._writes = Writes(
-            self._journals,
-            opened.visible,
-            on_shown=self._flusher.flush_if_full,
-            on_failed=self._fail,
-        )
+            self._journals, opened.visible,
+            on_shown=self._flusher.flush_if_full, on_failed=self._fail,
+        )  # fmt: skip
         self._read_index = IndexReader(directories.index_path)
         self._log_reader, self._peek_reader = parts.readers
         self._reads = self._open_reads()
@@ -130,12 +92,9 @@ class LedgerStorage:
         self.gc = self._open_gc()
         #: Reads everything again, and keeps record of what is damaged.
         self.scrub = ScrubStorage(
-            env,
-            directories.ledgers,
-            opened.index,
-            self._flush_worker,
+            env, directories.ledgers, opened.index, self._flush_worker,
             on_changed=self._reads.forget_places,
-        )
+        )  # fmt: skip
         opened.checkpointer.on_stretch = self._keep
         self._flusher.start(opened.pending)
 
@@ -176,56 +135,24 @@ class LedgerStorage:
         directories = Directories(
             env, journal_directories, ledger_directories, index_path, other_directories
         )
-        caches = Caches(read_cache_size_bytes=options.read_cache_size_bytes)
-        worker = env.threads.start_worker("storage-flush")
-
-        def opened() -> Opened:
-            directories.prepare()
-            found = open_storage(env, directories, caches, options)
-            mark_running(env.disk, directories.ledgers)
-            return found
-
-        try:
-            found = await run_job(worker, opened)
-        except BaseException:
-            worker.stop()
-            directories.release()
-            raise
-        files, ledgers = open_files_max, directories.ledgers
-        readers = (
-            EntryLogReader(env, ledgers, open_files_max=files),
-            EntryLogReader(env, ledgers, open_files_max=min(files, _PEEKED_FILES), uncached=False),
-        )
-        parts = _Parts(env, directories, caches, worker, found, readers)
+        parts = await open_parts(env, directories, options, open_files_max)
         return cls(parts, options, told or StorageOwner())
 
     def _open_flusher(self) -> Flusher:
         return Flusher(
-            self._flush_worker,
-            self._opened.checkpointer,
-            self._visible,
-            self._caches,
-            marks=self._journals.durable_marks,
-            options=self.options,
-            random_below=self._env.random.randrange,
-            sleep=self._env.threads.sleep,
-            on_settled=self._settled,
-            on_full=self._now_full,
-            on_fatal=self._fail,
-        )
+            self._flush_worker, self._opened.checkpointer, self._visible, self._caches,
+            marks=self._journals.durable_marks, options=self.options,
+            random_below=self._env.random.randrange, sleep=self._env.threads.sleep,
+            on_settled=self._settled, on_full=self._told.on_full, on_fatal=self._fail,
+        )  # fmt: skip
 
     def _open_reads(self) -> StorageReads:
         return StorageReads(
-            self._read_worker,
-            self._read_index,
-            self._log_reader.read,
-            now_ns=self._env.clock.now_ns,
-            peeks=Peeks(self._peek_reader),
-            caches=self._caches,
-            handle=self.handle,
-            on_damage=self.note_damage,
+            self._read_worker, self._read_index, self._log_reader.read,
+            now_ns=self._env.clock.now_ns, peeks=Peeks(self._peek_reader), caches=self._caches,
+            handle=self.handle, on_damage=self.note_damage,
             read_ahead_size_bytes=self.options.read_ahead_size_bytes,
-        )
+        )  # fmt: skip
 
     def _open_gc(self) -> GcStorage:
         opened, directories = self._opened, self.directories
@@ -233,16 +160,12 @@ class LedgerStorage:
             self._env, directories.ledgers, opened.index, opened.entry_logs, opened.checkpointer
         )
         return GcStorage(
-            self._env,
-            directories.ledgers,
-            directories.index_path,
-            keeper,
-            self._flush_worker,
+            self._env, directories.ledgers, directories.index_path, keeper, self._flush_worker,
             visible=opened.visible,
             forget=lambda ledger_ids: self._forgotten(opened.visible.delete(ledger_ids)),
             empty=lambda ledger_ids: self._forgotten(opened.visible.empty(ledger_ids)),
             forget_logs=self._forget_logs,
-        )
+        )  # fmt: skip
 
     @property
     def is_open(self) -> bool:
@@ -406,9 +329,6 @@ class LedgerStorage:
             except Exception:
                 _log.exception("a waiter for room failed")
 
-    def _now_full(self, error: BaseException) -> None:
-        self._told.on_full(error)
-
     # Reading
 
     def cached_run(self, ledger_id: LedgerId, entry_id: EntryId) -> tuple[EntryRun, EntryId] | None:
@@ -481,11 +401,8 @@ class LedgerStorage:
         """Write down that entries cannot be given back."""
         _log.error(
             "entries %d to %d of ledger %d cannot be read: %s",
-            damage.first_entry_id,
-            damage.last_entry_id,
-            damage.ledger_id,
-            damage.reason,
-        )
+            damage.first_entry_id, damage.last_entry_id, damage.ledger_id, damage.reason,
+        )  # fmt: skip
         self._damaged.append(damage)
         self._told.on_damage(damage)
 
@@ -557,15 +474,7 @@ class LedgerStorage:
 
     def sync_times(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Return by directory and use ("journal", "ledgers") how many syncs, and nanoseconds."""
-        entry_logs = self._opened.entry_logs.sync_times
-        found = {
-            ("ledgers", path): entry_logs.get(path, (0, 0)) for path in self.directories.ledgers
-        }
-        for path, one in zip(self.directories.journals, self._journals.statistics(), strict=True):
-            found["journal", path] = one["syncs"], one["sync_ns"]
-        return {
-            (use, path.removesuffix("/" + CURRENT)): took for (use, path), took in found.items()
-        }
+        return sync_times(self.directories, self._opened.entry_logs, self._journals)
 
     def flushed_marks(self) -> Marks:
         """Return up to where each journal is in the entry logs and the index."""
@@ -579,15 +488,7 @@ class LedgerStorage:
 
     def statistics(self) -> dict[str, int]:
         """Return counters and sizes for metrics; ``name@index`` is that of one journal."""
-        reads = asdict(self._reads.statistics)
-        flush = asdict(self._opened.checkpointer.statistics)
-        numbers = {
-            f"journal_{name}@{index}": number
-            for index, journal in enumerate(self._journals.statistics())
-            for name, number in journal.items()
-        }
-        numbers |= {f"read_{name}": number for name, number in reads.items()}
-        numbers |= {f"flush_{name}": number for name, number in flush.items()}
+        numbers = counters(self._reads, self._opened.checkpointer, self._journals)
         return numbers | {
             "entries_appended": self._writes.entries_appended,
             "bytes_appended": self._writes.bytes_appended,

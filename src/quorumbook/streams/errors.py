@@ -162,7 +162,7 @@ class ReaderIdleError(StreamError):
 
 
 class ApplyError(StreamError):
-    """What follows a stream raised at a record, which is its cause; nothing is applied any more."""
+    """Code that follows a stream failed at a record, and nothing more is applied; see the cause."""
 
     code = 604
 
@@ -213,7 +213,7 @@ class TransactionError(StreamError):
 
 
 class CheckpointChangedError(TransactionError):
-    """Numbers of an application's batches mean other batches: another query's, or other rows."""
+    """An application's batch numbers belong to other batches: another query's, or other rows."""
 
     code = 621
 
@@ -231,7 +231,7 @@ class TransactionTooLargeError(TransactionError):
 
 
 class RowsDifferError(TransactionError):
-    """A part of a batch that is run again has other rows than those that it has appended."""
+    """A batch was run again, and has other rows than those that it appended the first time."""
 
     code = 624
 
@@ -243,7 +243,7 @@ class FilesUnavailableError(StreamError):
 
 
 class CursorBusyError(StreamError):
-    """Somebody else reads by the cursor alone; ``owner`` is its client id."""
+    """Another process has the cursor for itself; ``owner`` is its client id."""
 
     code = 504
     retriable = True
@@ -260,7 +260,7 @@ class AckLimitError(StreamError):
 
 
 class PartitionLostError(StreamError):
-    """A partition is another member's of the group; its records are read again there."""
+    """Another member of the group has the partition now, and reads its records again."""
 
     code = 504
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, check_fits
 from quorumbook.client.writing import writer as aio
-from quorumbook.client.writing.pending import Group
+from quorumbook.client.writing.pending import Group, frozen
 from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId
@@ -87,7 +87,7 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
 
     def append(self, payload: bytes) -> EntryId:
         """Append an entry and wait until it is safe; see ``quorumbook.LedgerWriter``."""
-        payload = aio.frozen(payload)
+        payload = frozen(payload)
         self._check_process()
         while True:
             with self._room:
@@ -107,7 +107,7 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
             LedgerClosedError: the writer is closed, and other errors that ended it.
         """
         if type(payload) is not bytes:
-            payload = aio.frozen(payload)
+            payload = frozen(payload)
         if self._process_generation != forks.generation:
             self._check_process()  # whoever held the lock during the fork holds it for ever here
         size = len(payload) + ENTRY_OVERHEAD_BYTES
@@ -138,7 +138,7 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
             LocalProtocolError: they are more than the window ever holds.
             LedgerError: as ``append`` says.
         """
-        kept = [aio.frozen(payload) for payload in payloads]
+        kept = [frozen(payload) for payload in payloads]
         size_bytes = sum(map(len, kept))
         while True:
             try:
@@ -156,27 +156,27 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
             LedgerClosedError: the writer is closed, and other errors that ended it.
             LocalProtocolError: they are more than the window ever holds.
         """
-        frozen = [aio.frozen(payload) for payload in payloads]
-        if not frozen:
+        copies = [frozen(payload) for payload in payloads]
+        if not copies:
             self._check_open()
             return AppendBatchFuture(Batch.of_nothing(self.last_add_pushed + 1), 0, 0)
-        size = sum(map(len, frozen))
-        for payload in frozen:
+        size = sum(map(len, copies))
+        for payload in copies:
             aio.check_append(self._aio, payload)
         self._check_process()
         with self._lock:
             self._check_open()
-            self._check_room(len(frozen), size)
-            size += len(frozen) * ENTRY_OVERHEAD_BYTES
-            self._entries += len(frozen)
+            self._check_room(len(copies), size)
+            size += len(copies) * ENTRY_OVERHEAD_BYTES
+            self._entries += len(copies)
             self._bytes += size
             batch = self._batch
             first = len(batch.payloads)
-            batch.payloads += frozen
+            batch.payloads += copies
             batch.size_bytes += size
         if not first:
             self._loop_thread.loop.call_soon_threadsafe(self._take)
-        return AppendBatchFuture(batch, first, len(frozen))
+        return AppendBatchFuture(batch, first, len(copies))
 
     append_at = blocking(aio.LedgerWriter.append_at)
     """Append an entry under an id."""

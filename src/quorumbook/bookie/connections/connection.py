@@ -17,8 +17,7 @@ A connection is not read while it is over one of its limits:
 A connection that must switch to TLS or authenticate first has a gate (``admission.py``), small
 frames and a time limit until then.
 
-It gives its peer up when that never reads its answers, begins a frame and never finishes it, or
-does not close.  What connections share is in ``registry.py``.
+When it gives its peer up is in ``time_limits.py``; what connections share, in ``registry.py``.
 """
 
 from __future__ import annotations
@@ -27,23 +26,19 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-from quorumbook.bookie.connections.add_budget import AddBudget
-from quorumbook.bookie.connections.admission import Admission, AdmissionGate
+from quorumbook.bookie.connections.admission import AdmissionGate
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
-from quorumbook.bookie.connections.frame_budget import LARGE_BYTES, FrameBudget
-from quorumbook.bookie.connections.limits import Places, place_of
+from quorumbook.bookie.connections.frame_budget import LARGE_BYTES
+from quorumbook.bookie.connections.home import Home
+from quorumbook.bookie.connections.limits import place_of
 from quorumbook.bookie.connections.loop_turns import (
-    Outbox,
-    Turn,
-    TurnQueue,
     TurnsBelow,
     Weight,
 )
-from quorumbook.bookie.metrics import BookieMetrics
-from quorumbook.bookie.options import BookieOptions
-from quorumbook.env import Env, logger
+from quorumbook.bookie.connections.time_limits import ANSWERS, TimeLimits
+from quorumbook.env import logger
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import (
@@ -62,68 +57,12 @@ WaitingRead: TypeAlias = tuple[
     Read | BatchRead | ReadRun | ReadLAC | ListEntries, int, bool | None, bool
 ]
 
-ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
-#: Who asks for nothing for so long, looked at every second, rests: another may get its place.
-_LOOKS_OF_REST = 5
+ADDS, READS, STOPPING, BEHIND, FRAME = 1, 2, 8, 16, 32  # and ANSWERS, 4
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
 
 
-class RequestHandler(Protocol):
-    """Who carries out requests."""
-
-    def handle(self, connection: BookieConnection, requests: list[Request]) -> None:
-        """Begin all requests of a chunk; answers go to ``connection.answer``, now or later."""
-        ...
-
-    def resume(self, connection: BookieConnection) -> None:
-        """Go on with the connection's waiting reads: its peer takes answers again."""
-        ...
-
-    def has_much_room(self, on_room: Callable[[], None]) -> bool:
-        """Tell whether adds of somebody who sends much may come; if not, call back later."""
-        ...
-
-    def forget(self, connection: BookieConnection) -> None:
-        """Drop what waits for a connection that is gone."""
-        ...
-
-
-class Home(Protocol):
-    """What a connection shares with the others of its bookie, and tells them."""
-
-    env: Env
-    options: BookieOptions
-    metrics: BookieMetrics
-    handler: RequestHandler
-    admission: Admission
-    places: Places[BookieConnection]
-    adds: AddBudget
-    frames: FrameBudget[BookieConnection]
-    answer_budget: AnswerBudget[BookieConnection]
-    turn: Turn
-    outbox: Outbox
-    behind: TurnQueue
-
-    def opened(self, connection: BookieConnection, place: str) -> bool:
-        """Take a new connection in; False turns it away."""
-
-    def lost(self, connection: BookieConnection) -> None:
-        """A connection is gone."""
-
-    def let_frames_in(self) -> None:
-        """Go on reading large frames for which there is room now."""
-
-    def count_partial_frame(
-        self, connection: BookieConnection, before_bytes: int, now_bytes: int
-    ) -> None:
-        """Count how much has come of a frame that is not complete."""
-
-    def bound_partial_frames(self) -> None:
-        """Give up the oldest frames where there are too many bytes of them."""
-
-
-class BookieConnection(asyncio.Protocol):
+class BookieConnection(TimeLimits, asyncio.Protocol):
     """A client's connection; used on the event loop only."""
 
     __slots__ = (
@@ -133,18 +72,12 @@ class BookieConnection(asyncio.Protocol):
         "_closing",
         "_decoder",
         "_frame_since_ns",
-        "_has_asked",
         "_has_large_frame",
-        "_idle_since_ns",
         "_is_unread",
-        "_may_go",
         "_owner",
         "_paused_for",
         "_pending_bytes",
-        "_progress_ns",
-        "_quiet_looks",
         "_sent_bytes",
-        "_taken_bytes",
         "_transport",
         "add_bytes",
         "address",
@@ -159,7 +92,7 @@ class BookieConnection(asyncio.Protocol):
         "unsettled",
     )
 
-    def __init__(self, owner: Home) -> None:
+    def __init__(self, owner: Home[BookieConnection]) -> None:
         self._owner = owner
         self._decoder = RequestDecoder(owner.options.max_frame_bytes)
         self._answers: list[bytes] = []
@@ -535,76 +468,3 @@ class BookieConnection(asyncio.Protocol):
         self._pending_bytes = 0
         owner.frames.leave(self)
         owner.let_frames_in()
-
-    def check(self, now_ns: int) -> None:
-        """Give the peer up if it is over a time limit; called every now and then."""
-        options = self._owner.options
-        limit_ns = int(options.answer_timeout_s * 1e9)
-        if self._closing:
-            if now_ns > self._close_by_ns:
-                self.give_up("it does not let itself be closed")
-            return
-        taken_bytes = self._sent_bytes - self._transport.get_write_buffer_size()
-        takes = taken_bytes > self._taken_bytes
-        if takes:
-            self._taken_bytes = taken_bytes
-            self._progress_ns = now_ns
-        elif self._paused_for & ANSWERS and now_ns - self._progress_ns > limit_ns:
-            self._give_up_slow("it does not read its answers")
-            return
-        if self.gate is not None and self.gate.is_overdue(now_ns):
-            self._give_up_slow("it has not authenticated, or not switched to TLS, in time")
-            return
-        since_ns = self._frame_since_ns
-        frame_limit_ns = int(options.frame_timeout_s * 1e9)
-        if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
-            self._give_up_slow("it began a frame and never finished it")
-            return
-        is_at_work = self._has_asked or takes or self._is_at_work
-        self._has_asked = False
-        if is_at_work or self.long_polls:
-            self._idle_since_ns = now_ns
-        elif options.idle_timeout_s:
-            self._check_idle(now_ns)
-        self._quiet_looks = 0 if is_at_work else self._quiet_looks + 1
-        if self._quiet_looks >= _LOOKS_OF_REST and not self._may_go:
-            self._may_go = True
-            self._owner.places.rest(self)
-
-    def _check_idle(self, now_ns: int) -> None:
-        owner = self._owner
-        if now_ns - self._idle_since_ns > int(owner.options.idle_timeout_s * 1e9):
-            owner.metrics.connections_idle += 1
-            _log.info("closing the connection of %s: it is idle", self.peer)
-            self.close()
-
-    @property
-    def _is_at_work(self) -> bool:
-        """Tell whether something is under way for its peer, or its peer is in the midst of asking.
-
-        Answers that it does not take, and polls that wait for news, are no work.
-        """
-        return bool(
-            self.add_bytes
-            or self.unsettled
-            or self.reads
-            or self.read_bytes
-            or self._pending_bytes
-            or self._paused_for
-            or self._answers_bytes
-        )
-
-    @property
-    def is_read(self) -> bool:
-        """Tell whether its peer could send more: no limit stands in the way."""
-        return not self._paused_for
-
-    @property
-    def frame_since_ns(self) -> int:
-        """When the frame that is incomplete was begun; 0 if there is none."""
-        return self._frame_since_ns
-
-    @property
-    def pending_frame_bytes(self) -> int:
-        """Bytes of the frame that is incomplete; none of a connection that is being cut."""
-        return 0 if self._closing else self._pending_bytes

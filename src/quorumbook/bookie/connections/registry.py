@@ -15,9 +15,9 @@ from quorumbook.bookie.connections.connection import (
     FRAME,
     STOPPING,
     BookieConnection,
-    RequestHandler,
 )
 from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
+from quorumbook.bookie.connections.home import RequestHandler
 from quorumbook.bookie.connections.limits import Places, limits_within
 from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
@@ -60,7 +60,7 @@ class Connections:
         env: Env,
         options: BookieOptions,
         metrics: BookieMetrics,
-        handler: RequestHandler,
+        handler: RequestHandler[BookieConnection],
         admission: Admission,
     ) -> None:
         self.env = env

@@ -28,13 +28,13 @@ from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.access import open_ledger
 from quorumbook.bookie.requests.arrivals import Arrivals
+from quorumbook.bookie.requests.cached_entries import PIECE_BYTES, CachedEntries, last_confirmed
 from quorumbook.bookie.requests.lookups import Lookups
 from quorumbook.bookie.slow_operations import Asked
 from quorumbook.env import Env, logger
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import answers
-from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadLAC, ReadRun
 from quorumbook.protocol.status import Status, status_for
 from quorumbook.storage.store import LedgerStorage
@@ -43,89 +43,10 @@ from quorumbook.storage.times import JobTimes
 _log = logger("bookie.reads")
 #: What a batch read's answer needs around the entries, its frame length included.
 _BATCH_HEADER_BYTES = 36
-#: Answers of a row leave in pieces of about this size.
-_PIECE_BYTES = 64 * 1024
 #: Reads of one job, and bytes after which it ends, or after what they were believed to be.
 _MISSING_MAX = 1024
 _JOB_BYTES = 1024 * 1024
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
-
-
-class _CachedEntries:
-    """Entries in memory for one sweep over a queue: a run serves the reads that follow in it."""
-
-    __slots__ = (
-        "_first",
-        "_last",
-        "_ledger_id",
-        "_max_lac",
-        "_run",
-        "_storage",
-        "hits",
-        "size_bytes",
-    )
-
-    def __init__(self, storage: LedgerStorage) -> None:
-        self._storage = storage
-        self._ledger_id = -1
-        self._first, self._last = 0, -1
-        self._run: EntryRun | None = None
-        self._max_lac: EntryId | None = None
-        self.hits = 0
-        self.size_bytes = 0
-
-    def entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
-        """Return an entry if a cache has it."""
-        if ledger_id == self._ledger_id and self._first <= entry_id <= self._last:
-            assert self._run is not None
-            start, end = self._run.bounds(entry_id)
-            if end > start:
-                return self._run.data[start:end]
-            # A hole of this run; the entry may be in another one.
-        found = self._storage.cached_run(ledger_id, entry_id)
-        if found is None:
-            return None
-        self._run, self._last = found
-        self._ledger_id, self._first = ledger_id, entry_id
-        self._max_lac = _max_lac(self._storage, ledger_id)
-        return self._run.entry(entry_id)
-
-    def row(self, ledger_id: LedgerId, entry_ids: range) -> list[memoryview]:
-        """Return the first entries of a row, as long as they are cached and of one size.
-
-        They are as many as the processor's own cache holds: then the copies cost little, and the
-        peer begins with the first ones while the others are on their way.
-        """
-        first = entry_ids[0]
-        found = self._storage.cached_run(ledger_id, first)
-        if found is None:
-            return []
-        run, until = found
-        start, end = run.bounds(first)
-        size = end - start
-        count = min((until - first) // entry_ids.step + 1, _PIECE_BYTES // size + 1)
-        entries = run.entries_at(entry_ids[:count])
-        if not isinstance(run.sizes, int):
-            sizes = list(map(len, entries))
-            if sizes.count(size) != len(sizes):
-                return []
-        self.hits += len(entries)
-        self.size_bytes += size * len(entries)
-        return entries
-
-    def answer(self, request: Read) -> bytes | None:
-        """Return the answer to a plain read if a cache has its entry."""
-        entry = self.entry(request.ledger_id, request.entry_id)
-        if entry is None:
-            return None
-        self.hits += 1
-        self.size_bytes += len(entry)
-        return answers.found_answer(request, entry, self._max_lac)
-
-
-def _max_lac(storage: LedgerStorage, ledger_id: LedgerId) -> EntryId | None:
-    handle = storage.handle(ledger_id)
-    return None if handle is None else handle.last_add_confirmed
 
 
 def _is_denied(result: object) -> bool:
@@ -273,8 +194,8 @@ class ReadRequests:
         run, arrived_ns, _, _ = connection.reads.popleft()
         assert isinstance(run, ReadRun)
         first = run.ledger_id, run.entry_ids[0]
-        cached = _CachedEntries(self._storage)
-        max_lac = _max_lac(self._storage, run.ledger_id)
+        cached = CachedEntries(self._storage)
+        max_lac = last_confirmed(self._storage, run.ledger_id)
         while run.entry_ids and connection.takes_answers and cached.size_bytes <= allowed:
             entries = cached.row(run.ledger_id, run.entry_ids)
             if not entries:
@@ -282,7 +203,7 @@ class ReadRequests:
             part, run = run.cut(len(entries))
             connection.answer(answers.found_answers(part, entries, max_lac))
             if run.entry_ids:
-                connection.flush_above(_PIECE_BYTES)
+                connection.flush_above(PIECE_BYTES)
         self._count_hits(connection, cached, first, arrived_ns)
         is_full = cached.size_bytes > allowed or not connection.takes_answers
         is_waiting = run.entry_ids and is_full
@@ -312,7 +233,7 @@ class ReadRequests:
         first = head.ledger_id, head.entry_ids[0] if isinstance(head, ReadRun) else head.entry_id
         estimate = connection.read_size_estimate
         room = min(self._window - connection.read_bytes, connection.answer_budget.room(estimate))
-        cached = _CachedEntries(self._storage)
+        cached = CachedEntries(self._storage)
         allowed = max(0, connection.answer_budget.room(estimate) - connection.unflushed_bytes)
         while queue and connection.takes_answers and cached.size_bytes <= allowed:
             request, _, woken, _ = waiting = queue[0]
@@ -353,7 +274,7 @@ class ReadRequests:
     def _count_hits(
         self,
         connection: BookieConnection,
-        cached: _CachedEntries,
+        cached: CachedEntries,
         first: tuple[LedgerId, EntryId],
         arrived_ns: int,
     ) -> None:
@@ -474,7 +395,7 @@ class ReadRequests:
             connection.answer(answer)
 
     def _found(self, request: Read, entry: bytes) -> bytes:
-        max_lac = None if request.is_fencing else _max_lac(self._storage, request.ledger_id)
+        max_lac = None if request.is_fencing else last_confirmed(self._storage, request.ledger_id)
         return answers.found_answer(request, entry, max_lac)
 
     def _poll_answer(

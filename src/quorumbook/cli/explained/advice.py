@@ -50,13 +50,13 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Write a new ledger. For a stream, open a new writer.",
     ),
     "read-only-bookie": (
-        "`quorumbook bookie ls` says why it takes nothing: a full disk, or an operator's word.",
+        "`quorumbook bookie ls` says why it takes nothing: a full disk, or an operator's decision.",
         "Free space, or run `quorumbook bookie readonly off BOOKIE`.",
     ),
     "too-many-requests": ("The bookie is overloaded. Write less at a time, or add bookies.",),
     "unknown-ledger-state": (
-        "The bookie lost a part of its disk and does not guess. It learns what it lacks from"
-        " the other bookies when the ledger is closed: `quorumbook ledger recover ID`.",
+        "The bookie lost a part of its disk, so it says neither yes nor no. It learns what it"
+        " lacks from the other bookies when the ledger is closed: `quorumbook ledger recover ID`.",
     ),
     "bookie-unavailable": (
         "`quorumbook bookie ls` shows which bookies are there. Start the one that is named.",
@@ -93,7 +93,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "ledger-closed": (
         "A closed ledger never changes. `quorumbook ledger write` without an id makes a new one.",
     ),
-    "ledger-exists": ("Give another --ledger-id, or none to have one chosen.",),
+    "ledger-exists": ("Give another --ledger-id, or leave it out: an id is chosen then.",),
     "duplicate-entry-id": ("Each entry id is used once. Continue with a larger one.",),
     "ledger-id-overflow": ("Use ids that the cluster chooses; they go on with 63 bits.",),
     "ledger-recovery": (
@@ -187,7 +187,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Never delete a cookie to get past this: the bookie would deny entries that it had.",
     ),
     "cookie-missing": (
-        "A disk is empty that should not be. Mount it; or replace the bookie: `quorumbook"
+        "A disk is empty that should not be. Mount the disk; or replace the bookie: `quorumbook"
         " bookie recover BOOKIE --delete-cookie`, then start it on empty directories.",
     ),
     "internal": ("Run it again with -v, and report the trace.",),
@@ -261,7 +261,10 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "cursor-busy": ("Another process reads by the cursor. Wait with wait_for_lock_s.",),
     "ack-limit": ("Acknowledge the oldest records first; a cursor keeps 4096 holes.",),
-    "partition-lost": ("Another member has the partition. Drop what you had of it, and go on.",),
+    "partition-lost": (
+        "Another member has the partition. Forget the records of it that you have not acknowledged,"
+        " and go on.",
+    ),
     "group-in-use": ("Stop the members of the group first.",),
     "partly-sealed": ("The message says which are not sealed. Run the command again.",),
 }  # fmt: skip

@@ -133,7 +133,7 @@ OUTSIDE: dict[str, Explanation] = {
     ),
     "out-of-memory": Explanation(
         "The machine, or the limit of its container, has no memory left for this.",
-        ("Free memory or raise the limit; to write or read in smaller portions also helps.",),
+        ("Free memory, raise the limit, or write and read in smaller portions.",),
     ),
     "storage": Explanation(
         "A file or a directory of a bookie cannot be used; the message names it.",

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env, logger, patience
 
 _log = logger("client")
+_LONGEST_S = 0.25
+_SHORTEST_S = 0.01
 
 #: Gets the time; returns whether it wants to be asked again.
 Check = Callable[[int], bool]
@@ -62,3 +65,14 @@ class Ticker:
                 self._checks.pop(check, None)
         if self._checks and not self._is_closed:
             self._schedule()
+
+
+def tick_s(options: ClientOptions) -> float:
+    """Return how often time-outs are looked at: a fraction of the shortest."""
+    shortest = min(
+        options.add_timeout_s,
+        options.read_timeout_s,
+        options.request_timeout_s,
+        options.speculative_read_s or options.read_timeout_s,
+    )
+    return max(_SHORTEST_S, min(_LONGEST_S, shortest / 8))

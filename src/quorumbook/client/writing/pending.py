@@ -168,3 +168,10 @@ class PendingGroups:
                 part = group.frames[start : last - group.first_entry_id + 1]
                 frames += stripe_of(part, first, index, ensemble_size, write_quorum_size)
         return frames
+
+
+def frozen(payload: object) -> bytes:
+    """Copy what could change until the last bookie has it (R6)."""
+    if isinstance(payload, bytearray | memoryview | bytes):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}")

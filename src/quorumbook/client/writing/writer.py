@@ -14,12 +14,12 @@ from functools import partial
 
 from quorumbook.client.context import Context, change_metadata
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.waiting.closing import ClosingQuietly
 from quorumbook.client.waiting.outcomes import copy_error, outcome_of
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.client.writing.adds import AddDriver
 from quorumbook.client.writing.explicit_ids import Append, ChosenAppends
-from quorumbook.client.writing.pending import Group
+from quorumbook.client.writing.facts import WriterFacts
+from quorumbook.client.writing.pending import Group, frozen
 from quorumbook.errors import (
     BackpressureError,
     ClientClosedError,
@@ -29,12 +29,12 @@ from quorumbook.errors import (
     LocalProtocolError,
     QuorumbookError,
 )
-from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
+from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.transitions import closed_metadata
 
 
-class LedgerWriter(ClosingQuietly):
+class LedgerWriter(WriterFacts):
     """A ledger that this process writes; made by ``BookKeeper.create_ledger``.
 
     Use it as an async context manager: leaving it waits for pending entries and closes the
@@ -90,61 +90,6 @@ class LedgerWriter(ClosingQuietly):
         self._closing: asyncio.Task[None] | None = None
         #: What a child made by fork is told.
         self._forked: LocalProtocolError | None = None
-
-    # What it knows -------------------------------------------------------------------------
-
-    @property
-    def id(self) -> LedgerId:
-        """The ledger's id."""
-        return self._id
-
-    @property
-    def options(self) -> ClientOptions:
-        """The options of this writer."""
-        return self._options
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as this writer last wrote it."""
-        return self._closed_metadata or self._state.metadata
-
-    @property
-    def last_add_pushed(self) -> EntryId:
-        """The id of the newest entry appended so far, confirmed or not."""
-        if self._chosen is not None:
-            return self._chosen.last_entry_id
-        unpacked = len(self._payloads) + sum(group.count for group in self._unpacked)
-        return self._state.last_add_pushed + unpacked
-
-    @property
-    def last_add_confirmed(self) -> EntryId:
-        """The newest entry that is safe, with all before it; -1 if there is none."""
-        return self._state.last_add_confirmed
-
-    @property
-    def length(self) -> int:
-        """How many payload bytes are confirmed."""
-        return self._state.close_point()[1]
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be appended any more: closed, aborted or failed."""
-        return self._is_closing or self._state.error is not None
-
-    @property
-    def is_degraded(self) -> bool:
-        """Whether writing goes on with fewer bookies than wanted."""
-        return self._state.is_degraded
-
-    @property
-    def pending_entries(self) -> int:
-        """How many entries were appended and are not confirmed."""
-        return self._window.used_entries
-
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes the window holds, what slow bookies have not taken included."""
-        return self._window.used_bytes
 
     # Appending -----------------------------------------------------------------------------
 
@@ -495,35 +440,6 @@ class LedgerWriter(ClosingQuietly):
         for group in groups:
             group.fail(error)
 
-    def _check_size(self, payload: bytes) -> None:
-        """Raise LocalProtocolError if a payload fits into no frame."""
-        if len(payload) > self._max_payload_bytes:
-            raise LocalProtocolError(
-                f"an entry of {len(payload)} bytes is larger than the {self._max_payload_bytes} "
-                "that fit into a frame; split it",
-                ledger_id=self._id,
-            )
-
-    def _check_unnumbered(self) -> None:
-        if self._chosen is not None:
-            raise LocalProtocolError(
-                f"entries of ledger {self._id} need an id: use append_at", ledger_id=self._id
-            )
-
-    def _check_open(self) -> None:
-        """Raise what ended the writer, if it is ended."""
-        self._check_error()
-        if self._is_closing:
-            raise LedgerClosedError(f"ledger {self._id} is closed", ledger_id=self._id)
-
-    def _check_owner(self) -> None:
-        if self._forked is not None:
-            raise copy_error(self._forked)
-
-    def _check_error(self) -> None:
-        if self._state.error is not None:
-            raise copy_error(self._state.error)
-
 
 def append_group(writer: LedgerWriter, group: Group) -> None:
     """Append what was put together elsewhere, as the blocking twin and streams do."""
@@ -558,10 +474,3 @@ def check_accounts(writer: LedgerWriter) -> None:
 def stop_writer(writer: LedgerWriter, error: QuorumbookError) -> None:
     """Fail what is pending, and leave the ledger open."""
     writer._stop(error)  # noqa: SLF001 - of this module
-
-
-def frozen(payload: object) -> bytes:
-    """Copy what could change until the last bookie has it (R6)."""
-    if isinstance(payload, bytearray | memoryview | bytes):
-        return bytes(payload)
-    raise TypeError(f"a payload is bytes, not {type(payload).__name__}")

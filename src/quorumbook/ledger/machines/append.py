@@ -79,17 +79,6 @@ from quorumbook.ledger.placement.schedule import (
     write_set,
 )
 
-__all__ = [
-    "FATAL_ERRORS",
-    "AppendFailed",
-    "AppendState",
-    "ChangeEnsemble",
-    "Confirmed",
-    "DegradedWarning",
-    "Effect",
-    "Send",
-]
-
 #: Refusals that no other bookie can heal: the writer must stop.
 FATAL_ERRORS = (LedgerFencedError, UnauthorizedError, LocalProtocolError)
 
@@ -249,19 +238,15 @@ class AppendState:
         return first, self.last_add_confirmed, length
 
     def on_acks(
-        self,
-        bookie_index: int,
-        bookie_id: BookieId,
-        first_entry_id: EntryId,
-        last_entry_id: EntryId,
-    ) -> None:
+        self, bookie_index: int, bookie_id: BookieId,
+        first_entry_id: EntryId, last_entry_id: EntryId,
+    ) -> None:  # fmt: skip
         """Note that a bookie has these entries; what it was never sent counts nothing."""
         if self.ensemble[bookie_index] != bookie_id:
             return
         base = self._base
         first_entry_id = max(first_entry_id, base)
-        if last_entry_id >= self._next:
-            last_entry_id = self._next - 1
+        last_entry_id = min(last_entry_id, self._next - 1)
         count = last_entry_id - first_entry_id + 1
         if count <= 0:
             return

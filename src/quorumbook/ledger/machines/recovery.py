@@ -81,21 +81,6 @@ from quorumbook.ledger.placement.schedule import (
     write_set,
 )
 
-__all__ = [
-    "ChooseReplacement",
-    "Close",
-    "Done",
-    "Effect",
-    "FenceRead",
-    "MarkInRecovery",
-    "RecoveryFailed",
-    "RecoveryRead",
-    "RecoveryState",
-    "ReleasePayloads",
-    "WriteBack",
-]
-
-
 #: What only a bookie says that has fenced the ledger.
 _FENCED_ERRORS = (*NEGATIVE_ERRORS, DigestMismatchError, UnknownLedgerStateError)
 

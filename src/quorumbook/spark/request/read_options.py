@@ -31,7 +31,8 @@ READ_OPTIONS = (
     option("streams", Kind.TEXT, "", "Streams, with commas between.", READS),
     option(
         "streamPattern", Kind.TEXT, "",
-        "Streams whose whole name matches, and all partitions of such a partitioned stream.", READS,
+        "Reads the streams whose whole name matches; of a partitioned stream, all partitions.",
+        READS,
     ),
     option("ledgerIds", Kind.TEXT, "", "Ledgers: ids and FIRST-LAST with commas; * is all.", READS),
     option(

@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any, TypeAlias
 
 from quorumbook.client.reading.tabular import needs_extra
-from quorumbook.streams.schemas.limits import MAX_STEPS, StepBudget
+from quorumbook.streams.schemas.limits import MAX_STEPS, StepBudget, cut, short
 
 #: Returns where and why a value is not valid; None: it is.
 Check: TypeAlias = Callable[[Any, StepBudget, str], "str | None"]
@@ -48,7 +48,7 @@ def check_of(schema: Any) -> Check:
     if schema is False:
         return lambda value, budget, where: f"{where} may not be there"
     if not isinstance(schema, dict):
-        raise ValueError(f"a schema is an object, true or false, not {_short(schema)}")
+        raise ValueError(f"a schema is an object, true or false, not {short(schema)}")
     checks = [_RULES[name](schema[name], schema) for name in schema if name in _RULES]
     unknown = sorted(set(schema) - set(_RULES) - _HELPERS)
     if unknown:
@@ -80,7 +80,7 @@ def _type(given: Any, _: Any) -> Check:
     names = given if isinstance(given, list) else [given]
     for name in names:
         if name not in TYPES:
-            raise ValueError(f"type is one of {', '.join(TYPES)}, not {_short(name)}")
+            raise ValueError(f"type is one of {', '.join(TYPES)}, not {short(name)}")
     tests = [TYPES[name] for name in names]
     said = " or ".join(names)
 
@@ -88,7 +88,7 @@ def _type(given: Any, _: Any) -> Check:
         for test in tests:
             if test(value):
                 return None
-        return f"{where} is {_short(value)}, not {said}"
+        return f"{where} is {short(value)}, not {said}"
 
     return check
 
@@ -116,7 +116,7 @@ def _enum(given: Any, _: Any) -> Check:
     def check(value: Any, budget: StepBudget, where: str) -> str | None:
         if canonical(value, budget) in known:
             return None
-        return f"{where} is {_short(value)}, which its enum does not have"
+        return f"{where} is {short(value)}, which its enum does not have"
 
     return check
 
@@ -131,11 +131,11 @@ def _const(given: Any, _: Any) -> Check:
 def _bound(word: str, is_broken: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Check]:
     def rule(given: Any, _: Any) -> Check:
         if not TYPES["number"](given):
-            raise ValueError(f"a bound of numbers is a number, not {_short(given)}")
+            raise ValueError(f"a bound of numbers is a number, not {short(given)}")
 
         def check(value: Any, _: StepBudget, where: str) -> str | None:
             if TYPES["number"](value) and is_broken(value, given):
-                return f"{where} is {_short(value)}, {word} {given}"
+                return f"{where} is {short(value)}, {word} {given}"
             return None
 
         return check
@@ -150,7 +150,7 @@ def _multiple(given: Any, _: Any) -> Check:
 
     def check(value: Any, _: StepBudget, where: str) -> str | None:
         if TYPES["number"](value) and Fraction(str(value)) % unit:
-            return f"{where} is {_short(value)}, not a multiple of {given}"
+            return f"{where} is {short(value)}, not a multiple of {given}"
         return None
 
     return check
@@ -161,7 +161,7 @@ def _size(
 ) -> Callable[[Any, Any], Check]:
     def rule(given: Any, _: Any) -> Check:
         if not TYPES["integer"](given) or given < 0:
-            raise ValueError(f"a bound of sizes is a number from 0 on, not {_short(given)}")
+            raise ValueError(f"a bound of sizes is a number from 0 on, not {short(given)}")
 
         def check(value: Any, _: StepBudget, where: str) -> str | None:
             if isinstance(value, kind) and is_broken(len(value), given):  # type: ignore[arg-type]
@@ -183,8 +183,7 @@ def _matcher(pattern: Any) -> Callable[[str], bool]:
         return re2.compile(pattern, options).search  # type: ignore[no-any-return]
     except (re2.error, TypeError) as error:
         raise ValueError(
-            f"the pattern {_short(pattern)} is not one of RE2, which matches in linear time: "
-            f"{error}"
+            f"the pattern {short(pattern)} is not one of RE2, which matches in linear time: {error}"
         ) from error
 
 
@@ -201,7 +200,7 @@ def _pattern(given: Any, _: Any) -> Check:
         budget.take(_search_steps(value))
         if _found(matches, value):
             return None
-        return f"{where} is {_short(value)}, which does not match {_short(given)}"
+        return f"{where} is {short(value)}, which does not match {short(given)}"
 
     return check
 
@@ -305,7 +304,7 @@ def _pattern_properties(given: Any, _: Any) -> Check:
                 budget.take(1 + _search_steps(name))
                 if not _found(matches, name):
                     continue
-                if (found := each(item, budget, f"{where}.{_cut(name)}")) is not None:
+                if (found := each(item, budget, f"{where}.{cut(name)}")) is not None:
                     return found
         return None
 
@@ -324,7 +323,7 @@ def _additional(given: Any, schema: Any) -> Check:
             budget.take(1 + len(patterns) * (1 + _search_steps(name)))
             if name in known or any(_found(matches, name) for matches in patterns):
                 continue
-            if (found := each(item, budget, f"{where}.{_cut(name)}")) is not None:
+            if (found := each(item, budget, f"{where}.{cut(name)}")) is not None:
                 return found
         return None
 
@@ -400,7 +399,7 @@ def _any(given: Any, _: Any) -> Check:
         for each in checks:
             if each(value, budget, where) is None:
                 return None
-        return f"{where} is {_short(value)}, which fits none of anyOf"
+        return f"{where} is {short(value)}, which fits none of anyOf"
 
     return check
 
@@ -421,7 +420,7 @@ def _not(given: Any, _: Any) -> Check:
     def check(value: Any, budget: StepBudget, where: str) -> str | None:
         if inner(value, budget, where) is not None:
             return None
-        return f"{where} is {_short(value)}, which its schema excludes"
+        return f"{where} is {short(value)}, which its schema excludes"
 
     return check
 
@@ -447,23 +446,6 @@ def _named(given: Any, name: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ValueError(f"{name} is an object of schemas")
     return given
-
-
-def _short(value: Any) -> str:
-    """Return a few characters of a value, without a text of all of it."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "an array"
-    if isinstance(value, str):
-        return repr(_cut(value))
-    if isinstance(value, int) and value.bit_length() > 100:
-        return "a large number"
-    return json.dumps(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 _RULES: Mapping[str, Callable[[Any, Any], Check]] = {

@@ -100,3 +100,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, count in counted.items() if count > 1)
         raise ValueError(f"{twice[:40]!r} stands twice in an object")
     return found
+
+
+def short(value: object) -> str:
+    """Return a few characters of a value of JSON, without a text of all of it."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    if isinstance(value, str):
+        return repr(cut(value))
+    if isinstance(value, int) and value.bit_length() > 100:
+        return "a large number"
+    return json.dumps(value)
+
+
+def cut(text: str) -> str:
+    """Return the beginning of a text."""
+    return text if len(text) <= 40 else f"{text[:40]}…"

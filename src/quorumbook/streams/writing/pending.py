@@ -9,6 +9,7 @@ from itertools import accumulate, repeat
 from operator import add
 from typing import Any
 
+from quorumbook.client.writing.pending import frozen
 from quorumbook.ids import EntryId
 from quorumbook.streams.errors import RecordTooLargeError
 from quorumbook.streams.format.attributes import ROW_SIZE_BYTES, Attributes
@@ -248,3 +249,11 @@ class PackedEntry:
         self.is_end = False
         #: Which records of which appends: append, first index, count, first slot.
         self.parts: list[tuple[PendingAppend, int, int, int]] = []
+
+
+def all_frozen(payloads: Iterable[bytes]) -> list[bytes]:
+    """Return payloads, those copied that could change."""
+    kept = list(payloads)
+    if set(map(type, kept)) <= {bytes}:
+        return kept
+    return [item if type(item) is bytes else frozen(item) for item in kept]

@@ -12,9 +12,8 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from quorumbook.client.waiting.closing import ClosingQuietly
 from quorumbook.client.waiting.outcomes import copy_error
-from quorumbook.client.writing.writer import frozen
+from quorumbook.client.writing.pending import frozen
 from quorumbook.env import patience
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
@@ -25,123 +24,59 @@ from quorumbook.errors import (
     QuorumbookError,
 )
 from quorumbook.streams.errors import (
-    AccessDeniedError,
     StreamSealedError,
-    WriterBusyError,
     WriterFencedError,
 )
 from quorumbook.streams.format.attributes import Attributes, attributes_of
-from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import HEADER_SIZE_BYTES
 from quorumbook.streams.metadata.lock import StreamLock
-from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.retention.retention import Retention
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment, truncate
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
-from quorumbook.streams.writing.intake import FutureLike, Intake
-from quorumbook.streams.writing.limits import Quota, quota_of
-from quorumbook.streams.writing.numbering import Numbering, load_producers
+from quorumbook.streams.writing.facts import StreamWriterFacts
+from quorumbook.streams.writing.intake import FutureLike
+from quorumbook.streams.writing.opening import WriterParts, open_parts
 from quorumbook.streams.writing.options import WriterOptions
-from quorumbook.streams.writing.packing import PackState
-from quorumbook.streams.writing.pending import PendingAppend, single
-from quorumbook.streams.writing.pump import Pump
-from quorumbook.streams.writing.segment_writer import SegmentWriter
-from quorumbook.streams.writing.takeover import take_over
+from quorumbook.streams.writing.pending import PendingAppend, all_frozen, single
 
 #: Bookies that do not answer must not hold up a writer that is aborted.
 _LAST_WORD_S = 1.0
 
 
-def _all_frozen(payloads: Iterable[bytes]) -> list[bytes]:
-    kept = list(payloads)
-    if set(map(type, kept)) <= {bytes}:
-        return kept
-    return [item if type(item) is bytes else frozen(item) for item in kept]
-
-
-class StreamWriter(ClosingQuietly):
+class StreamWriter(StreamWriterFacts):
     """Appends to a stream; made by ``Stream.writer``.
 
     Use it as an async context manager: leaving it waits for what is pending and completes the
     segment.  Cancelling an awaited ``append`` does not take the record back: the writer owns it.
     """
 
-    def __init__(self, context: StreamContext, options: WriterOptions, lock: StreamLock) -> None:
-        """Prepare; ``open_writer`` does the rest."""
+    def __init__(
+        self, context: StreamContext, options: WriterOptions, lock: StreamLock, parts: WriterParts
+    ) -> None:
+        """Begin to write a stream that was taken over; see ``open_writer``."""
         self._context = context
-        self._options = options
         self._lock = lock
         self._loop = asyncio.get_running_loop()
-        self._pump: Pump
-        self._epoch = 0
-        self._policy: StreamPolicy
-        self._intake: Intake
-        self._numbering: Numbering | None = None
-        self._quota: Quota | None = None
+        self._epoch = parts.epoch
+        self._policy = parts.policy
+        self._intake = parts.intake
+        self._pump = parts.pump
+        self._numbering = parts.numbering
+        self._quota = parts.quota
         self._relocking: asyncio.Task[None] | None = None
         self._retaining: asyncio.Task[None] | None = None
-
-    # Life ----------------------------------------------------------------------------------
-
-    async def _open(self) -> StreamWriter:
-        context, takeover = self._context, self._options.takeover
-        context.check_writable()
-        access = await context.access()
-        if access.denies_write or access.denies_acquire:
-            raise AccessDeniedError(f"nobody may write stream {context.name}")
-        await self._lock.acquire(wait_s=self._options.wait_for_lock_s, by_force=takeover == "force")
-        try:
-            if takeover == "never":
-                await self._check_nothing_in_progress()
-            tail = await take_over(context)
-            self._epoch = tail.epoch
-            producers = await load_producers(context, tail.next_number)
-            producer = self._options.producer
-            self._numbering = None if producer is None else Numbering(producer, producers)
-            self._policy = policy = await context.policy()
-            self._quota = await quota_of(context, policy)
-        except BaseException:
-            await self._lock.release()
-            raise
-        self._lock.on_lost = self._on_lock_lost
-        state = PackState(
-            next_sequence_id=tail.next_sequence_id,
-            last_txid=tail.last_txid,
-            codec=policy.codec,
-            batch_bytes=self._options.batch_bytes,
-            checks_txids=policy.txid != "free",
-            producer=producer,
-            producers=producers,
-        )
-        segments = SegmentWriter(
-            context,
-            policy,
-            tail,
-            max_in_flight_entries=self._options.max_in_flight_entries,
-            visibility_delay_s=self._options.visibility_delay_s,
-        )
-        self._intake = Intake(
-            context, self._options, policy, state, numbering=self._numbering, quota=self._quota
-        )
-        self._pump = Pump(context, self._options, policy, self._intake, segments)
-        if self._options.retention_interval_s and not access.denies_truncate:
+        if options.retention_interval_s and parts.may_truncate:
             # Who was pushed out lets the stream alone.
             retaining = Retention(context).run(
-                self._options.retention_interval_s, lambda: self._pump.error is not None
+                options.retention_interval_s, lambda: self._pump.error is not None
             )
             self._retaining = self._loop.create_task(retaining)
-        if not self._lock.is_held:  # it went with its session before anybody listened
+        lock.on_lost = self._on_lock_lost
+        if not lock.is_held:  # it went with its session before anybody listened
             self._on_lock_lost()
-        return self
 
-    async def _check_nothing_in_progress(self) -> None:
-        for segment in await self._context.nodes.segments(for_writer=True):
-            if segment.is_in_progress:
-                raise WriterBusyError(
-                    f"segment {segment.number} of stream {self._context.name} was left in "
-                    "progress by another writer; takeover is needed"
-                )
+    # Life ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Wait for what is pending, complete the segment, and give the lock back.
@@ -193,42 +128,6 @@ class StreamWriter(ClosingQuietly):
         with contextlib.suppress(QuorumbookError):
             await self._pump.segments.let_go()
         await self._lock.release()
-
-    # What it knows -------------------------------------------------------------------------
-
-    @property
-    def next_sequence_id(self) -> int:
-        """The sequence id that the next record gets."""
-        return self._pump.state.next_sequence_id + self._intake.gathered
-
-    @property
-    def epoch(self) -> int:
-        """Greater than that of every writer before: a fencing token for other systems."""
-        return self._epoch
-
-    @property
-    def last_txid(self) -> int:
-        """The largest transaction id so far; -1 if there is none."""
-        self._intake.take()
-        return self._pump.state.last_txid
-
-    def last_number(self) -> int:
-        """Return the last number of this writer's producer, stored or on its way; -1: none."""
-        self._intake.take()
-        return -1 if self._numbering is None else self._numbering.last
-
-    @property
-    def last_position(self) -> Position | None:
-        """Where the last acknowledged record of the present segment is; None if there is none."""
-        tail = self._pump.state.tail
-        if tail is None or tail.confirmed_entry < 0:
-            return None
-        return Position(tail.number, tail.confirmed_entry, tail.confirmed_slot)
-
-    @property
-    def pending_records(self) -> int:
-        """How many records were appended and are not acknowledged."""
-        return self._pump.pending_records
 
     # Appending -----------------------------------------------------------------------------
 
@@ -409,7 +308,7 @@ class StreamWriter(ClosingQuietly):
                 record set of DistributedLog's, with one transaction id for all.
             expected_sequence: Append them only if the first gets this sequence id.
         """
-        kept = _all_frozen(payloads)
+        kept = all_frozen(payloads)
         while True:
             try:
                 future = self.append_batch_nowait(
@@ -441,7 +340,7 @@ class StreamWriter(ClosingQuietly):
             BackpressureError: too much is pending; ``await drain()`` and try again.
             LocalProtocolError: they are more than can be pending at all.
         """
-        kept = _all_frozen(payloads)
+        kept = all_frozen(payloads)
         carried = None
         if attributes is not None:
             if len(attributes) != len(kept):
@@ -554,19 +453,11 @@ class StreamWriter(ClosingQuietly):
         if pump.error is None and not pump.is_closing and (before is None or before.done()):
             self._relocking = self._loop.create_task(pump.lock_again(self._lock))
 
-    def _check_open(self) -> None:
-        if self._pump.error is not None:
-            raise copy_error(self._pump.error)
-        if self._pump.is_closing:
-            raise LedgerClosedError(f"the writer of stream {self._context.name} is closed")
-
-    def __repr__(self) -> str:
-        return f"<StreamWriter {self._context.name}, next {self._pump.state.next_sequence_id}>"
-
 
 async def open_writer(context: StreamContext, options: WriterOptions) -> StreamWriter:
     """Take the lock of a stream and the stream itself; ``Stream.writer`` does it."""
-    return await StreamWriter(context, options, context.lock())._open()  # noqa: SLF001 - of here
+    lock = context.lock()
+    return StreamWriter(context, options, lock, await open_parts(context, options, lock))
 
 
 def put_many(writer: StreamWriter, payloads: Sequence[bytes], start: int) -> tuple[int, int]:

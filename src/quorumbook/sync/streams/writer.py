@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from quorumbook.client.writing.writer import frozen
+from quorumbook.client.writing.pending import frozen
 from quorumbook.env import forks
 from quorumbook.streams.writing import writer as aio
 from quorumbook.streams.writing.options import WriterOptions
