@@ -14,7 +14,6 @@ from quorumbook.ledger.placement.schedule import (
     is_covered,
     is_stored_at,
     negatives_needed,
-    read_order,
     stripe_mask,
     write_set,
 )
@@ -39,7 +38,6 @@ def test_write_sets_are_those_of_the_peer(table: dict[str, Any]) -> None:
     for row in table["rows"]:
         entry_id = row["entry_id"]
         assert list(write_set(entry_id, ensemble, write_quorum)) == row["write_set"]
-        assert list(read_order(entry_id, ensemble, write_quorum)) == row["ensemble_set"]
 
 
 def test_stripes_are_those_of_the_peer(table: dict[str, Any]) -> None:

@@ -17,11 +17,11 @@ from quorumbook.env import Env
 from quorumbook.protocol.requests import Request
 
 
-class _Connection(SendingConnection, ReadingConnection, Hashable, Protocol):
+class _SharingConnection(SendingConnection, ReadingConnection, Hashable, Protocol):
     """What the budgets ask of a connection."""
 
 
-C = TypeVar("C", bound=_Connection)
+C = TypeVar("C", bound=_SharingConnection)
 C_contra = TypeVar("C_contra", contravariant=True)
 
 

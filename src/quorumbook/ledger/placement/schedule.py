@@ -2,7 +2,6 @@
 
     write_set(entry_id, ensemble_size, write_quorum_size) -> tuple[int, ...]
     is_stored_at(entry_id, bookie_index, ensemble_size, write_quorum_size) -> bool
-    read_order(entry_id, ensemble_size, write_quorum_size) -> tuple[int, ...]   write set, the rest
     entries_at(bookie_index, first, last, ensemble_size, write_quorum_size) -> Sequence[EntryId]
     stripe_mask(bookie_index, first_entry_id, count, ensemble_size, write_quorum_size) -> int
     StripeMasks(ensemble_size, write_quorum_size).mask(bookie_index, first_entry_id, count) -> int
@@ -32,12 +31,6 @@ def is_stored_at(
 ) -> bool:
     """Tell whether a position stores an entry."""
     return (bookie_index - entry_id) % ensemble_size < write_quorum_size
-
-
-def read_order(entry_id: EntryId, ensemble_size: int, write_quorum_size: int) -> tuple[int, ...]:
-    """Return all positions, those that store the entry first (a long poll asks everybody)."""
-    del write_quorum_size  # the write set is where the rotation starts
-    return tuple((entry_id + i) % ensemble_size for i in range(ensemble_size))
 
 
 def entries_at(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from quorumbook.autorecovery.copying.verified_reads import listed_entries
@@ -143,6 +143,3 @@ async def _listed(
         "entries": sum(last - first + 1 for first, last in runs),
         "ranges": [{"first": first, "last": last} for first, last in runs],
     }
-
-
-RowsOf: TypeAlias = Callable[[LedgerMetadata], Iterator[Row]]
