@@ -29,6 +29,10 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINES_OF_A_FILE = 500
 LINES_OF_A_FILE_HARD = 700
 LINES_OF_A_FUNCTION = 60
+NAMES_THAT_SAY_NOTHING = {
+    "base", "book", "care", "chosen", "core", "helper", "helpers", "misc", "on_top",
+    "other", "several", "things", "turns", "util", "utils", "various",
+}  # fmt: skip
 MODULES_OF_A_FOLDER = 15
 
 #: Rooms that reach the outside world through ``quorumbook.env`` only.
@@ -125,6 +129,16 @@ def test_a_file_is_short_enough_to_be_read(path):
 @pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=_name)
 def test_a_folder_holds_no_more_modules_than_can_be_taken_in(folder):
     assert len(list(folder.glob("*.py"))) <= MODULES_OF_A_FOLDER
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_a_module_s_name_says_what_it_holds(path):
+    inside = path.relative_to(SOURCE).with_suffix("").parts
+    assert not NAMES_THAT_SAY_NOTHING & set(inside)
+    # Two that differ by who does it, such as flush.py beside flusher.py, are not told apart.
+    stem = path.stem.removesuffix("e")
+    assert not path.with_name(f"{stem}er.py").exists()
+    assert not path.with_name(f"{stem}ing.py").exists()
 
 
 def test_no_module_is_beyond_five_hundred_lines():
