@@ -372,8 +372,7 @@ class LedgerStorage:
 
         The pieces, one behind the other, are (int32 size, entry) each.  At least one entry is
         given however large, and fewer than asked where one is missing here or a limit is
-        reached.  ``max_count`` or ``max_size_bytes`` of 0 means no limit of that kind; what fits
-        into a frame always binds.
+        reached.  A limit of 0 is none; what fits into a frame always binds.
         """
         self._reads.read_batch(ledger_id, first_entry_id, max_count, max_size_bytes, done)
 
