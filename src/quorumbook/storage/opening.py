@@ -37,7 +37,7 @@ class StorageOwner:
     on_group: Callable[[GroupTimes], None] = lambda _: None
 
 
-class Parts(NamedTuple):
+class StorageParts(NamedTuple):
     """What is there when the directories are locked and the journal is replayed."""
 
     env: Env
@@ -51,7 +51,7 @@ class Parts(NamedTuple):
 
 async def open_parts(
     env: Env, directories: Directories, options: StorageOptions, open_files_max: int
-) -> Parts:
+) -> StorageParts:
     """Lock the directories and replay the journal; ``LedgerStorage.open`` has the errors."""
     caches = Caches(read_cache_size_bytes=options.read_cache_size_bytes)
     worker = env.threads.start_worker("storage-flush")
@@ -73,4 +73,4 @@ async def open_parts(
         EntryLogReader(env, ledgers, open_files_max=files),
         EntryLogReader(env, ledgers, open_files_max=min(files, _PEEKED_FILES), uncached=False),
     )
-    return Parts(env, directories, caches, worker, found, readers)
+    return StorageParts(env, directories, caches, worker, found, readers)

@@ -36,7 +36,7 @@ from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.journals import Journals
 from quorumbook.storage.journal.marks import Marks
 from quorumbook.storage.numbers import counters, sync_times
-from quorumbook.storage.opening import Parts, StorageOwner, open_parts
+from quorumbook.storage.opening import StorageOwner, StorageParts, open_parts
 from quorumbook.storage.options import Damage, StorageOptions
 from quorumbook.storage.reading.peeking import Peeks
 from quorumbook.storage.reading.reads import BatchDone, StorageReads
@@ -53,7 +53,7 @@ _log = logger("storage")
 class LedgerStorage:
     """What a bookie keeps; made by ``open``."""
 
-    def __init__(self, parts: Parts, options: StorageOptions, told: StorageOwner) -> None:
+    def __init__(self, parts: StorageParts, options: StorageOptions, told: StorageOwner) -> None:
         """Take what was opened; ``open`` makes one."""
         env, directories, opened = parts.env, parts.directories, parts.opened
         self._env = env
