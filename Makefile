@@ -127,13 +127,13 @@ interop-full: setup  ## Run the peer against ours in every combination; writes d
 interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario; writes docs/reports/pulsar.md.
 	PULSAR=full $(BIN)/python -m pytest tests/brokers
 
-simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999); writes docs/reports/simulation.md.
-	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --jobs 2 \
+simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999); writes docs/reports/simulation.md. It goes on where it ended.
+	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --jobs 2 --keep build/simulation.jsonl \
 		--report docs/reports/simulation.md --mutants docs/reports/simulation-mutants.json
 
 simulate-mutants: setup  ## Plant each bug of tests/sim/mutants, and count the seeds that find it (SEEDS=0..299).
 	PYTHONPATH=tests $(BIN)/python -m sim.mutants.run --seeds $(SEEDS) --jobs 2 \
-		--only '$(ONLY)' $(if $(ONLY),,--report docs/reports/simulation-mutants.json)
+		--only '$(ONLY)' --report docs/reports/simulation-mutants.json
 
 simulate-small: setup  ## Every run of three bookies, a writer and a recovery (DELAYS=4 ENTRIES_EACH=1).
 	PYTHONPATH=tests $(BIN)/python -m sim.small_model --delays $(DELAYS) --entries $(ENTRIES_EACH)

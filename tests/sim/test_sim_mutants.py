@@ -1,14 +1,15 @@
 """Bugs that are planted in the simulated cluster are found.
 
 A directed phase finds its bugs within a few seeds, whichever they are: a change of the sources
-makes other runs of all seeds, and the phase finds them all the same.  For the other bugs a seed is
-known that found them.
+makes other runs of all seeds, and the phase finds them all the same.  For others a seed is known
+that found them, and for those that no seed is known to find, a test.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from sim.mutants.by_tests import failing_test
 from sim.mutants.planting import Mutant, all_mutants, planted
 from sim.mutants.run import search
 
@@ -51,3 +52,12 @@ def test_a_phase_finds_a_planted_bug(mutant: Mutant):
 def test_a_seed_finds_a_planted_bug(mutant: Mutant):
     seeds = [*mutant.seeds, *(seed for seed in range(_FURTHER) if seed not in mutant.seeds)]
     assert search(mutant, seeds, mutant.phase or None).seed is not None
+
+
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.test], ids=str)
+def test_a_test_finds_a_planted_bug(mutant: Mutant):
+    assert failing_test(mutant.what, [mutant.test]) == mutant.test
+
+
+def test_every_planted_bug_is_found_by_something():
+    assert [m.what for m in MUTANTS if not (m.phase or m.seeds or m.test)] == []

@@ -4,8 +4,9 @@
     python -m quorumbook.sim replay 17 --trace
     python -m quorumbook.sim shrink 17 --to tests/sim/corpus/late-ack.json
 
-``run`` prints each seed that breaks a promise, with the story of the ledger, and ends with exit
-code 1 if there is one.  Every hundredth seed is run twice: the same seed must be the same run.
+``run`` prints each seed that breaks a promise, and ends with exit code 1 if there is one.  Every
+hundredth seed is run twice: the same seed must be the same run.  With ``--keep`` a run that ended
+early goes on with the seeds that are left.
 ``replay`` runs a seed, or a file of the corpus, twice and prints its hash, and with ``--trace``
 everything that happened.  ``shrink`` looks for a shorter run that breaks the same promise.
 """
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from quorumbook.sim.life import Outcome
 from quorumbook.sim.runs import outcomes_of
-from quorumbook.sim.search.report import Tally
+from quorumbook.sim.search.report import Counts, Kept, Tally
 from quorumbook.sim.search.shrinking import Case, Shrinker
+
+_TELL_EVERY = 100
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run seeds and report broken promises")
     run.add_argument("--seeds", type=_seeds, required=True, metavar="A..B", help="both included")
     run.add_argument("--jobs", type=int, default=1, help="processes")
+    run.add_argument("--keep", type=Path, help="a file of counts, to go on after an end")
     run.add_argument("--report", type=Path, help="write a page with the sums")
     run.add_argument("--mutants", type=Path, help="what a search for planted bugs wrote")
     replay = commands.add_parser("replay", help="run one seed twice and compare")
@@ -72,24 +75,43 @@ def _case(text: str) -> Case:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    tally = Tally()
-    with outcomes_of(arguments.seeds, arguments.jobs) as outcomes:
-        _report(outcomes, tally)
+    seeds, tally = arguments.seeds, Tally()
+    kept = None if arguments.keep is None else Kept(arguments.keep)
+    done = {each.seed: each for each in kept.counts if each.seed in seeds} if kept else {}
+    for counts in done.values():
+        tally.add(counts)
+    rest = [seed for seed in seeds if seed not in done]
+    try:
+        with outcomes_of(rest, arguments.jobs) as outcomes:
+            for number, outcome in enumerate(outcomes, 1):
+                counts = Counts.of(outcome)
+                tally.add(counts)
+                if kept is not None:
+                    kept.add(counts)
+                _tell(counts, number, len(rest))
+    except KeyboardInterrupt:
+        print("ended early; the same command goes on with --keep", file=sys.stderr)
     print("\n".join(tally.lines()))
     if arguments.report is not None:
-        arguments.report.parent.mkdir(parents=True, exist_ok=True)
-        page = tally.page(arguments.seeds, arguments.mutants)
-        arguments.report.write_text(page, encoding="utf-8")
-    return 1 if tally.sums["seeds that broke a promise"] else 0
+        _write_page(arguments, tally)
+    return 1 if tally.violations or tally.sums["seeds"] < len(seeds) else 0
 
 
-def _report(outcomes: Iterable[Outcome], tally: Tally) -> None:
-    for outcome in outcomes:
-        tally.add(outcome)
-        if outcome.violations:
-            print(f"seed {outcome.seed} breaks a promise: {outcome.violations[0]}")
-            print(f"  again: python -m quorumbook.sim replay {outcome.seed} --trace")
-            print(f"  shorter: python -m quorumbook.sim shrink {outcome.seed}", flush=True)
+def _tell(counts: Counts, number: int, of: int) -> None:
+    if counts.violation:
+        print(f"seed {counts.seed} breaks a promise: {counts.violation}")
+        print(f"  again: python -m quorumbook.sim replay {counts.seed} --trace")
+        print(f"  shorter: python -m quorumbook.sim shrink {counts.seed}", flush=True)
+    if number % _TELL_EVERY == 0:
+        print(f"{number} of {of} seeds", file=sys.stderr, flush=True)
+
+
+def _write_page(arguments: argparse.Namespace, tally: Tally) -> None:
+    path = arguments.report
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    page = tally.page(arguments.seeds, arguments.mutants, before)
+    path.write_text(page, encoding="utf-8")
 
 
 def _shrink(case: Case, runs: int, to: Path | None) -> int:

@@ -8,6 +8,7 @@ crash is a violation: nothing here damages a file.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,8 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
 from quorumbook.errors import CookieError, MetadataError, StorageError
 from quorumbook.metadata.cluster import init_cluster
-from quorumbook.metadata.store import MetadataStore
+from quorumbook.metadata.paths import TreePaths
+from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
@@ -103,6 +105,22 @@ class BookieMachine(Machine):
             self.kill()
             self.disk = own
             self.kernel.after(_RESTART_NS, self.boot_up)
+
+    def lose_disk(self) -> None:
+        """Find an empty disk in the place of its own, which is gone, and begin as a new bookie.
+
+        Its cookie is deleted, as an operator does, so it takes the disk.
+        """
+        cluster, paths = self._cluster, TreePaths(DEFAULT_LEDGERS_ROOT)
+        self.kernel.trace.note(self.name, "loses its disk for good")
+        self.kill()
+        self.disk = SimDisk()
+        shutil.rmtree(f"{self.root}/ledgers/current")
+        os.makedirs(f"{self.root}/ledgers/current")
+        with cluster.tree.transaction(self.kernel.now_ns) as tree:
+            tree.delete(Delete(paths.cookie(self.name)))
+        cluster.victim = self
+        self.boot_up()
 
     async def _run(self, process: Process) -> None:
         cluster = self._cluster

@@ -51,6 +51,8 @@ class Outcome:
     virtual_s: float
     events: int
     ledgers: int
+    #: How often clients were told something.
+    operations: int
     acknowledged: int
     records: int
     mishaps: dict[str, int]
@@ -130,6 +132,7 @@ class Life:
             kernel.now_ns / SECOND,
             kernel.events,
             len(history.ledgers),
+            history.operations,
             history.acknowledged,
             self.streams.acknowledged,
             dict(self.nemesis.counts),

@@ -56,6 +56,8 @@ class SimulatedNetwork:
             tuple[str, int], tuple[NetworkedProcess, Callable[[], asyncio.Protocol]]
         ] = {}
         self._ports = 20000
+        #: Directed links on which something is to happen: after how many pieces, and what.
+        self._awaited: dict[tuple[str, str], tuple[int, Callable[[], None]]] = {}
         self._ends: dict[str, list[Transport]] = {}
 
     def of(self, process: NetworkedProcess) -> ProcessNetwork:
@@ -70,8 +72,25 @@ class SimulatedNetwork:
         """Let nothing go from one machine to another."""
         self.cuts.add((source, target))
 
+    def at_piece(self, source: str, target: str, number: int, act: Callable[[], None]) -> None:
+        """Act just before the so-manieth piece from now on gets from one machine to another."""
+        self._awaited[source, target] = number, act
+
+    def piece_arrives(self, source: str, target: str) -> None:
+        """A piece is about to arrive."""
+        found = self._awaited.get((source, target))
+        if found is None:
+            return
+        left, act = found[0] - 1, found[1]
+        if left:
+            self._awaited[source, target] = left, act
+        else:
+            del self._awaited[source, target]
+            act()
+
     def heal(self, source: str, target: str) -> None:
         """End a cut, and send what it held back."""
+        self._awaited.pop((source, target), None)
         self.cuts.discard((source, target))
         for end in list(self._ends.get(source, ())):
             if end.peer is not None and end.peer.process.name == target:
@@ -79,6 +98,7 @@ class SimulatedNetwork:
 
     def heal_all(self) -> None:
         """End all cuts."""
+        self._awaited.clear()
         for source, target in sorted(self.cuts):
             self.heal(source, target)
 
@@ -91,6 +111,13 @@ class SimulatedNetwork:
             for each in (end, end.peer):
                 if each is not None:
                     each.reset()
+
+    def reset_between(self, one: str, other: str) -> None:
+        """Reset the connections between two machines."""
+        for end in list(self._ends.get(one, ())):
+            if end.peer is not None and end.peer.process.name == other:
+                end.peer.reset()
+                end.reset()
 
     def reset_within(self, size: int) -> None:
         """Let some connection carry so many bytes more in one direction, then reset it."""
@@ -377,9 +404,10 @@ class Transport(asyncio.Transport):
         kernel.at(arrival_ns, self._arrives)
 
     def _arrives(self) -> None:
-        peer = self.peer
+        peer, network = self.peer, self._network
         assert peer is not None
-        if (self.process.name, peer.process.name) in self._network.cuts:
+        network.piece_arrives(self.process.name, peer.process.name)
+        if (self.process.name, peer.process.name) in network.cuts:
             self._held += 1
             return
         if peer.is_full_inbox and not peer.is_over:

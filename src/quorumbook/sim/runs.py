@@ -1,11 +1,15 @@
-"""Many seeds, in one process or several; every hundredth is run twice and must be the same run."""
+"""Many seeds, in one process or several; every hundredth is run twice and must be the same run.
+
+A process that dies ends the run with an error; it is not waited for.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 from quorumbook.sim.life import Outcome, run_seed
@@ -30,11 +34,14 @@ def run_checked(seed: int) -> Outcome:
 
 
 @contextlib.contextmanager
-def outcomes_of(seeds: range, jobs: int) -> Iterator[Iterable[Outcome]]:
+def outcomes_of(seeds: Sequence[int], jobs: int) -> Iterator[Iterable[Outcome]]:
     """Run seeds in so many processes; the outcomes come in the order of the seeds."""
     if jobs == 1:
         yield map(run_checked, seeds)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, maxtasksperchild=_CHUNKS_A_PROCESS) as pool:
-        yield pool.imap(run_checked, seeds, chunksize=_CHUNK)
+    pool = ProcessPoolExecutor(jobs, context, max_tasks_per_child=_CHUNKS_A_PROCESS)
+    try:
+        yield pool.map(run_checked, seeds, chunksize=_CHUNK)
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -13,7 +13,8 @@ imported change, and change back.  Production code knows nothing of it.
     new = '''what stands there instead'''
     along = "another bug"            # what is planted with it, where one alone does no harm
     phase = "fences"                 # the directed phase that finds it in few seeds; or
-    seeds = [17]                     # seeds that found it, as they come or in that phase
+    seeds = [17]                     # seeds that found it, as they come or in that phase; or
+    test = "tests/unit/...::test_x"  # the test that finds it, where no seed is known to
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Mutant:
     #: Seeds that found it, the first one of a search first.
     seeds: tuple[int, ...] = ()
     phase: str = ""
+    #: The test that finds it.
+    test: str = ""
     #: The words of a bug that is planted with it: each alone is what the other makes harmless.
     along: str = ""
 

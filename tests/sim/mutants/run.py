@@ -2,8 +2,11 @@
 
     python -m sim.mutants.run --seeds 0..299 --jobs 2 --report mutants.json
 
-Prints after how many seeds each bug was found.  A bug that no seed finds is one that the random
-runs are too weak for: it has a directed phase or a scripted run (``planting.py``).
+Prints after how many seeds each bug was found: seeds as they come, or all in the directed phase
+that is named with the bug.  A bug that no seed finds is one that the runs are too weak for; the
+test that finds it is named with it (``planting.py``).
+
+With ``--report`` what was found before stays there for the bugs that were not looked for.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from quorumbook.sim.life import Variation, run_seed
 from quorumbook.sim.search.report import planted_bugs
@@ -42,6 +46,8 @@ class Finding:
     violation: str = ""
     #: The directed phase that every seed had; "" if they were as they come.
     phase: str = ""
+    #: The test that finds it.
+    test: str = ""
 
 
 class SeedHangsError(Exception):
@@ -70,13 +76,16 @@ def search(mutant: Mutant, seeds: Sequence[int], phase: str | None = None) -> Fi
                 if any(name in first for name in _BADLY_PLANTED):
                     raise ValueError(f"{mutant.what}: {first}")
                 took_s = time.process_time() - began
-                return Finding(mutant.what, mutant.area, seed, tried, took_s, first, phase or "")
+                return Finding(
+                    mutant.what, mutant.area, seed, tried, took_s, first, phase or "", mutant.test
+                )
     took_s = time.process_time() - began
-    return Finding(mutant.what, mutant.area, None, len(seeds), took_s, phase=phase or "")
+    return Finding(mutant.what, mutant.area, None, len(seeds), took_s, "", phase or "", mutant.test)
 
 
 def _search(job: tuple[Mutant, Sequence[int]]) -> Finding:
-    return search(*job)
+    mutant, seeds = job
+    return search(mutant, seeds, mutant.phase or None)
 
 
 def findings_of(
@@ -95,11 +104,22 @@ def findings_of(
                 flush=True,
             )
             if report is not None:
-                rows = [asdict(each) for each in found]
-                report.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-                page = "\n".join(["# Bugs planted in the simulation", "", *planted_bugs(rows)])
-                report.with_suffix(".md").write_text(page, encoding="utf-8")
+                write_report(report, [asdict(each) for each in found])
     return found
+
+
+def write_report(path: Path, findings: Sequence[dict[str, Any]]) -> None:
+    """Write what was found, beside what is there of other bugs, as JSON and as a page."""
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    by_words = {each["what"]: each for each in [*rows, *findings]}
+    kept = [
+        {**by_words[each.what], "area": each.area, "test": each.test}
+        for each in all_mutants()
+        if each.what in by_words
+    ]
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    page = "\n".join(["# Bugs planted in the simulation", "", *planted_bugs(kept)])
+    path.with_suffix(".md").write_text(page, encoding="utf-8")
 
 
 def main() -> int:

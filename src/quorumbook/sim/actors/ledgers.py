@@ -90,8 +90,8 @@ async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> N
         deferred_sync=is_deferred,
         explicit_entry_ids=has_chosen_ids,
     )
-    ledger = history.created(writer.id, process.name, ack_quorum)
-    appends = _Appends(life, process.name, writer, ledger, is_deferred, has_chosen_ids)
+    ledger = history.created(writer.id, process.name, ack_quorum, lambda: writer.last_add_confirmed)
+    appends = Appends(life, process.name, writer, ledger, is_deferred, has_chosen_ids)
     count = 1 + tape.below(plan.entries_max)
     while len(ledger.sent) < count and life.is_rough:
         appends.check()
@@ -103,14 +103,20 @@ async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> N
             history.forced(writer.id, process.name, await writer.force())
     ending = tape.below(4)
     if ending < 2:
-        await writer.close()
-        end = writer.metadata
-        history.opened(writer.id, process.name, end.last_entry_id, end.length)
+        await close(history, process.name, writer)
     elif ending == 2:
         await writer.abort()
 
 
-class _Appends:
+async def close(history: History, who: str, writer: LedgerWriter) -> None:
+    """Close a ledger, and tell where it ends."""
+    await writer.close()
+    end = writer.metadata
+    history.closed(writer.id, who, writer.last_add_confirmed)
+    history.opened(writer.id, who, end.last_entry_id, end.length)
+
+
+class Appends:
     """What one writer has under way."""
 
     def __init__(
@@ -253,12 +259,13 @@ async def tail(life: ActorsLife, process: Process) -> None:
             ledger_id = life.tape.pick(ids)
             with contextlib.suppress(QuorumbookError, TimeoutError):
                 async with asyncio.timeout(life.tape.between(0.5, 5)):
-                    await _follow(life, process, client, ledger_id)
+                    await follow(life, process, client, ledger_id)
 
 
-async def _follow(
+async def follow(
     life: ActorsLife, process: Process, client: SimClient, ledger_id: LedgerId
 ) -> None:
+    """Read a ledger while it is written, and on and on."""
     reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
     try:
         life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)

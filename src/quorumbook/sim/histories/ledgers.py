@@ -3,8 +3,10 @@
     I1   no acknowledged entry lies behind the end of a closed ledger
     I2   whoever recovers a ledger finds all acknowledged entries, as they were sent
     I3   an entry is what its writer sent, whoever reads it
-    I4   what a reader was shown, no later end of the ledger denies
-    I5   all who see a ledger closed see the same end, and it does not move; what a metadata
+    I4   what a reader was shown, no later end of the ledger denies; and it is told nothing as
+         confirmed that is not, to the writer or by the ledger's end
+    I5   all who see a ledger closed see the same end, and it does not move; a writer whose close
+         succeeds closed at what was confirmed to it; what a metadata
          driver says of a write is what happened (``metadata.zookeeper_store``)
     I6   no bookie is in an ensemble twice
     I7   each entry up to the end is on an ack quorum of the bookies that the metadata names for
@@ -43,6 +45,8 @@ class LedgerHistory:
     #: By entry id: its writer sends them in order.
     sent: list[bytes] = field(default_factory=list)
     acknowledged: set[EntryId] = field(default_factory=set)
+    #: What its writer has had confirmed; nobody knows that of others' ledgers.
+    writer_confirmed: Callable[[], EntryId] | None = None
     #: The highest entry that anybody was shown.
     shown: EntryId = -1
     metadata: LedgerMetadata | None = None
@@ -65,6 +69,8 @@ class History:
         self._kernel = kernel
         self.ledgers: dict[LedgerId, LedgerHistory] = {}
         self.violations: list[str] = []
+        #: How often clients were told something.
+        self.operations = 0
         #: Called when a ledger is new in the metadata.
         self.on_new: Callable[[LedgerId], None] = lambda _: None
         self._seen: dict[str, bytes] = {}
@@ -107,14 +113,23 @@ class History:
 
     # What clients are told
 
-    def created(self, ledger_id: LedgerId, who: str, ack_quorum_size: int) -> LedgerHistory:
-        """Somebody made a ledger."""
+    def created(
+        self,
+        ledger_id: LedgerId,
+        who: str,
+        ack_quorum_size: int,
+        confirmed: Callable[[], EntryId],
+    ) -> LedgerHistory:
+        """Somebody made a ledger; ``confirmed`` tells what is confirmed to him at any time."""
+        self.operations += 1
         ledger = self.ledgers.setdefault(ledger_id, LedgerHistory(ledger_id, ack_quorum_size))
+        ledger.writer_confirmed = confirmed
         self.tell(ledger_id, who, "created")
         return ledger
 
     def acked(self, ledger_id: LedgerId, who: str, entry_id: EntryId) -> None:
         """The writer was told that an entry is safe."""
+        self.operations += 1
         ledger = self.ledgers[ledger_id]
         if entry_id and entry_id - 1 not in ledger.acknowledged:
             self.violation(f"entry {entry_id} is acknowledged before the one before it", ledger_id)
@@ -124,6 +139,7 @@ class History:
 
     def forced(self, ledger_id: LedgerId, who: str, last: EntryId) -> None:
         """The writer was told that everything up to an entry is safe."""
+        self.operations += 1
         ledger = self.ledgers[ledger_id]
         ledger.acknowledged.update(range(last + 1))
         self.tell(ledger_id, who, f"entries up to {last} forced")
@@ -136,6 +152,7 @@ class History:
 
     def read(self, ledger_id: LedgerId, who: str, entry_id: EntryId, payload: bytes) -> None:
         """Somebody was shown an entry."""
+        self.operations += 1
         ledger = self.ledgers[ledger_id]
         if entry_id >= len(ledger.sent):
             self.violation(f"{who} was shown entry {entry_id}, which nobody sent", ledger_id)
@@ -146,16 +163,33 @@ class History:
 
     def confirmed(self, ledger_id: LedgerId, who: str, entry_id: EntryId) -> None:
         """Somebody was told a last add confirmed."""
+        self.operations += 1
         ledger = self.ledgers[ledger_id]
         if entry_id > ledger.shown:
             ledger.shown = entry_id
             self.tell(ledger_id, who, f"last add confirmed is {entry_id}")
         if entry_id >= len(ledger.sent):
             self.violation(f"{who} was told {entry_id} as last add confirmed", ledger_id)
+        metadata = ledger.metadata
+        is_open = metadata is not None and not metadata.is_closed
+        if is_open and ledger.writer_confirmed is not None:
+            confirmed = ledger.writer_confirmed()
+            if entry_id > confirmed:
+                text = f"{who} was told that {entry_id} is confirmed, and only {confirmed} is"
+                self.violation(text, ledger_id)
         self._check_end(ledger)
+
+    def closed(self, ledger_id: LedgerId, who: str, confirmed: EntryId) -> None:
+        """Its writer was told that it is closed."""
+        self.operations += 1
+        metadata = self.ledgers[ledger_id].metadata
+        if metadata is not None and metadata.last_entry_id != confirmed:
+            text = f"{who} closed at {confirmed}, and the ledger ends at {metadata.last_entry_id}"
+            self.violation(text, ledger_id)
 
     def opened(self, ledger_id: LedgerId, who: str, last: EntryId, length: int) -> None:
         """Somebody was told where a ledger ends."""
+        self.operations += 1
         ledger = self.ledgers[ledger_id]
         self.tell(ledger_id, who, f"sees its end at entry {last}")
         metadata = ledger.metadata

@@ -65,6 +65,7 @@ class StreamHistory:
             last[producer] = int(number)
 
     def _see(self, who: str, sequence_id: int, payload: bytes) -> None:
+        self._history.operations += 1
         known = self._known.setdefault(sequence_id, payload)
         if known != payload:
             self._violation(f"{who} knows {sequence_id} as {payload!r}, others as {known!r}")

@@ -7,7 +7,7 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-fences, healing, splits, stores   see their modules
+fences, healing, losses, shares, splits, stores   see their modules
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
 from quorumbook.sim.process import Process
-from quorumbook.sim.search import fences, healing, splits, stores
+from quorumbook.sim.search import fences, healing, losses, shares, splits, stores
 from quorumbook.sim.search.phase import SearchPhase
 
 _CALLS_MAX = 60
@@ -60,6 +60,8 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "healing": healing.PLAN,
     "splits": splits.PLAN,
     "stores": stores.PLAN,
+    "shares": shares.PLAN,
+    "losses": losses.PLAN,
 }
 
 
@@ -205,4 +207,6 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "healing": healing.HealingPhase,
     "splits": splits.Splits,
     "stores": stores.Stores,
+    "shares": shares.Shares,
+    "losses": losses.Losses,
 }

@@ -1,40 +1,124 @@
-"""What many seeds did, in numbers: printed, and written as a page for docs/reports."""
+"""What many seeds did, in numbers: printed, kept from run to run, and a page for docs/reports."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import quorumbook
 from quorumbook.sim.life import Outcome
 from quorumbook.sim.search.sometimes import SOMETIMES
 
+#: What stands below this heading of a page was written by people and stays.
+_BY_PEOPLE = "## Found and mended"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """One seed in numbers."""
+
+    seed: int
+    phase: str
+    #: The first broken promise, in one line.
+    violation: str
+    ledgers: int
+    operations: int
+    acknowledged: int
+    records: int
+    events: int
+    mishaps: Mapping[str, int]
+    sightings: Mapping[str, int]
+    virtual_s: float
+    processor_s: float
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Counts:
+        """Return those of an outcome."""
+        return cls(
+            outcome.seed,
+            outcome.phase,
+            outcome.violations[0].partition("\n")[0] if outcome.violations else "",
+            outcome.ledgers,
+            outcome.operations,
+            outcome.acknowledged,
+            outcome.records,
+            outcome.events,
+            dict(outcome.mishaps),
+            dict(outcome.sightings),
+            outcome.virtual_s,
+            outcome.processor_s,
+        )
+
+
+class Kept:
+    """A file with the counts of the seeds that ran, so that a long run can go on where it ended.
+
+    Seeds of other sources are other runs: their counts are forgotten.
+
+    Args:
+        path: The file; it is made if it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.counts: list[Counts] = []
+        head = json.dumps({"sources": _fingerprint()})
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        if lines[:1] == [head]:
+            # A run that was killed may have left half a line.
+            self.counts = [Counts(**json.loads(line)) for line in lines[1:] if line[-1:] == "}"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [head, *(json.dumps(asdict(each)) for each in self.counts)]
+        path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+
+    def add(self, counts: Counts) -> None:
+        """Keep those of one more seed."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(counts)) + "\n")
+
+
+def _fingerprint() -> str:
+    root = Path(quorumbook.__file__).parent
+    found = hashlib.blake2b(digest_size=16)
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root)}\0".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
 
 class Tally:
-    """The sums of many outcomes."""
+    """The sums of many seeds."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
         self.mishaps: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
         self.sightings: Counter[str] = Counter()
+        self.violations: dict[int, str] = {}
         self.virtual_s = 0.0
         self.processor_s = 0.0
 
-    def add(self, outcome: Outcome) -> None:
-        """Count an outcome."""
+    def add(self, counts: Counts) -> None:
+        """Count a seed."""
         self.sums["seeds"] += 1
-        self.sums["seeds that broke a promise"] += bool(outcome.violations)
-        self.sums["ledgers"] += outcome.ledgers
-        self.sums["acknowledged entries"] += outcome.acknowledged
-        self.sums["acknowledged records"] += outcome.records
-        self.sums["events"] += outcome.events
-        self.mishaps.update(outcome.mishaps)
-        self.phases[outcome.phase or "none"] += 1
-        self.sightings.update(outcome.sightings)
-        self.virtual_s += outcome.virtual_s
-        self.processor_s += outcome.processor_s
+        self.sums["seeds that broke a promise"] += bool(counts.violation)
+        self.sums["ledgers"] += counts.ledgers
+        self.sums["answers to clients"] += counts.operations
+        self.sums["acknowledged entries"] += counts.acknowledged
+        self.sums["acknowledged records"] += counts.records
+        self.sums["events"] += counts.events
+        self.mishaps.update(counts.mishaps)
+        self.phases[counts.phase or "none"] += 1
+        self.sightings.update(counts.sightings)
+        self.virtual_s += counts.virtual_s
+        self.processor_s += counts.processor_s
+        if counts.violation:
+            self.violations[counts.seed] = counts.violation
 
     def lines(self) -> list[str]:
         """Return the sums for a terminal."""
@@ -46,8 +130,14 @@ class Tally:
         lines += [f"{self.sightings[name]:10d} {name}" for name in SOMETIMES]
         return lines
 
-    def page(self, seeds: range, mutants: Path | None) -> str:
-        """Return a page; ``mutants`` is what the search for planted bugs wrote."""
+    def page(self, seeds: range, mutants: Path | None, before: str) -> str:
+        """Return a page.
+
+        Args:
+            seeds: Which they were.
+            mutants: What the search for planted bugs wrote.
+            before: The page that this one replaces.
+        """
         rate = self.sums["seeds"] / max(self.processor_s, 1e-9)
         lines = [
             "# Simulation",
@@ -59,6 +149,7 @@ class Tally:
             f"{rate:.1f} seeds a second of one core.",
             "",
             *_table("sum", self.sums),
+            *(f"Seed {seed} broke a promise: {text}\n" for seed, text in self.violations.items()),
             *_table("directed phase", self.phases),
             *_table("mishap", self.mishaps),
             "Rare states that seeds reached:",
@@ -67,7 +158,8 @@ class Tally:
         ]
         if mutants is not None and mutants.is_file():
             lines += planted_bugs(json.loads(mutants.read_text(encoding="utf-8")))
-        return "\n".join(lines)
+        _, heading, by_people = before.partition(_BY_PEOPLE)
+        return "\n".join(lines) + heading + by_people
 
 
 def _table(what: str, counts: dict[str, int] | Counter[str]) -> list[str]:
@@ -79,16 +171,18 @@ def planted_bugs(findings: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a page about planted bugs, as a search for them found them."""
     found = [each for each in findings if each["seed"] is not None]
     rows = [
-        f"| {each['area']} | {each['what']} | {_after(each)} | {_directed(each)} |"
+        f"| {each['area']} | {each['what']} | {_after(each)} | {_directed(each)} | {_test(each)} |"
         for each in sorted(findings, key=lambda each: (each["area"], each["what"]))
     ]
+    by_tests = [each for each in findings if each["seed"] is None and each.get("test")]
     return [
         "## Planted bugs",
         "",
-        f"{len(findings)} bugs were planted, one at a time; seeds found {len(found)} of them.",
+        f"{len(findings)} bugs were planted, one at a time; seeds found {len(found)} of them, and "
+        f"tests {len(by_tests)} that seeds did not.",
         "",
-        "| area | bug | found after so many seeds | of which |",
-        "|---|---|---|---|",
+        "| area | bug | found after so many seeds | of which | test that finds it |",
+        "|---|---|---|---|---|",
         *rows,
         "",
     ]
@@ -102,3 +196,7 @@ def _after(finding: dict[str, Any]) -> str:
 
 def _directed(finding: dict[str, Any]) -> str:
     return f"each in phase {finding['phase']}" if finding.get("phase") else "as they come"
+
+
+def _test(finding: dict[str, Any]) -> str:
+    return str(finding.get("test", "")).rpartition("/")[2]
