@@ -84,6 +84,48 @@ def test_one_frame_used_twice_is_read_as_it_is(spark, load, cluster):
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+def test_spark_gives_the_conditions_of_one_query_to_another(spark):
+    """Why the source takes none over; should this fail, Spark has mended it, and docs/spark.md."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo
+
+    class Reader(DataSourceReader):
+        def __init__(self):
+            self.wanted = range(10)
+
+        def pushFilters(self, filters):
+            for each in filters:
+                if isinstance(each, EqualTo):
+                    self.wanted = [each.value]
+                yield each  # Spark is to look at rows itself, and does
+
+        def read(self, partition):
+            del partition
+            return iter([(number,) for number in self.wanted])
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls):
+            return "pushed"
+
+        def schema(self):
+            return "id long"
+
+        def reader(self, schema):
+            del schema
+            return Reader()
+
+    spark.dataSource.register(Source)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = spark.read.format("pushed").load()
+        assert frame.filter("id = 1").count() == 1
+        assert frame.count() == 1  # of 10
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
+        spark.read.format("pushed").load().count()
+
+
 def test_a_wrong_option_is_one_clear_error_before_any_task(load):
     with pytest.raises(Exception, match="there is no option maxrows; the nearest are maxBatchRows"):
         load("ledger:1", maxRows="3")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +18,10 @@ import pyarrow as pa
 
 from quorumbook.cli import errors as cli_errors
 from quorumbook.cli.main import main
+from quorumbook.cli.spark import run as run_module
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.spark.connection import Connection
-from quorumbook.spark.jobs import engine
+from quorumbook.spark.jobs import engine, frame
 from quorumbook.spark.jobs.engine import _TASK_BYTES, _TASK_UNITS, Limits, run_plan, waves
 from quorumbook.spark.jobs.frame import JobPlan, Report, Unit
 from quorumbook.spark.jobs.journal import JobJournal
@@ -171,3 +175,23 @@ def test_a_failure_in_spark_is_one_line_without_its_stacks(
     assert capsys.readouterr().err == (
         f"quorumbook: Spark: {expected} (quorumbook help spark-failed)\n"
     )
+
+
+def test_a_report_says_how_long_the_command_took_planning_included(tmp_path, monkeypatch):
+    class Call:
+        metadata_uri, config_path, overrides, is_verbose = "sqlite:////none.db", None, {}, False
+
+        def connect(self):
+            return contextlib.nullcontext(None)
+
+        run = staticmethod(asyncio.run)
+
+    async def plan(_client):
+        return JobPlan("j", [], lambda *_: None)
+
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(frame, "time", SimpleNamespace(monotonic=lambda: 107.5))
+    told = tmp_path / "report.json"
+    job = run_module.JobRun(is_dry_run=True, json_report=str(told))
+    run_module.run_job(Call(), job, {}, plan, lambda _report: None)
+    assert json.loads(told.read_text())["seconds"] == 7.5

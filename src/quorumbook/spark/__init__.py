@@ -7,7 +7,7 @@ request       which streams or ledgers, from where to where;  offsets, pieces, t
 rows          what there is, and rows and columns out of it
 source        a batch, a streaming query;  limits, lag and cursors of it
 sink          rows to streams
-meta          ``meta:``;  functions: table functions
+meta          ``meta:``;  functions: table functions;  tables: of Spark's catalog
 jobs          commands that run on Spark, over data and for upkeep;  lake: tables they write
 demo          what ``quorumbook spark demo`` shows
 executors     the package on executors that have it not
@@ -24,8 +24,16 @@ from quorumbook.spark.session import (
     activate,
     check_environment,
     register_streams,
+    register_tables,
     register_views,
     spark_session,
 )
 
-__all__ = ["activate", "check_environment", "register_streams", "register_views", "spark_session"]
+__all__ = [
+    "activate",
+    "check_environment",
+    "register_streams",
+    "register_tables",
+    "register_views",
+    "spark_session",
+]

@@ -29,6 +29,7 @@ from quorumbook.spark.source.batch import BatchReader
 from quorumbook.spark.source.kinds import kind_of
 from quorumbook.spark.source.refused import RefusedReader
 from quorumbook.spark.source.tail import TailReader
+from quorumbook.spark.tables import options_of, plain_schema
 
 
 @short_errors
@@ -54,7 +55,8 @@ class Source:
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
-        options = ReadOptions.of(self._options, Use.READ)
+        given, schema = self._of_table(schema)
+        options = ReadOptions.of(given, Use.READ)
         if options.selection.kind is Kind.META:
             return MetaReader(options, schema)
         return BatchReader(options, schema)
@@ -62,7 +64,8 @@ class Source:
     def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads a stream of batches, or what says why it cannot be read."""
         try:
-            options = ReadOptions.of(self._options, Use.READ_STREAM)
+            given, schema = self._of_table(schema)
+            options = ReadOptions.of(given, Use.READ_STREAM)
             if options.selection.kind is Kind.META:
                 raise ConfigError(f"meta:{options.selection.table} is read as a batch, with read")
             return TailReader(options, schema)
@@ -71,10 +74,21 @@ class Source:
 
     def writer(self, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
         """Return what writes a batch."""
-        return BatchSink(WriteOptions.of(self._options, Use.WRITE), schema, overwrite=overwrite)
+        given, plain = self._of_table(schema)
+        options = WriteOptions.of(given, Use.WRITE)
+        return BatchSink(options, plain, overwrite=overwrite, is_table=plain is not schema)
 
     def stream_writer(self, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes the batches of a streaming query."""
         return StreamSink(
             WriteOptions.of(self._options, Use.WRITE_STREAM), schema, overwrite=overwrite
         )
+
+    def _of_table(self, schema: StructType) -> tuple[Mapping[str, str], StructType]:
+        """Return the options with those of a table that the schema is of, and a plain schema."""
+        of_table = options_of(schema)
+        if not of_table:
+            return self._options, schema
+        said = {name.lower() for name in self._options}
+        more = {name: value for name, value in of_table.items() if name.lower() not in said}
+        return {**self._options, **more}, plain_schema(schema)

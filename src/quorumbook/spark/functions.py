@@ -1,21 +1,38 @@
-"""Table functions for SQL: ``bk_entries(ledger, first, last)`` and ``bk_ledger(ledger)``."""
+"""Table functions for SQL, of ledgers, of streams and of the metadata of streams.
+
+    bk_entries(ledger, first, last)   bk_ledger(ledger)
+    read_stream(stream, first, last, since, until)   stream_metadata(stream)
+
+Their arguments say what is read, and nothing else is.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
+from pyspark.sql.types import DataType
 
-from quorumbook.spark.meta.ledgers import ledger_rows
+from quorumbook.errors import ConfigError
+from quorumbook.spark.meta.ledgers import Row, ledger_rows
+from quorumbook.spark.meta.tables import META_COLUMNS, segment_rows
+from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.ledger_rows import DamagedRow, gather
 from quorumbook.spark.rows.open_ledgers import OpenLedgers
+from quorumbook.spark.rows.schema import STREAM_COLUMNS, struct_of
+from quorumbook.spark.source.batch import BatchReader
+from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
+from quorumbook.streams.partitions.partitioning import partition_name
 
 _ENTRIES = "ledger_id bigint, entry_id bigint, size int, value binary"
+_OF_RECORDS = ("seq", "timestamp", "key", "value", "headers", "partition", "txid")
 _LEDGER = "ledger_id bigint, state string, last_entry bigint, length bigint, fragments int"
 
 
@@ -44,9 +61,93 @@ def register_functions(spark: SparkSession, given: Mapping[str, str]) -> list[st
                 row[name] for name in ("ledger_id", "state", "last_entry", "length", "fragments")
             )
 
-    spark.udtf.register("bk_entries", udtf(Entries, returnType=_ENTRIES))
-    spark.udtf.register("bk_ledger", udtf(Ledger, returnType=_LEDGER))
-    return ["bk_entries", "bk_ledger"]
+    class Records:
+        """Records of one stream; sequence ids and times, the last one included, bound them."""
+
+        def eval(
+            self,
+            stream: str,
+            first: int | None = None,
+            last: int | None = None,
+            since: datetime | None = None,
+            until: datetime | None = None,
+        ) -> Iterator[tuple[Any, ...]]:
+            """Yield the records."""
+            return records_of(given, stream, (first, last), (since, until))
+
+    class Segments:
+        """What the metadata say of the segments of one stream."""
+
+        def eval(self, stream: str) -> Iterator[tuple[Any, ...]]:
+            """Yield a row for each segment."""
+            return segments_of(given, stream)
+
+    kinds = {
+        "bk_entries": udtf(Entries, returnType=_ENTRIES),
+        "bk_ledger": udtf(Ledger, returnType=_LEDGER),
+        "read_stream": udtf(Records, returnType=_ddl(STREAM_COLUMNS, _OF_RECORDS)),
+        "stream_metadata": udtf(Segments, returnType=_ddl(META_COLUMNS["segments"])),
+    }
+    for name, kind in kinds.items():
+        spark.udtf.register(name, kind)
+    return list(kinds)
+
+
+def _ddl(columns: Mapping[str, DataType], names: tuple[str, ...] = ()) -> str:
+    return ", ".join(f"{name} {columns[name].simpleString()}" for name in names or columns)
+
+
+def records_of(
+    given: Mapping[str, str],
+    stream: str,
+    ids: tuple[int | None, int | None],
+    times: tuple[datetime | None, datetime | None],
+) -> Iterator[tuple[Any, ...]]:
+    """Yield records of a stream from the first to the last one, of those that are asked for.
+
+    Raises:
+        ConfigError: both a sequence id and a time say where to begin, or where to end.
+    """
+    said = {**given, "path": f"stream:{stream}", "includeHeaders": "true"}
+    for end, number, at, more in (
+        ("starting", ids[0], times[0], 0), ("ending", ids[1], times[1], 1),
+    ):  # fmt: skip
+        if number is not None and at is not None:
+            raise ConfigError("a sequence id or a time says where to begin or to end, not both")
+        if number is not None:
+            said[f"{end}Offsets"] = json.dumps({stream: number + more})
+        if at is not None:
+            said[f"{end}Timestamp"] = str(int(at.timestamp() * 1000) + more)
+    schema = struct_of(STREAM_COLUMNS, _OF_RECORDS)
+    reader = BatchReader(ReadOptions.of(said, Use.READ), schema)
+    for task in reader.partitions():
+        for batch in reader.read(task):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def segments_of(given: Mapping[str, str], stream: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of ``meta:segments`` that are of a stream, or of its partitions.
+
+    Raises:
+        StreamNotFoundError: there is no such stream.
+    """
+    cluster = connected(ReadOptions.of({**given, "path": "meta:segments"}).connection)
+
+    async def found() -> list[Row]:
+        namespace = await cluster.opened_namespace()
+        await check_stream_exists(namespace, stream)
+        count = await partition_count(namespace, stream)
+        names = [stream] if count is None else [partition_name(stream, n) for n in range(count)]
+        return [row for name in names async for row in segment_rows(cluster, namespace, name)]
+
+    for row in cluster.run(found):
+        yield tuple(_as_spark_has_it(name, row[name]) for name in META_COLUMNS["segments"])
+
+
+def _as_spark_has_it(name: str, value: Any) -> Any:
+    if name == "completed_at" and value is not None:
+        return datetime.fromtimestamp(value / 1e6, UTC)
+    return value
 
 
 def entries_of(

@@ -183,6 +183,36 @@ def register_streams(
     return [f"{database}.{_identifier(name)}" for name in names]
 
 
+def register_tables(
+    spark: SparkSession,
+    metadata_uri: str,
+    *names: str,
+    database: str = "quorumbook",
+    **options: str,
+) -> list[str]:
+    """Make streams, ledgers and metadata tables of Spark's catalog, as they are now; return them.
+
+    Called again it adds, changes and drops tables, and leaves those of others alone.  A query of a
+    table always looks again.
+
+    Args:
+        spark: A session; its catalog is in memory, or that of a Hive metastore or a server.
+        metadata_uri: The cluster's, or a namespace's address.
+        names: The streams; none: all that there are.
+        database: Where the tables are; it is made if it is missing.
+        options: ``namespace``, ``configFile``, ``passwordFile``, ``passwordEnv``, ``digestType``.
+
+    Raises:
+        ConfigError: two tables would have one name, or one of ours that of another's; or there is
+            another option.
+        StreamNotFoundError: there is no such stream.
+    """
+    from quorumbook.spark import tables  # noqa: PLC0415 - needs PySpark
+
+    found = tables.register(spark, metadata_uri, *names, database=database, **options)
+    return sorted(f"{database}.{name}" for name in found.made + found.changed + found.kept)
+
+
 def _make_view(spark: SparkSession, name: str, given: Mapping[str, str], columns: str = "") -> None:
     listed = ", ".join(f"'{key}' '{_quoted(value)}'" for key, value in given.items())
     spark.sql(

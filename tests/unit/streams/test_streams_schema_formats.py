@@ -508,6 +508,18 @@ def test_values_are_counted_as_they_are_decoded(m: Any, r: Any) -> None:
             LISTS.value(payload)
 
 
+def test_integers_beyond_64_bits_are_decimals_where_the_bounds_say_so() -> None:
+    wide = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+    found = decoder(json_schema(obj(a=wide, b={"type": "integer", "maximum": 2**63 - 1})))
+    assert kinds(found.schemas.of(1)) == {"a": "decimal128", "b": "int64"}
+    most = b'{"a": 18446744073709551615, "b": 9223372036854775807}'
+    assert found.row(most) == {"a": Decimal(2**64 - 1), "b": 2**63 - 1}
+    with pytest.raises(BadRecordError, match="9223372036854775807"):
+        found.row(b'{"b": 9223372036854775808}')
+    unsigned = decoder(proto(("a", 1, F.TYPE_UINT64)))
+    assert unsigned.row(b"\x08" + b"\xff" * 9 + b"\x01") == {"a": Decimal(2**64 - 1)}
+
+
 def test_a_long_record_of_messages_is_decoded_where_its_values_are_few() -> None:
     inner = [("x", 1, F.TYPE_INT32), ("s", 2, F.TYPE_STRING)]
     found = decoder(proto(("m", 1, F.TYPE_MESSAGE, F.LABEL_REPEATED, ".t.N"), N=inner))

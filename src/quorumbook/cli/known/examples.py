@@ -148,6 +148,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         " --group-by carrier --measure 'avg(delay) AS delay'",
     ),
     "spark demo": ("quorumbook spark demo",),
+    "spark register": (
+        "quorumbook spark register eu/orders --database events --master sc://spark1",
+    ),
     "spark template": ("quorumbook spark template pipeline --from orders --to clean",),
     "metadata dump": ("quorumbook metadata dump sqlite:///other.db other.dump",),
     "metadata restore": ("quorumbook metadata restore other.dump sqlite:///restored.db",),

@@ -15,6 +15,7 @@ from quorumbook.cli.spark.demo import demo
 from quorumbook.cli.spark.lake import lake_sink
 from quorumbook.cli.spark.moving import decommission, rebalance, rereplicate
 from quorumbook.cli.spark.queries import analytics, transform
+from quorumbook.cli.spark.register import register
 from quorumbook.cli.spark.template import template
 from quorumbook.cli.spark.tier import offload, restore, tier_verify
 from quorumbook.cli.spark.xcluster import xcluster
@@ -28,7 +29,7 @@ def spark() -> None:
 _JOBS = (
     audit, usage, fsck_meta, export, offload, restore, tier_verify, rereplicate, decommission,
     rebalance, compact_segments, compact_keys, lake_sink, xcluster, gc_orphans, ingest, transform,
-    analytics, demo, template,
+    analytics, demo, template, register,
 )  # fmt: skip
 for _job in _JOBS:
     spark.add_command(_job)

@@ -281,40 +281,48 @@ async def _segment_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerato
     if namespace is None:
         return
     async for name in namespace.streams():
-        stream = namespace.stream(name)
-        tier = TierNodes(stream_context(stream).nodes)
-        in_files = set(await tier.numbers())
-        for segment in await stream.readable_segments(_left_out):
-            metadata = segment.metadata
-            is_complete = not metadata.is_in_progress
-            where = f"segment {metadata.number} of stream {name}"
-            stored = None
-            if metadata.number in in_files:
-                with _named(f"the files of {where}"):
-                    stored = await tier.read(metadata.number)
-            length = None
-            try:
-                with _named(f"the ledger of {where}"):
-                    found = await cluster.client.ledger_metadata(metadata.ledger_id)
-                    length = found.length if found.is_closed else None
-            except NoSuchLedgerInMetadataError:
-                length = None if stored is None else stored.manifest.ledger.length
-            yield {
-                "stream": name,
-                "segment": metadata.number,
-                "ledger_id": metadata.ledger_id,
-                "state": "completed" if is_complete else "in progress",
-                "truncation": metadata.truncation.name.lower(),
-                "first_txid": metadata.first_txid,
-                "last_txid": metadata.last_txid if is_complete else None,
-                "records": metadata.record_count if is_complete else None,
-                "start_seq": segment.start_sequence_id if segment.start_sequence_id >= 0 else None,
-                "last_entry": metadata.last_entry if is_complete else None,
-                "completed_at": metadata.completed_at_ms * 1000 if is_complete else None,
-                "length": length,
-                "tier": None if stored is None else stored.manifest.state.value,
-                "location": None if stored is None else stored.manifest.location,
-            }
+        async for row in segment_rows(cluster, namespace, name):
+            yield row
+
+
+async def segment_rows(
+    cluster: ClusterClient, namespace: Namespace, name: str
+) -> AsyncGenerator[Row, None]:
+    """Yield the rows of ``meta:segments`` that are of one stream."""
+    stream = namespace.stream(name)
+    tier = TierNodes(stream_context(stream).nodes)
+    in_files = set(await tier.numbers())
+    for segment in await stream.readable_segments(_left_out):
+        metadata = segment.metadata
+        is_complete = not metadata.is_in_progress
+        where = f"segment {metadata.number} of stream {name}"
+        stored = None
+        if metadata.number in in_files:
+            with _named(f"the files of {where}"):
+                stored = await tier.read(metadata.number)
+        length = None
+        try:
+            with _named(f"the ledger of {where}"):
+                found = await cluster.client.ledger_metadata(metadata.ledger_id)
+                length = found.length if found.is_closed else None
+        except NoSuchLedgerInMetadataError:
+            length = None if stored is None else stored.manifest.ledger.length
+        yield {
+            "stream": name,
+            "segment": metadata.number,
+            "ledger_id": metadata.ledger_id,
+            "state": "completed" if is_complete else "in progress",
+            "truncation": metadata.truncation.name.lower(),
+            "first_txid": metadata.first_txid,
+            "last_txid": metadata.last_txid if is_complete else None,
+            "records": metadata.record_count if is_complete else None,
+            "start_seq": segment.start_sequence_id if segment.start_sequence_id >= 0 else None,
+            "last_entry": metadata.last_entry if is_complete else None,
+            "completed_at": metadata.completed_at_ms * 1000 if is_complete else None,
+            "length": length,
+            "tier": None if stored is None else stored.manifest.state.value,
+            "location": None if stored is None else stored.manifest.location,
+        }
 
 
 async def _cursor_rows(cluster: ClusterClient, _: ReadOptions) -> AsyncGenerator[Row, None]:

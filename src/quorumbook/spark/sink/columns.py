@@ -62,13 +62,14 @@ class SinkRows(NamedTuple):
     attributes: list[Attributes | None] | None = None
 
 
-def check_columns(schema: StructType, *, target: str, stream: str) -> None:
+def check_columns(schema: StructType, *, target: str, stream: str, is_table: bool = False) -> None:
     """Raise ConfigError, naming all that is wrong, unless a frame's columns can be written.
 
     Args:
         schema: The frame's.
         target: ``stream`` or ``ledger``.
         stream: Where all rows go; empty: the column says it.
+        is_table: Rows of a table of one stream have the column ``stream``, too.
     """
     needed, wanted = ["value"], {"value"}
     if target == "stream":
@@ -76,6 +77,8 @@ def check_columns(schema: StructType, *, target: str, stream: str) -> None:
         if not stream:
             needed.append("stream")
             wanted |= {"stream", "topic"}
+        elif is_table:
+            wanted |= {"stream"}
     wrong = []
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) < len(schema.fields):
@@ -127,6 +130,22 @@ def streams_in(batch: pa.RecordBatch, stream: str) -> set[str]:
             )
     named = _named(batch)
     return {stream} if named is None else set(named.unique().to_pylist())
+
+
+def without_stream(batch: pa.RecordBatch, stream: str) -> pa.RecordBatch:
+    """Return a table's rows without the column ``stream``, which is null or says the table's.
+
+    Raises:
+        ConfigError: it says another stream.
+    """
+    if "stream" not in batch.schema.names:
+        return batch
+    others = set(batch.column("stream").unique().to_pylist()) - {None, stream}
+    if others:
+        raise ConfigError(
+            f"a row is for the stream {sorted(others)[0]!r}; the table is of {stream!r}"
+        )
+    return batch.drop_columns(["stream"])
 
 
 def check_times(batch: pa.RecordBatch) -> None:

@@ -31,7 +31,13 @@ from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.sink.appending import Appender
 from quorumbook.spark.sink.checkpoint import batch_digest
-from quorumbook.spark.sink.columns import check_columns, check_times, rows_of, streams_in
+from quorumbook.spark.sink.columns import (
+    check_columns,
+    check_times,
+    rows_of,
+    streams_in,
+    without_stream,
+)
 from quorumbook.spark.sink.options import WriteOptions
 from quorumbook.spark.sink.small_segments import merge_where_many
 from quorumbook.spark.task_spans import task_span
@@ -64,7 +70,9 @@ class Told(WriterCommitMessage):
 class _Sink:
     """What both writers have in common: one frame's way to one application."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+    def __init__(
+        self, options: WriteOptions, schema: StructType, *, overwrite: bool, is_table: bool = False
+    ) -> None:
         """Check what can be checked before any task runs.
 
         Raises:
@@ -75,8 +83,9 @@ class _Sink:
             raise ConfigError(
                 'a log is only ever appended to: use .mode("append"), and no complete output mode'
             )
-        check_columns(schema, target=options.target, stream=options.stream)
+        check_columns(schema, target=options.target, stream=options.stream, is_table=is_table)
         self._options = options
+        self._is_table = is_table
         self._release = __version__
         self._planned_ms = time.time_ns() // 1_000_000
         if options.target == "stream":
@@ -126,7 +135,8 @@ class _Sink:
         known: dict[str, int | None] = {"": None}
 
         def appends() -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
-            for turn, arrow in enumerate(iterator, part[0]):
+            for turn, given in enumerate(iterator, part[0]):
+                arrow = without_stream(given, options.stream) if self._is_table else given
                 if not options.cuts_times:
                     check_times(arrow)
                 for stream in streams_in(arrow, options.stream) - known.keys():
@@ -200,9 +210,11 @@ async def _check_stream(namespace: Namespace, options: WriteOptions) -> None:
 class BatchSink(DataSourceArrowWriter):
     """Writes one frame; Spark makes it once, and copies it to tasks and commit."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+    def __init__(
+        self, options: WriteOptions, schema: StructType, *, overwrite: bool, is_table: bool = False
+    ) -> None:
         """Check, and make the application."""
-        self._sink = _Sink(options, schema, overwrite=overwrite)
+        self._sink = _Sink(options, schema, overwrite=overwrite, is_table=is_table)
         run = str(uuid.uuid4())
         self._name = options.application or f"batch-{run}"
         self._who = Identity(_BATCH_QUERY, run)

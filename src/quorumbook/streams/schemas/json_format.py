@@ -26,6 +26,7 @@ _OF_NAMES = ("properties", "patternProperties")
 _OF_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _OF_ONE = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then",
            "else")  # fmt: skip
+_INT64 = 1 << 63
 _PLAIN = {
     "boolean": ColumnKind.BOOL,
     "integer": ColumnKind.INT64,
@@ -143,6 +144,8 @@ def column_of(schema: Any) -> Column:
     if len(names) != 1 or names[0] is None:
         return Column(ColumnKind.JSON)
     (name,) = names
+    if name == "integer" and _is_beyond_64_bits(schema):
+        return Column(ColumnKind.DECIMAL, digits=(38, 0))
     if name in _PLAIN:
         return Column(_PLAIN[name])
     if name == "array":
@@ -156,3 +159,11 @@ def column_of(schema: Any) -> Column:
     if isinstance(others, dict) and "patternProperties" not in schema:
         return Column(ColumnKind.MAP, column_of(others))
     return Column(ColumnKind.JSON)
+
+
+def _is_beyond_64_bits(schema: Mapping[str, Any]) -> bool:
+    """Tell whether the bounds of an integer say that it may be larger than a long."""
+    bounds = [schema.get(name) for name in (
+        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")]  # fmt: skip
+    numbers = [each for each in bounds if isinstance(each, int | float) and each is not True]
+    return any(not -_INT64 <= each <= _INT64 for each in numbers)
