@@ -97,6 +97,21 @@ def test_every_kind_of_table_takes_the_fields(cluster, tmp_path, kind):
     assert plain(letters_of(world)) == [("a", b"\xff")]
 
 
+def test_a_job_that_is_resumed_takes_no_part_that_was_decoded_as_an_older_version(world):
+    world.write("a", [decoder_for(SCHEMA).encode({"carrier": "x", "delay": 1, "tags": []})])
+    set_schema(world, "a", SCHEMA)
+
+    def keys():
+        return {unit.key for unit in world.sink("a", schema_of_stream="a", job_id="j").plan().units}
+
+    before = keys()
+    assert keys() == before
+    fields = [*json.loads(SCHEMA.text)["fields"], {"name": "new", "type": "int", "default": 0}]
+    wider = {"type": "record", "name": "R", "fields": fields}
+    set_schema(world, "a", Schema(SchemaKind.AVRO, json.dumps(wider)))
+    assert keys().isdisjoint(before)
+
+
 class Killed(BaseException):
     """The process is no more."""
 

@@ -36,6 +36,7 @@ def register(
     Connect server (--master sc://HOST).
     """
     check_spark(master or None)
+    from quorumbook.spark.session import is_remote
     from quorumbook.spark.tables import register as register_tables
 
     connection = connection_of(call)
@@ -43,9 +44,8 @@ def register(
     if connection.config_file:
         given["configFile"] = os.path.abspath(connection.config_file)
     with open_session(call, JobRun(master=master)) as spark:
-        if spark.conf.get(
-            "spark.sql.catalogImplementation", ""
-        ) != "hive" and not master.startswith("sc://"):
+        kept = spark.conf.get("spark.sql.catalogImplementation")
+        if kept == "in-memory" and not is_remote(master):
             raise ConfigError(
                 "this Spark keeps its catalog in memory, so tables would be gone with the command: "
                 "set spark.sql.catalogImplementation to hive in spark-defaults.conf, or name a "

@@ -162,7 +162,9 @@ class LakeSink:
     def _key(self, due: Due, index: int) -> str:
         split = due.splits[index]
         place = f"{split.segment}:{split.first_entry}-{split.last_entry}@{split.ledger_id}"
-        return f"{self._before.batch + 1}/{due.stream}#{place}"
+        # What was decoded as another version, by the job that is resumed, is decoded anew.
+        version = f"/v{self._decode.version}" if self._decode.stream else ""
+        return f"{self._before.batch + 1}/{due.stream}#{place}{version}"
 
     def commit(self, results: Mapping[str, Values]) -> bool:
         """Have the table take the batch in; False: there are no records in it.
