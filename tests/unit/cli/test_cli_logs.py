@@ -21,7 +21,7 @@ from quorumbook.errors import ConfigError
 #: Commands that serve, or go on until they are told to stop; their log is for machines as well.
 LONG = {
     "standalone", "bookie run", "recovery run", "admin run", "console", "stream consume",
-    "stream retention",
+    "stream retention", "stream tail", "status", "cluster health", "top", "zookeeper run",
 }  # fmt: skip
 PROGRAM = """
 import logging, sys

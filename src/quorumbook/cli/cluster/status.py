@@ -15,6 +15,7 @@ import click
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import NOT_THERE
 from quorumbook.cli.output import FORMATS, RAW, TABLE
+from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.values import duration
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ PLUGIN = "plugin"
 _UNKNOWN = NOT_THERE
 
 
-@click.command(cls=ClusterCommand, forms=(*FORMATS, PLUGIN))
+@click.command(cls=ClusterCommand, forms=(*FORMATS, PLUGIN), has_log=True)
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
 @duration("--every", "every", "5s", "With --watch: time from one look to the next.",
           minimum=0.2, maximum=86400)  # fmt: skip
@@ -37,6 +38,7 @@ def status(call: Call, watch: bool, every: float) -> int:
     The exit code is 0 (ok), 1 (warning) or 2 (critical). `-o plugin` prints one line for Nagios
     and its kin.
     """
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="error")
     return call.run(_status(call, every if watch else None))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.serving.logs import begin_log
 
 if TYPE_CHECKING:
     from quorumbook.zookeeper_server import Member, ZooKeeperServer
@@ -23,7 +24,7 @@ def zookeeper() -> None:
     """Run a ZooKeeper for a cluster's metadata."""
 
 
-@zookeeper.command(cls=ClusterCommand, has_metadata=False)
+@zookeeper.command(cls=ClusterCommand, has_metadata=False, has_log=True)
 @click.option("--data-dir", metavar="DIR", required=True, help="Where its data is kept.")
 @click.option("--port", type=click.IntRange(1, 65535), default=2181, show_default=True,
               help="Where clients reach it.")  # fmt: skip
@@ -47,6 +48,7 @@ def run(
     """Run a ZooKeeper until Ctrl-C or SIGTERM."""
     from quorumbook.zookeeper_server import ZooKeeperServer
 
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="warning")
     members, index = _ensemble(servers, number)
     server = ZooKeeperServer(
         os.path.abspath(data_dir),

@@ -17,6 +17,7 @@ import click
 
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.output import JSON, JSONL, TABLE
+from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.values import duration
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
@@ -76,7 +77,7 @@ class Activity:
         }
 
 
-@click.command(cls=ClusterCommand, forms=(TABLE, JSON, JSONL))
+@click.command(cls=ClusterCommand, forms=(TABLE, JSON, JSONL), has_log=True)
 @click.option("--once", is_flag=True, help="Print one picture and end.")
 @duration("--every", "every", "2s", "Time from one look to the next.", minimum=0.2, maximum=3600)
 @click.option(
@@ -90,6 +91,7 @@ def top(call: Call, once: bool, every: float, count: int) -> None:
     On a terminal the picture is renewed until Ctrl-C. With `--once`, and with `-o json`, one is
     printed; `-o jsonl` prints one after the other.
     """
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="error")
     is_once = once or call.output.form == JSON
     call.run(_run(call, every, count, is_once=is_once))
 

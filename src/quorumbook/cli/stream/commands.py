@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from quorumbook.admin.facts.words import counted
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.errors import FAILED, FOUND
 from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW
 from quorumbook.cli.progress import progress
+from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.stream.consuming import consume
 from quorumbook.cli.stream.groups import groups
-from quorumbook.cli.stream.input import append_lines, encoded_form, json_form, line_form
+from quorumbook.cli.stream.input import abort, append_lines, encoded_form, json_form, line_form
 from quorumbook.cli.stream.keeping import cursors, retention
 from quorumbook.cli.stream.listing import ls
 from quorumbook.cli.stream.options import (
@@ -135,7 +138,11 @@ def write(
             is_typed = not files and sys.stdin.isatty()
             options: Any = {"takeover": takeover.replace("-", "_"), "wait_for_lock_s": wait_s}
             first: int | None = None
-            written = 0
+            written = unknown = 0
+
+            def give_up(records: int) -> None:
+                nonlocal unknown
+                unknown += records
 
             def count(records: int) -> None:
                 nonlocal written
@@ -150,9 +157,19 @@ def write(
                 async with found.writer(**options) as writer:
                     first = getattr(writer, "next_sequence_id", None)
                     with progress("writing", None, is_wanted=not is_typed) as advance:
-                        await append_lines(writer, files, taken, expect, count)
+                        try:
+                            await append_lines(writer, files, taken, expect, count, give_up)
+                        except asyncio.CancelledError:
+                            # Closing would wait for bookies that may not come back.
+                            await abort(writer)
+                            raise
             finally:
-                call.note(f"{written} {'record' if written == 1 else 'records'} in stream {name}")
+                call.note(f"{counted(written, 'record')} in stream {name}")
+                if unknown:
+                    call.note(
+                        f"{counted(unknown, 'more record')} not acknowledged when this ended: look "
+                        f"in the stream before you write them again (quorumbook stream read {name})"
+                    )
             return {"name": name, "first_sequence": first, "records": written}
 
     row = call.run(run())
@@ -188,7 +205,7 @@ def read(
     return call.run(_print(call, path, name, partition, start, end, count, printer, options))
 
 
-@stream.command(cls=ClusterCommand, form=RAW)
+@stream.command(cls=ClusterCommand, form=RAW, has_log=True)
 @name_argument
 @click.option("--from", "start", default="latest", metavar="WHERE", help=f"{WHERE} [latest].")
 @decode_option
@@ -202,6 +219,7 @@ def tail(
     partition: int | None, path: str,
 ) -> None:  # fmt: skip
     """Print records as they are appended, until the stream is sealed."""
+    begin_log(call.settings, is_verbose=call.is_verbose, usual="error")
     printer = RecordPrinter(call.output.form, decode, key_separator)
     call.run(_print(call, path, name, partition, start, None, count, printer, {"tail": True}))
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _PIECES_UNDER_WAY = 16
 _PIECE_LINES = 1000
+#: After ^C so long for what is on its way.
+_LAST_WAIT_S = 1.0
 #: A line of so many bytes may be larger than an entry, with what goes with it.
 _LARGE_BYTES = 900_000
 _JSON_NAMES = ("text", "base64", "hex", "json", "key", "headers", "event_time_ms", "txid")
@@ -156,18 +158,20 @@ async def append_lines(
     form: Form,
     expect: int | None,
     advance: Callable[[int], None],
+    give_up: Callable[[int], None],
 ) -> None:
     """Append what files, or standard input, hold, as it arrives; to partitions by their keys.
 
-    ``advance`` is told how many records were appended.  Those that were handed over when ^C or an
-    error ends this are waited for and counted.
+    ``advance`` is told how many records were appended.  Those that were handed over when an error
+    ends this are waited for and counted; after ^C, for a second, and ``give_up`` is told how many
+    were not acknowledged by then.
     """
-    under_way: deque[asyncio.Future[AppendedBatch | list[PartitionAppended]]] = deque()
+    under_way: deque[tuple[asyncio.Future[AppendedBatch | list[PartitionAppended]], int]] = deque()
 
     async def take_first() -> None:
         # Waiting for it alone would cancel it with us.
-        await asyncio.wait([under_way[0]])
-        advance(len(under_way.popleft().result()))
+        await asyncio.wait([under_way[0][0]])
+        advance(len(under_way.popleft()[0].result()))
 
     try:
         async for lines in groups_of_lines(files):
@@ -181,19 +185,33 @@ async def append_lines(
                     continue
                 options: dict[str, Any] = {} if expect is None else {"expected_sequence": expect}
                 expect = None
-                appending: Any = writer.append_batch(
+                begun: Any = writer.append_batch(
                     piece.payloads, attributes=piece.attributes, txids=piece.txids, **options
                 )
-                under_way.append(asyncio.ensure_future(appending))
-                while len(under_way) >= _PIECES_UNDER_WAY or (under_way and under_way[0].done()):
+                under_way.append((asyncio.ensure_future(begun), len(piece.payloads)))
+                while len(under_way) >= _PIECES_UNDER_WAY or (under_way and under_way[0][0].done()):
                     await take_first()
         while under_way:
             await take_first()
-    except BaseException:
-        for appended in await asyncio.gather(*under_way, return_exceptions=True):
-            if not isinstance(appended, BaseException):
-                advance(len(appended))
+    except BaseException as error:
+        if under_way:
+            wait_s = _LAST_WAIT_S if isinstance(error, asyncio.CancelledError) else None
+            await asyncio.wait([each for each, _ in under_way], timeout=wait_s)
+        for appending, count in under_way:
+            if not appending.done():
+                appending.cancel()
+                give_up(count)
+            elif not appending.cancelled() and appending.exception() is None:
+                advance(len(appending.result()))
         raise
+
+
+async def abort(writer: StreamWriter | PartitionedWriter) -> None:
+    """Stop a writer at once; what it was given and is not acknowledged may be written or not."""
+    from quorumbook.streams import StreamWriter
+
+    each = [writer] if isinstance(writer, StreamWriter) else list(writer.writers.values())
+    await asyncio.gather(*(one.abort() for one in each))
 
 
 def _is_large(payload: bytes) -> bool:
