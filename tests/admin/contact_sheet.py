@@ -21,11 +21,12 @@ def main(directory: str) -> None:
     """Write the pictures and ``index.html``."""
     os.makedirs(directory, exist_ok=True)
     rows: list[str] = []
-    with LocalCluster(bookies=4) as cluster, console_on(cluster) as running:
+    with LocalCluster(4, processes=True) as cluster, console_on(cluster) as running:
         with cluster.connect() as client:
             for number in range(30):
                 with client.create_ledger(custom_metadata={"team": b"blue"}) as ledger:
-                    ledger.append(b'{"flight": %d, "from": "JFK"}' % number)
+                    for leg in range(3):  # the page of an entry shows the second
+                        ledger.append(b'{"flight": %d, "leg": %d, "from": "JFK"}' % (number, leg))
         with running.http() as http:
             streams = "/api/v2/streams"
             http.post(streams, json={"name": "orders/eu"})

@@ -107,6 +107,45 @@ async def test_bad_bodies_of_every_endpoint_are_one_problem(api):
                 )
 
 
+#: What is sent whatever an endpoint takes: bodies with what they say they are.
+JUNK = (
+    (b"", "application/json"),
+    (b"\x00", "application/json"),
+    (b"\xff\xfe\xfd", "application/json"),
+    (b'{"a": "\xc3\x28"}', "application/json"),
+    (b'{"a":' * 50_000, "application/json"),
+    (b"[" * 100_000 + b"]" * 100_000, "application/json"),
+    (b'{"a": 1' + b"0" * 5000 + b"}", "application/json"),
+    (b'{"\x00": 1}', "application/json"),
+    (b"x" * (1 << 20), "application/json"),
+    (b"<a/>", "application/xml"),
+    (b"{}", "text/plain; charset=utf-7"),
+    (b"--x\r\n\r\n--x--", "multipart/form-data; boundary=x"),
+)
+
+
+async def test_junk_of_every_kind_to_every_endpoint_of_the_document_is_one_problem(api):
+    document = (await api.http.get("/api/v2/openapi.json")).json()
+    sent = 0
+    for path, verbs in document["paths"].items():
+        for verb in verbs:
+            if path.endswith("/tail"):
+                continue
+            for name in ("nobody", "%00", "%ff", "9" * 400, "%2e%2e", "1%20OR%201"):
+                url = re.sub(r"\{\w+\}", name, path)
+                for content, kind in JUNK if name == "nobody" else JUNK[:1]:
+                    answer = await api.http.request(
+                        verb.upper(), url, content=content, headers={"content-type": kind}
+                    )
+                    sent += 1
+                    said = (verb, url, content[:20], answer.text[:300])
+                    assert answer.status_code < 500, said
+                    assert "Traceback" not in answer.text, said
+                    if answer.status_code >= 400:
+                        problem(answer, answer.status_code, answer.json()["code"])
+    assert sent > 500
+
+
 async def test_bad_names_in_paths_are_one_problem(api):
     for endpoint in OURS:
         for name, field in endpoint.names.items():

@@ -1,0 +1,147 @@
+"""The whole story in a browser: a first record, a killed bookie, healing, drain, truncation.
+
+Two people tell it: one with the role admin, and one who may only look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from admin.test_admin_console import browser, console_on, needs_browser, wait_for
+from quorumbook.admin.access.roles import Role
+from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.testing import LocalCluster
+
+pytestmark = needs_browser
+THREE = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
+
+
+class Person:
+    """Somebody in front of a browser."""
+
+    def __init__(self, driver, url: str) -> None:
+        self.driver = driver
+        self._url = url
+
+    def opens(self, path: str) -> None:
+        self.driver.get(self._url + path)
+
+    def sees(self, text: str, where: str = "main") -> None:
+        from selenium.webdriver.common.by import By
+
+        wait_for(self.driver, lambda d: text in d.find_element(By.ID, where).text)
+
+    def signs_in(self, token: str) -> None:
+        from selenium.webdriver.common.by import By
+
+        self.opens("/ui/login")
+        self.driver.find_element(By.NAME, "token").send_keys(token)
+        self.driver.find_element(By.CSS_SELECTOR, "main button").click()
+        wait_for(self.driver, lambda d: d.title.startswith("Overview"))
+
+    def does(self, key: str, **fields: str) -> None:
+        """Open an action, fill its form in, and send it."""
+        from selenium.webdriver.common.by import By
+
+        form = self.driver.find_element(By.CSS_SELECTOR, f"form[action='/ui/do/{key}']")
+        form.find_element(By.XPATH, "./ancestor::details/summary").click()
+        for name, value in fields.items():
+            form.find_element(By.NAME, name).send_keys(value)
+        form.find_element(By.TAG_NAME, "button").click()
+
+    def offered(self) -> set[str]:
+        """Return the actions of the page."""
+        from selenium.webdriver.common.by import By
+
+        forms = self.driver.find_elements(By.CSS_SELECTOR, "main form[action^='/ui/do/']")
+        return {form.get_attribute("action").rpartition("/")[2] for form in forms}
+
+
+@contextlib.contextmanager
+def served(tmp_path):
+    """A console with tokens, on five bookies that are processes, and two who look at it."""
+    path = str(tmp_path / "tokens.json")
+    tokens = {role.word: TokenFile(path).add(role.word, role, lifetime_s=None)[0] for role in Role}
+    with (
+        LocalCluster(5, processes=True) as cluster,
+        console_on(cluster, path) as running,
+        browser() as first,
+        browser("phone", "dark") as second,
+    ):
+        admin, viewer = Person(first, running.url), Person(second, running.url)
+        admin.signs_in(tokens["admin"])
+        viewer.signs_in(tokens["viewer"])
+        with running.http() as http:
+            http.headers["Authorization"] = f"Bearer {tokens['admin']}"
+            yield cluster, admin, viewer, http
+
+
+def ensemble_of(http) -> list[str]:
+    """Return the bookies that the stream's first segment is on."""
+    (part,) = http.get("/api/v2/streams/orders").json()["partitions"]
+    ledger = part["segments"][0]["ledger_id"]
+    return http.get(f"/api/v2/ledgers/{ledger}").json()["fragments"][0]["ensemble"]
+
+
+def test_from_the_first_record_to_a_viewer_who_may_not(tmp_path):
+    with served(tmp_path) as (cluster, admin, viewer, http):
+        # The first record, and the live tail of somebody who may only look.
+        admin.opens("/ui/streams")
+        admin.does("stream-create", name="orders")
+        admin.sees("orders")
+        viewer.opens("/ui/tail/orders")
+        viewer.sees("following", "told")
+        records = {"records": [{"text": f"order {n}"} for n in range(20)]}
+        assert http.post("/api/v2/streams/orders/records", json=records).status_code == 200
+        viewer.sees("order 19", "tail")
+        # A bookie is killed; the overview tells both, and its page heals what it held.
+        lost = ensemble_of(http)[0]
+        admin.opens("/ui")
+        viewer.opens("/ui")
+        cluster.kill(lost)
+        admin.sees(f"down: {lost}", "live")
+        viewer.sees(f"down: {lost}", "live")
+        admin.opens(f"/ui/bookies/{lost}")
+        admin.does("bookie-recover", confirm=lost)
+        admin.sees("Recover: begun")
+        admin.sees("done", "live")
+        assert lost not in ensemble_of(http)
+        # Another one is drained.
+        drained = ensemble_of(http)[0]
+        admin.opens(f"/ui/bookies/{drained}")
+        admin.does("bookie-drain", confirm=drained)
+        admin.sees("Drain: begun")
+        wait_for(admin.driver, lambda _: drained not in ensemble_of(http))
+        viewer.opens("/ui/bookies")
+        viewer.sees("read-only")
+        # The stream is cut, after what has to be typed was typed.
+        admin.opens("/ui/streams/orders")
+        admin.does("stream-truncate", before="seq:5", confirm="orders")
+        admin.sees("Truncate: done")
+        # Who may only look is offered nothing, and is refused what is sent all the same.
+        viewer.opens("/ui/streams/orders")
+        assert viewer.offered() == set()
+        viewer.opens(f"/ui/bookies/{drained}")
+        assert viewer.offered() == set()
+        viewer.opens("/ui/tokens")
+        viewer.sees("admin")
+        assert http.get("/api/v2/audit").json()["changes"]
+
+
+@pytest.mark.parametrize("size", ["phone"])
+def test_slow_operations_of_bookies_that_serve_http_are_seen(tmp_path, size):
+    with LocalCluster(3, processes=True) as cluster, console_on(cluster) as running:
+        with cluster.connect() as client, client.create_ledger(**THREE) as ledger:
+            for _ in range(20):
+                ledger.append(b"x" * 100_000)
+        with browser(size) as driver:
+            person = Person(driver, running.url)
+            bookie = cluster.bookie_ids[0]
+            person.opens(f"/ui/bookies/{bookie}")
+            person.sees("Journal")
+            person.sees("Configuration that differs from the default")
+            person.sees("bookie.port")
+            person.opens(f"/ui/slow?bookie={bookie}")
+            person.sees("Where the time went")
