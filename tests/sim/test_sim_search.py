@@ -50,6 +50,10 @@ def test_a_directed_phase_breaks_no_promise(phase: str):
         assert run_seed(seed, variation=Variation(phase=phase)).violations == ()
 
 
+def test_a_bookie_that_dies_while_it_begins_on_an_empty_disk_is_begun_once_more():
+    assert run_seed(105, variation=Variation(phase="losses")).violations == ()
+
+
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_a_failure_of_the_past_does_not_come_back(path: Path):
     assert Case.decode(path.read_text(encoding="utf-8")).run()[0].violations == ()

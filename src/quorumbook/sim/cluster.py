@@ -76,6 +76,8 @@ class BookieMachine(Machine):
         self.bookie: Bookie | None = None
         #: Something was wrong with its disk, beside what a loss of power does.
         self.was_struck = self.was_full = False
+        #: It has an empty disk in the place of a lost one, and has not served on it.
+        self.is_new = False
         self._own_disk: SimDisk | None = None
 
     def boot_up(self) -> None:
@@ -118,8 +120,9 @@ class BookieMachine(Machine):
         shutil.rmtree(f"{self.root}/ledgers/current")
         os.makedirs(f"{self.root}/ledgers/current")
         with cluster.tree.transaction(self.kernel.now_ns) as tree:
-            tree.delete(Delete(paths.cookie(self.name)))
-        cluster.victim = self
+            if tree.find(paths.cookie(self.name)) is not None:
+                tree.delete(Delete(paths.cookie(self.name)))
+        cluster.victim, self.is_new = self, True
         self.boot_up()
 
     async def _run(self, process: Process) -> None:
@@ -130,7 +133,7 @@ class BookieMachine(Machine):
             bookie = _Bookie(process.env, options, store)
             bookie.in_doubt = self._in_doubt
             await bookie.start()
-            self.bookie = bookie
+            self.bookie, self.is_new = bookie, False
             self.kernel.trace.note(self.name, "serves")
             if self.has_wrong_disk:
                 self._violation("serves on a disk not its own")
@@ -138,6 +141,10 @@ class BookieMachine(Machine):
         except MetadataError as error:
             self.kernel.trace.note(self.name, "ends", error)
         except CookieError as error:
+            if self.is_new:
+                # It died when only the metadata had its cookie: the operator begins once more.
+                self.kernel.after(0, self.lose_disk)
+                return
             if not self.has_wrong_disk:
                 self._violation(f"does not know its disk: {error}")
             self.kernel.trace.note(self.name, "refuses its disk")
