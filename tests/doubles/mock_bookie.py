@@ -21,6 +21,7 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
 from quorumbook.ledger.placement.labels import labels_to_properties
+from quorumbook.ledger.placement.machines import machine_to_properties
 from quorumbook.metadata.bookies.registration import BookieRegistration, BookieServiceInfo
 from quorumbook.metadata.bookies.service_info import BookieEndpoint
 from quorumbook.metadata.cluster import init_cluster
@@ -77,6 +78,7 @@ class MockBookie:
         self.port = 0
         #: What it is registered with, and what it says of its disk.
         self.labels: dict[str, str] = {}
+        self.machine = ""
         self.free_bytes = 50
         self.ledgers: dict[int, MockLedger] = {}
         self.requests: list[Request] = []
@@ -393,13 +395,13 @@ class MockCluster:
         await self._stack.aclose()
 
     async def add(
-        self, count: int = 1, *, host: str = "127.0.0.1", **labels: str
+        self, count: int = 1, *, host: str = "127.0.0.1", machine: str = "", **labels: str
     ) -> list[MockBookie]:
         """Start and register bookies."""
         added = []
         for _ in range(count):
             bookie = MockBookie()
-            bookie.host, bookie.labels = host, labels
+            bookie.host, bookie.labels, bookie.machine = host, labels, machine
             await bookie.start()
             await self.register(bookie)
             self.bookies.append(bookie)
@@ -416,7 +418,7 @@ class MockCluster:
                     id="bookie", port=bookie.port, host=bookie.host, protocol="bookie-rpc"
                 ),
             ),
-            properties=labels_to_properties(bookie.labels),
+            properties=labels_to_properties(bookie.labels) | machine_to_properties(bookie.machine),
         )
         await registration.register(bookie.bookie_id, info, read_only)
         self.registrations[bookie.bookie_id] = store, registration

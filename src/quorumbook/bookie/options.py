@@ -87,6 +87,12 @@ class BookieOptions(Options):
     labels: Mapping[str, str] = option(
         {}, "What the bookie carries, as key=value; ledgers can be confined to labels.",
     )
+    machine: str = option(
+        "",
+        "The machine that this bookie shares with other bookies, which name the same: writers "
+        "never put two replicas of an entry on one machine. Empty: it shares none. "
+        "`bookie run --processes` sets it to the advertised host.",
+    )
     allow_storage_expansion: bool = option(
         False, "Accept new empty ledger directories next to the known ones.",
         peer_key="allowStorageExpansion",

@@ -44,6 +44,7 @@ from quorumbook.errors import ConfigError, InternalError, LocalProtocolError, Qu
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.labels import labels_to_properties
+from quorumbook.ledger.placement.machines import machine_to_properties
 from quorumbook.metadata.bookies.registration import BookieEndpoint, BookieServiceInfo
 from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
@@ -373,7 +374,10 @@ class Bookie:
                     protocol="http",
                 )
             )
-        return BookieServiceInfo(tuple(endpoints), labels_to_properties(self._options.labels))
+        properties = labels_to_properties(self._options.labels)
+        return BookieServiceInfo(
+            tuple(endpoints), properties | machine_to_properties(self._options.machine)
+        )
 
     def render_metrics(self) -> bytes:
         """Return all numbers in the Prometheus text format."""

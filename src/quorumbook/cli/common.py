@@ -66,7 +66,8 @@ class Call:
         self._uses_contexts = uses_contexts
         self._metadata = metadata
         self._config_file = config_file
-        self._peer_file = peer_file
+        #: The peer's configuration file that is read as well, or None.
+        self.peer_file = peer_file
         self._overrides = overrides
         self.is_verbose = is_verbose
         self._log = (("log.format", log_format), ("log.level", ",".join(log_levels)))
@@ -92,7 +93,7 @@ class Call:
 
         settings, self._config_file = settings_meant(
             config_file=self._config_file,
-            peer_file=self._peer_file,
+            peer_file=self.peer_file,
             overrides=self._overrides,
             metadata=self._metadata,
             context=self._context,

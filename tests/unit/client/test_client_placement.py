@@ -203,6 +203,45 @@ async def test_whoever_replaces_bookies_elsewhere_asks_in_the_same_way() -> None
         await ledger.close()
 
 
+# Machines that bookies share -------------------------------------------------------------------
+
+
+async def test_no_entry_is_on_two_bookies_of_one_machine() -> None:
+    async with mock_cluster(0) as cluster, cluster.connect() as bk:
+        both = {b.bookie_id for b in await cluster.add(2, machine="m1")}
+        others = [b.bookie_id for b in await cluster.add(1, machine="m2") + await cluster.add(1)]
+        for _ in range(8):
+            async with bk.create_ledger() as ledger:
+                assert len(both & set(ledger.metadata.ensemble)) == 1
+        four = {"ensemble_size": 4, "write_quorum_size": 4, "ack_quorum_size": 2}
+        with pytest.raises(NotEnoughBookiesError, match="no two replicas of an entry on one mach"):
+            await bk.create_ledger(**four)
+        # A failed one's neighbour takes its place, and nobody else can.
+        ledger = await bk.create_ledger()
+        (victim,) = both & set(ledger.metadata.ensemble)
+        cluster.by_id(victim).on_request = refuse_adds(Status.IO_ERROR)
+        await replaced(ledger, victim)
+        assert both - {victim} <= set(ledger.metadata.ensemble)
+        assert set(others) <= set(ledger.metadata.ensemble)
+        await ledger.close()
+
+
+async def test_a_bookie_that_was_never_there_shares_the_machine_that_its_id_names() -> None:
+    options = PlacementOptions(policy="random")
+    async with mock_cluster(0) as cluster, cluster.connect(placement=options) as bk:
+        (there,) = await cluster.add(machine="127.0.0.1")
+        await cluster.add(2)
+        ledger = await bk.create_ledger()
+        bookies = client_context(bk).bookies
+        gone = "127.0.0.1:1"
+        third = next(b for b in ledger.metadata.ensemble if b != there.bookie_id)
+        judged = await bookies.adherence(ledger.metadata, (there.bookie_id, gone, third))
+        assert judged is Adherence.FAIL
+        apart = await bookies.adherence(ledger.metadata, (there.bookie_id, "elsewhere:1", third))
+        assert apart is Adherence.STRICT
+        await ledger.close()
+
+
 # Where bookies stand ---------------------------------------------------------------------------
 
 

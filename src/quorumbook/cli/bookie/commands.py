@@ -13,6 +13,7 @@ import click
 from quorumbook.cli.bookie.adoption import adopt, give_back
 from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold, scrub
 from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
+from quorumbook.cli.bookie.processes import refuse_other_layout, serve_several
 from quorumbook.cli.bookie.recovery_process import auto_recovery
 from quorumbook.cli.bookie.slow import slow
 from quorumbook.cli.bookie.state import can_stop, readonly
@@ -50,6 +51,14 @@ for command in (
     multiple=True,
     help="What the bookie carries; may be given several times.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="How many bookies to run here, for more than one core.",
+)
+@click.option("--process", type=int, hidden=True)
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @click.pass_obj
 def run(
@@ -58,9 +67,11 @@ def run(
     data_dir: str | None,
     advertised_address: str | None,
     labels: tuple[str, ...],
+    processes: int,
+    process: int | None,
     stop_with_parent: bool,
-) -> None:
-    """Run a bookie until Ctrl-C or SIGTERM."""
+) -> int:
+    """Run a bookie, or several of one machine, until Ctrl-C or SIGTERM."""
     call.show_warnings()
     settings = call.settings
     if port is not None:
@@ -73,8 +84,13 @@ def run(
         settings = settings.replaced("bookie.labels", labels, "--label")
     if data_dir is not None:
         settings = in_directory(settings, data_dir)
-    begin_log(settings, is_verbose=call.is_verbose)
+    name = "" if process is None else f"bookie-{process}"
+    begin_log(settings, is_verbose=call.is_verbose, process=name)
+    refuse_other_layout(settings, processes)
+    if processes > 1:
+        return call.run(serve_several(call, settings, processes, is_child=stop_with_parent))
     call.run(_serve(call, settings, is_child=stop_with_parent))
+    return 0
 
 
 def in_directory(settings: Settings, data_dir: str) -> Settings:

@@ -24,8 +24,6 @@ from quorumbook.errors import QuorumbookError
 if TYPE_CHECKING:
     from quorumbook.cli.common import Call
 
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 15.0
 #: A child that dies again and again is restarted after ever longer pauses.
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
@@ -57,6 +55,9 @@ class ChildProcess:
     #: The command, and the name of its log.
     _command: ClassVar[tuple[str, str]]
     _log_name: ClassVar[str]
+    #: None: as long as it takes.
+    _start_timeout_s: ClassVar[float | None] = 60.0
+    _stop_timeout_s: ClassVar[float | None] = 15.0
 
     @property
     def log_path(self) -> str:
@@ -68,6 +69,16 @@ class ChildProcess:
         """The process id of the running child."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the child ended with; None while it runs, or before its start."""
+        return self._process.returncode if self._process is not None else None
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether there is a process."""
+        return self._process is not None and self._process.returncode is None
 
     def own_words(self) -> list[str]:
         """Return what this kind of child is told beside."""
@@ -85,8 +96,8 @@ class ChildProcess:
         Raises:
             ChildFailedError: it ended, or said nothing for a minute.
         """
+        log_start = self._log_size()
         with self._open_log() as log:
-            log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *self.command(),
                 stdin=asyncio.subprocess.DEVNULL if self.is_detached else asyncio.subprocess.PIPE,
@@ -98,11 +109,12 @@ class ChildProcess:
             )
         assert self._process.stdout is not None
         try:
-            async with patience.timeout(_START_TIMEOUT_S):
+            async with patience.timeout(self._start_timeout_s):
                 line = await self._process.stdout.readline()
         except TimeoutError:
             await self.stop()
-            raise ChildFailedError(f"{self.name} did not start in {_START_TIMEOUT_S:g} s") from None
+            limit = f"{self._start_timeout_s:g} s"
+            raise ChildFailedError(f"{self.name} did not start in {limit}") from None
         if not line:
             await self._process.wait()
             raise ChildFailedError(f"{self.name} did not start: {self._last_word(log_start)}")
@@ -121,7 +133,7 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with patience.timeout(_STOP_TIMEOUT_S):
+            async with patience.timeout(self._stop_timeout_s):
                 await process.wait()
         except TimeoutError:
             await self.kill()
@@ -133,6 +145,10 @@ class ChildProcess:
             os.kill(self._process.pid, signal.SIGKILL)
         await self._process.wait()
 
+    def _log_size(self) -> int:
+        """Return where the log of the next start begins."""
+        return os.path.getsize(self.log_path) if os.path.exists(self.log_path) else 0
+
     def _open_log(self) -> IO[bytes]:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         return open(self.log_path, "ab")
@@ -142,11 +158,8 @@ class ChildProcess:
             log.seek(log_start)
             lines = log.read().decode(errors="replace").strip().splitlines()
         if not lines:
-            return f"it ended without a word (exit code {self._exit_code()})"
+            return f"it ended without a word (exit code {self.exit_code})"
         return lines[-1].removeprefix("quorumbook: ")
-
-    def _exit_code(self) -> int | None:
-        return self._process.returncode if self._process is not None else None
 
 
 @dataclass(slots=True)

@@ -3,8 +3,9 @@
     {"time": "2026-11-22T14:00:05.123Z", "level": "info", "logger": "quorumbook.bookie",
      "message": "...", "trace": "..."}
 
-``trace`` is there after an error.  What is written, and at which level, the sections of the rooms
-say: ``info,storage=debug`` is everything from ``info`` on, and of the storage from ``debug`` on.
+``trace`` is there after an error, ``process`` where several bookies write one log.  What is
+written, and at which level, the sections of the rooms say: ``info,storage=debug`` is everything
+from ``info`` on, and of the storage from ``debug`` on.
 """
 
 from __future__ import annotations
@@ -69,12 +70,17 @@ class Levels:
 class JsonLines(logging.Formatter):
     """Writes a line as a JSON object."""
 
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._named = {"process": process} if process else {}
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the object, on one line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
+            **self._named,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -85,13 +91,16 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def begin_log(settings: Settings, *, is_verbose: bool, usual: str = "info") -> None:
+def begin_log(
+    settings: Settings, *, is_verbose: bool, usual: str = "info", process: str = ""
+) -> None:
     """Send the log to standard error as the configuration says.
 
     Args:
         settings: The section ``log``.
         is_verbose: Write from ``debug`` on, where nothing is said.
         usual: From which level on otherwise.
+        process: The name of this one where several processes write one log.
 
     Raises:
         ConfigError: There is no such level or room.
@@ -100,8 +109,9 @@ def begin_log(settings: Settings, *, is_verbose: bool, usual: str = "info") -> N
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(FloodFilter())
     is_json = settings.text("log.format") == "json"
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if is_json else text)
+    named = f"{process} " if process else ""
+    text = logging.Formatter(f"%(asctime)s %(levelname)s {named}%(name)s: %(message)s")
+    handler.setFormatter(JsonLines(process) if is_json else text)
     # What another command of this process began, it says no more.
     logging.basicConfig(level=levels.everywhere, handlers=[handler], force=True)
     for room, level in levels.rooms.items():

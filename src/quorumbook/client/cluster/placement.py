@@ -26,6 +26,7 @@ from quorumbook.ledger.placement.labels import (
     labels_of_properties,
 )
 from quorumbook.ledger.placement.location import nearness
+from quorumbook.ledger.placement.machines import machine_of_properties, shared
 from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.own import CUSTOM_KEY, options_of_ledger
 from quorumbook.ledger.placement.policy import Adherence, Policy, Shape
@@ -82,6 +83,8 @@ class ClientPlacement:
         self._ask_free_bytes = free_bytes
         #: What registered bookies say of themselves; forgotten when registrations change.
         self._said: dict[BookieId, BookieServiceInfo | None] = {}
+        #: The machines that they named; kept of those that are away, for their ledgers' sake.
+        self._machines: dict[BookieId, str] = {}
         self._generation = 0
         self._free: dict[BookieId, int] = {}
         self._next_ask_ns: dict[BookieId, int] = {}
@@ -209,9 +212,9 @@ class ClientPlacement:
         members: Collection[BookieId] = (),
     ) -> KnownBookies:
         everybody = {*writable, *members}
+        # Bookies tell which machine they share; one that is away was heard of before, or never.
+        await self._try_to_say(everybody)
         await self._locate(everybody)
-        if labels:
-            await self._try_to_say(everybody)
         shares: dict[BookieId, float] = {}
         if self._options.weigh_free_space and writable:
             await self._weigh(writable)
@@ -221,6 +224,7 @@ class ClientPlacement:
             writable,
             {b: location for b in everybody if (location := self._location(b)) is not None},
             self._labels(everybody) if labels else {},
+            self._shared_machines(everybody),
             shares,
             self._options.local_location,
             self._options.local_bookie,
@@ -256,6 +260,16 @@ class ClientPlacement:
             if (info := self._said.get(b)) is not None
         }
 
+    def _shared_machines(self, bookie_ids: Collection[BookieId]) -> dict[BookieId, str]:
+        """Return the machines that several of these bookies are on.
+
+        A bookie that was away ever since this client began has its id's host, if that is a machine.
+        """
+        machines, named = self._machines, set(self._machines.values())
+        hosts = {b: b.rpartition(":")[0] for b in bookie_ids if b not in machines}
+        away = {b: host for b, host in hosts.items() if host in named}
+        return shared({**away, **{b: machines[b] for b in bookie_ids if b in machines}})
+
     async def _try_to_say(self, bookie_ids: Collection[BookieId]) -> None:
         """Learn what bookies say; where the store does not answer, what was known has to do."""
         try:
@@ -269,8 +283,14 @@ class ClientPlacement:
             some = missing[start : start + _AT_A_TIME]
             generation = self._generation
             infos = await asyncio.gather(*(self._infos.service_info(b) for b in some))
+            told = dict(zip(some, infos, strict=True))
+            self._machines |= {
+                b: machine_of_properties(info.properties)
+                for b, info in told.items()
+                if info is not None
+            }
             if generation == self._generation:
-                self._said.update(zip(some, infos, strict=True))
+                self._said |= told
 
     async def _weigh(self, writable: Collection[BookieId]) -> None:
         """Ask bookies for their free space: new ones now, others behind the caller's back."""

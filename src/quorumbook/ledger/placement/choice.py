@@ -11,6 +11,8 @@ locations then finds an ensemble of least cost (``policy.costs``), and among tho
 near, for a replacement the rack of the bookie replaced, and then whoever was drawn first.  The
 search is exact as long as it takes no more than some thousand steps; beyond, it takes the best it
 has seen.  Randomness is handed in, so that a seed repeats every choice.
+
+Whatever the policy, no two replicas of an entry go to one machine (``machines``).
 """
 
 from __future__ import annotations
@@ -24,6 +26,14 @@ from quorumbook.errors import NotEnoughBookiesError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.labels import confined_to, show_labels
 from quorumbook.ledger.placement.location import nearness, region_of
+from quorumbook.ledger.placement.machines import (
+    RULE,
+    Site,
+    Sites,
+    costs_of_sites,
+    locations_of,
+    repeated,
+)
 from quorumbook.ledger.placement.policy import Adherence, Cost, Locations, Policy, Shape, lacking
 from quorumbook.ledger.placement.weights import Randomness, shuffled
 
@@ -42,6 +52,8 @@ class KnownBookies:
     locations: Mapping[BookieId, str] = field(default_factory=dict)
     #: What labels they carry; who is missing is not known, which is not the same as none.
     labels: Mapping[BookieId, Mapping[str, str]] = field(default_factory=dict)
+    #: The machine that each shares with others; who is missing is alone on its own.
+    machines: Mapping[BookieId, str] = field(default_factory=dict)
     #: How likely each is chosen; all alike if empty.
     weights: Mapping[BookieId, float] = field(default_factory=dict)
     #: Where we stand, or "".
@@ -79,10 +91,14 @@ def new_ensemble(
 
     filled = _fill(policy, shape, slots, drawn, cluster, preference)
     if filled is None:
-        racks = len({_place(policy, cluster, bookie_id) for bookie_id in usable})
+        racks = len({_location(policy, cluster, bookie_id) for bookie_id in usable})
+        machines = len({cluster.machines.get(b) or b for b in usable})
+        where = f"in {racks} racks" if policy.enforced(shape) else ""
+        if machines < len(usable):
+            where += f"{' and ' if where else ''}on {machines} machines"
         raise NotEnoughBookiesError(
-            f"an ensemble of {size} bookies is wanted, with {policy.enforced(shape)}; "
-            f"{len(usable)} writable bookies in {racks} racks do not allow that"
+            f"an ensemble of {size} bookies is wanted, with {_enforced(policy, shape, cluster)}; "
+            f"{len(usable)} writable bookies {where} do not allow that"
         )
     return filled
 
@@ -121,7 +137,7 @@ def replacements(
     if not found:
         names = ", ".join(sorted(set(failed.values())))
         why = f" with the labels {show_labels(wanted_labels)}" if wanted_labels else ""
-        if usable and (rule := policy.enforced(shape)):
+        if usable and (rule := _enforced(policy, shape, cluster)):
             why += f" that leaves {rule}"
         raise NotEnoughBookiesError(f"no bookie{why} is left to replace {names}")
     return found
@@ -183,16 +199,28 @@ def judge(
         labels = cluster.labels.get(bookie_id)
         if labels is not None and not items <= labels.items():
             return Adherence.FAIL
+    if repeated(shape, [cluster.machines.get(bookie_id, "") for bookie_id in ensemble]):
+        return Adherence.FAIL
     # Of a bookie that is gone and in no table nothing can be said.
-    known = {b: _place(policy, cluster, b) for b in cluster.writable} | dict(cluster.locations)
+    known = {b: _location(policy, cluster, b) for b in cluster.writable} | dict(cluster.locations)
     return policy.adherence(shape, [known.get(bookie_id) for bookie_id in ensemble])
 
 
 # -------------------------------------------------------------------------------------------
 
 
-def _place(policy: Policy, cluster: KnownBookies, bookie_id: BookieId) -> str:
+def _location(policy: Policy, cluster: KnownBookies, bookie_id: BookieId) -> str:
     return cluster.locations.get(bookie_id, policy.default_location)
+
+
+def _site(policy: Policy, cluster: KnownBookies, bookie_id: BookieId) -> Site:
+    return Site(_location(policy, cluster, bookie_id), cluster.machines.get(bookie_id, ""))
+
+
+def _enforced(policy: Policy, shape: Shape, cluster: KnownBookies) -> str:
+    """Return all that ensembles are refused for, for messages."""
+    rules = [policy.enforced(shape), RULE if cluster.machines else ""]
+    return " and ".join(rule for rule in rules if rule)
 
 
 def _usable(
@@ -205,7 +233,7 @@ def _usable(
     return frozenset(
         bookie_id
         for bookie_id in confined_to(left, wanted_labels, cluster.labels)
-        if policy.may_hold(_place(policy, cluster, bookie_id))
+        if policy.may_hold(_location(policy, cluster, bookie_id))
     )
 
 
@@ -218,7 +246,7 @@ def _too_few(
 ) -> str:
     writable = set(cluster.writable)
     fitting = confined_to(writable, wanted_labels, cluster.labels)
-    placed = {b for b in fitting if policy.may_hold(_place(policy, cluster, b))}
+    placed = {b for b in fitting if policy.may_hold(_location(policy, cluster, b))}
     text = f"an ensemble of {size} bookies is wanted, {len(writable)} are writable"
     if wanted_labels:
         names = f": {', '.join(sorted(fitting))}" if fitting else ""
@@ -243,8 +271,8 @@ def _replace(
     if len(drawn) < len(failed):
         return None
     slots = [None if i in failed else bookie_id for i, bookie_id in enumerate(ensemble)]
-    old = {_place(policy, cluster, bookie_id) for bookie_id in failed.values()}
-    kept = {_place(policy, cluster, bookie_id) for bookie_id in slots if bookie_id is not None}
+    old = {_location(policy, cluster, bookie_id) for bookie_id in failed.values()}
+    kept = {_location(policy, cluster, bookie_id) for bookie_id in slots if bookie_id is not None}
 
     def preference(location: str) -> int:
         return 0 if location in old else 1 if location not in kept else 2
@@ -267,18 +295,19 @@ def _fill(
 
     What the ensemble broke before, if there was one (``replaced``), it may go on to break.
     """
-    queues: dict[str, list[int]] = defaultdict(list)
+    queues: dict[Site, list[int]] = defaultdict(list)
     for turn in reversed(range(len(drawn))):
-        queues[_place(policy, cluster, drawn[turn])].append(turn)
-    locations = [None if b is None else _place(policy, cluster, b) for b in slots]
-    reachable = {*queues, *(location for location in locations if location is not None)}
-    cost = policy.costs(shape, reachable, is_replacement=bool(replaced))
+        queues[_site(policy, cluster, drawn[turn])].append(turn)
+    sites = [None if b is None else _site(policy, cluster, b) for b in slots]
+    reachable = {site.location for site in (*queues, *sites) if site is not None}
+    policy_cost = policy.costs(shape, reachable, is_replacement=bool(replaced))
     if policy.are_ack_domains_enforced:
-        cost = _with_ack_domains(policy, shape, cost)
-    preferences = {each: preference(each) for each in queues}
-    search = _Search(locations, queues, cost, preferences, policy.default_location)
+        policy_cost = _with_ack_domains(policy, shape, policy_cost)
+    cost = costs_of_sites(shape, policy_cost)
+    preferences = {each: preference(each.location) for each in queues}
+    search = _Search(sites, queues, cost, preferences, policy.default_location)
     turns = search.run()
-    before = cost([_place(policy, cluster, b) for b in replaced])[0] if replaced else 0
+    before = cost([_site(policy, cluster, b) for b in replaced])[0] if replaced else 0
     if search.best[0] > before:
         return None
     chosen = iter(turns)
@@ -306,14 +335,14 @@ class _Search:
 
     def __init__(
         self,
-        locations: list[str | None],
-        queues: dict[str, list[int]],
-        cost: Callable[[Locations], Cost],
-        preference: Mapping[str, int],
+        sites: list[Site | None],
+        queues: dict[Site, list[int]],
+        cost: Callable[[Sites], Cost],
+        preference: Mapping[Site, int],
         default_location: str,
     ) -> None:
-        self._locations = locations
-        self._open = [i for i, location in enumerate(locations) if location is None]
+        self._sites = sites
+        self._open = [i for i, site in enumerate(sites) if site is None]
         self._queues = queues
         self._cost = cost
         self._preference = preference
@@ -322,7 +351,7 @@ class _Search:
         self._path: list[int] = []
         self._turns: list[int] = []
         #: What cannot be had for less, and what was found.
-        self.floor = cost(locations)
+        self.floor = cost(sites)
         self.best: Cost = self.floor
 
     def run(self) -> list[int]:
@@ -338,37 +367,39 @@ class _Search:
         if depth == len(self._open):
             self._turns, self.best = list(self._path), cost
             return
-        for cost_there, _, turn, location in self._ways(self._open[depth]):
+        for cost_there, _, turn, site in self._ways(self._open[depth]):
             if self._turns and cost_there >= self.best:
                 return  # the others are no cheaper
             self._steps -= 1
-            self._queues[location].pop()
+            self._queues[site].pop()
             self._path.append(turn)
-            self._locations[self._open[depth]] = location
+            self._sites[self._open[depth]] = site
             self._descend(depth + 1, cost_there)
-            self._locations[self._open[depth]] = None
+            self._sites[self._open[depth]] = None
             self._path.pop()
-            self._queues[location].append(turn)
+            self._queues[site].append(turn)
             if self._is_over:
                 return
 
-    def _ways(self, position: int) -> list[tuple[Cost, int, int, str]]:
-        """Return the locations that have a bookie left, the best first, and whose turn it is."""
-        taken = {location for location in self._locations if location is not None}
+    def _ways(self, position: int) -> list[tuple[Cost, int, int, Site]]:
+        """Return the sites that have a bookie left, the best first, and whose turn it is."""
+        taken = {location for location in locations_of(self._sites) if location is not None}
         regions = {region_of(location) for location in taken}
+        machines = {site.machine for site in self._sites if site is not None}
         apart = {*taken, self._default_location}
-        # Locations that have nothing in common with those taken cost the same.
-        costs: dict[tuple[str, int], Cost] = {}
+        # Sites that have nothing in common with those taken cost the same.
+        costs: dict[tuple[str, int, str], Cost] = {}
         ways = []
-        for location, queue in self._queues.items():
+        for site, queue in self._queues.items():
             if not queue:
                 continue
+            location, machine = site
             region = region_of(location)
             kind = location if location in apart else region if region in regions else ""
-            key = kind, location.count("/")
+            key = kind, location.count("/"), machine if machine in machines else ""
             if key not in costs:
-                self._locations[position] = location
-                costs[key] = self._cost(self._locations)
-            ways.append((costs[key], self._preference[location], queue[-1], location))
-        self._locations[position] = None
+                self._sites[position] = site
+                costs[key] = self._cost(self._sites)
+            ways.append((costs[key], self._preference[site], queue[-1], site))
+        self._sites[position] = None
         return sorted(ways)
