@@ -21,7 +21,7 @@ from quorumbook.metadata.store import MetadataStore
 from quorumbook.metadata.uri import open_store
 from quorumbook.streams import Namespace, Stream
 
-_WRITES = frozenset(("create", "set", "delete", "replace", "multi"))
+_WRITES = frozenset(("create", "create_node", "set", "delete", "replace", "multi"))
 _READS = frozenset(("get", "exists", "children", "renew_session"))
 
 

@@ -1,8 +1,9 @@
 """Ledger ids out of sequential nodes, as the peer takes them.
 
 ``idgen/ID-`` is created ephemeral and sequential, the ten digits of its name are the id, and it is
-deleted again: the counter is ``idgen``'s own, which therefore must never be deleted.  The counter
-gives 2^31 - 1 ids.  Then, for ever, ``idgen-long`` exists: below it ``HOB-<n>`` nodes stand for
+deleted again: the counter is ``idgen``'s own, which therefore must never be deleted.  Several ids
+at once are that node, and others made and deleted in the same step, which raise the counter.
+It gives 2^31 - 1 ids.  Then, for ever, ``idgen-long`` exists: below it ``HOB-<n>`` nodes stand for
 the high 32 bits and count the low ones.
 
 A cluster that moves to another store takes its counters with it (``IdCounters``).  No store lets
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quorumbook.errors import (
@@ -25,10 +27,11 @@ from quorumbook.errors import (
     NodeExistsError,
     NodeNotEmptyError,
     NoSuchNodeError,
+    QuorumbookError,
 )
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.cluster import read_layout
-from quorumbook.metadata.nodes import create_with_parents, with_living_session
+from quorumbook.metadata.nodes import create_with_parents, with_living_session, with_parents
 from quorumbook.metadata.paths import FIRST_LONG_LEDGER_ID, LayoutKind, TreePaths
 from quorumbook.metadata.store import Create, Delete, MetadataStore, Node
 
@@ -169,7 +172,11 @@ def _high_bits(names: list[str]) -> list[int]:
 
 
 class LedgerIdGenerator:
-    """Gives ids that no other generator of the cluster gives."""
+    """Gives ids that no other generator of the cluster gives.
+
+    Those that are asked for while ids are being taken get theirs together, in one step of the
+    store.  Nothing is taken that nobody asked for, so the ids of one program have no gaps.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -177,6 +184,9 @@ class LedgerIdGenerator:
         self._kind: LayoutKind | None = None
         self._is_long: bool | None = None
         self._deletions: set[asyncio.Task[None]] = set()
+        #: Who waits for an id, and what takes ids for them.
+        self._waiting: list[asyncio.Future[LedgerId]] = []
+        self._taking: asyncio.Task[None] | None = None
 
     async def next_id(self) -> LedgerId:
         """Return an id that was never given before.
@@ -184,37 +194,80 @@ class LedgerIdGenerator:
         Raises:
             LedgerIdOverflowError: none is left.
         """
-        if self._kind is None:
-            self._kind = (await read_layout(self._store)).kind
-        return await with_living_session(self._store, self._next_id)
+        answer: asyncio.Future[LedgerId] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        if self._taking is None:
+            self._taking = asyncio.ensure_future(self._take())
+        return await answer
 
     async def close(self) -> None:
         """Wait until the nodes that ids were taken from are deleted."""
+        if self._taking is not None:
+            await self._taking
         await asyncio.gather(*self._deletions)
 
-    async def _next_id(self) -> LedgerId:
+    async def _take(self) -> None:
+        """Take ids for those who wait, and for those who come meanwhile."""
+        most = self._store.multi_limit // 2
+        try:
+            while self._waiting:
+                waiting = self._waiting[:most]
+                try:
+                    ids = await self._next_ids(len(waiting))
+                except QuorumbookError as error:
+                    del self._waiting[: len(waiting)]
+                    for answer in waiting:
+                        if not answer.done():
+                            answer.set_exception(copy.copy(error))
+                    continue
+                # A run may end early, where its counter ends; the others are next.
+                del self._waiting[: len(ids)]
+                for answer, ledger_id in zip(waiting, ids, strict=False):
+                    if not answer.done():
+                        answer.set_result(ledger_id)
+        finally:
+            self._taking = None
+            for answer in self._waiting:
+                answer.cancel()
+
+    async def _next_ids(self, count: int) -> Sequence[LedgerId]:
+        if self._kind is None:
+            self._kind = (await read_layout(self._store)).kind
+        if count > 1:
+            # After a lost answer it is not known which numbers were taken: others are.
+            with contextlib.suppress(MetadataFateUnknownError):
+                return await with_living_session(self._store, lambda: self._run_of_ids(count))
+        return await with_living_session(self._store, lambda: self._run_of_ids(1))
+
+    async def _run_of_ids(self, count: int) -> Sequence[LedgerId]:
+        first = await self._next_id(count)
+        left = FIRST_LONG_LEDGER_ID - (first & 0xFFFFFFFF)
+        return range(first, first + min(count, left))
+
+    async def _next_id(self, count: int) -> LedgerId:
+        """Return the first of so many ids that follow each other, as far as the counter goes."""
         if self._kind is LayoutKind.FLAT:
-            return self._short(await self._sequence_number(f"{self._paths.root}/ID-"))
+            return self._short(await self._sequence_number(self._paths.root, count))
         if self._kind is LayoutKind.LEGACY_HIERARCHICAL:
-            return self._short(await self._sequence_number(f"{self._paths.idgen}/ID-"))
+            return self._short(await self._sequence_number(self._paths.idgen, count))
         if self._is_long is None:
             # Asked once: short ids stay unique also after others have gone on to long ones.
             self._is_long = await self._store.exists(self._paths.idgen_long) is not None
         if not self._is_long:
-            number = await self._sequence_number(f"{self._paths.idgen}/ID-")
+            number = await self._sequence_number(self._paths.idgen, count)
             if 0 <= number < FIRST_LONG_LEDGER_ID:
                 return number
             with contextlib.suppress(NodeExistsError):
                 await create_with_parents(self._store, self._paths.idgen_long)
             self._is_long = True
-        return await self._next_long_id()
+        return await self._next_long_id(count)
 
-    async def _next_long_id(self) -> LedgerId:
+    async def _next_long_id(self, count: int) -> LedgerId:
         while True:
             known = await self._high_bits()
             high = max(known, default=0)
             if known:
-                number = await self._sequence_number(f"{self._paths.high_order_bits(high)}/ID-")
+                number = await self._sequence_number(self._paths.high_order_bits(high), count)
                 if 0 <= number < FIRST_LONG_LEDGER_ID:
                     return (high << 32) | number
             if high >= _MAX_HIGH_BITS:
@@ -229,8 +282,19 @@ class LedgerIdGenerator:
     async def _high_bits(self) -> list[int]:
         return _high_bits(await self._store.children(self._paths.idgen_long))
 
-    async def _sequence_number(self, prefix: str) -> int:
-        path = await create_with_parents(self._store, prefix, ephemeral=True, sequential=True)
+    async def _sequence_number(self, parent: str, count: int) -> int:
+        prefix = f"{parent}/ID-"
+        if count == 1:
+            path = await create_with_parents(self._store, prefix, ephemeral=True, sequential=True)
+        else:
+            # Only the first number is needed by name; the others are counted behind it.
+            step = f"{parent}/step"
+            others = [each for _ in range(1, count) for each in (Create(step), Delete(step))]
+            first = Create(prefix, ephemeral=True, sequential=True)
+            made = await with_parents(
+                self._store, prefix, lambda: self._store.multi([first, *others])
+            )
+            path = str(made[0])
         # Nobody waits for the deletion; if it fails, the session's end does it.
         task = asyncio.ensure_future(self._delete(path))
         self._deletions.add(task)

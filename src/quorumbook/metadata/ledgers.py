@@ -6,7 +6,6 @@ What the metadata says and how it may change is ``ledger.metadata``'s business, 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from dataclasses import replace
@@ -25,7 +24,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.metadata_format import decode, encode
 from quorumbook.metadata.cluster import not_initialized, read_layout
-from quorumbook.metadata.nodes import change_once, create_with_parents, with_living_session
+from quorumbook.metadata.nodes import change_once, with_living_session, with_parents
 from quorumbook.metadata.paths import (
     Branch,
     LayoutKind,
@@ -63,16 +62,14 @@ class LedgerManager:
             token = self._store.env.random.randrange(1, 2**63)
             metadata = replace(metadata, creator_token=token)
         data = encode(metadata)
-        # What is asked behind the creation comes in one answer with it, where all went well.
-        made, node = await asyncio.gather(
-            self._create_node(path, data), self._store.exists(path), return_exceptions=True
-        )
-        if isinstance(made, NodeExistsError) and metadata.creator_token is None:
-            raise _exists(metadata.ledger_id) from made
-        is_made_now = not isinstance(made, NodeExistsError)
-        if isinstance(made, BaseException) and is_made_now:
-            raise made
-        if not isinstance(node, Node) or node.data != data or metadata.creator_token is None:
+        node, is_made_now = None, True
+        try:
+            node = await self._create_node(path, data)
+        except NodeExistsError as error:
+            if metadata.creator_token is None:
+                raise _exists(metadata.ledger_id) from error
+            is_made_now = False
+        if node is None or node.data != data or metadata.creator_token is None:
             # It may have been looked at before it was there, or there was another one.
             node = await self._store.exists(path)
         if node is None:
@@ -264,15 +261,15 @@ class LedgerManager:
             async for ledger_id in self._walk(branch, f"{path}/{name}", digits + name):
                 yield ledger_id
 
-    async def _create_node(self, path: str, data: bytes) -> None:
-        async def create() -> str:
-            return await create_with_parents(self._store, path, data)
+    async def _create_node(self, path: str, data: bytes) -> Node | None:
+        def create() -> Awaitable[Node | None]:
+            return with_living_session(self._store, lambda: self._store.create_node(path, data))
 
         try:
-            await with_living_session(self._store, create)
+            return await with_parents(self._store, path, create)
         except MetadataUnavailableError:
             # It may have happened or not; the token tells if the second attempt finds it.
-            await with_living_session(self._store, create)
+            return await with_parents(self._store, path, create)
 
     async def _path(self, ledger_id: LedgerId) -> str:
         return self._paths.ledger(await self._layout_kind(), ledger_id)

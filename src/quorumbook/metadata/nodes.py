@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -46,13 +47,19 @@ async def create_with_parents(
     """
 
     def create() -> Awaitable[str]:
-        return store.create(path, data, ephemeral=ephemeral, sequential=sequential)
+        made = functools.partial(
+            store.create, path, data, ephemeral=ephemeral, sequential=sequential
+        )
+        return made() if ephemeral or sequential else with_living_session(store, made)
 
+    return await with_parents(store, path, create)
+
+
+async def with_parents(store: MetadataStore, path: str, create: Callable[[], Awaitable[T]]) -> T:
+    """Create a node in a way of the caller's, making its parents where they are missing."""
     for _ in range(_ATTEMPTS):
         try:
-            if ephemeral or sequential:
-                return await create()
-            return await with_living_session(store, create)
+            return await create()
         except NoSuchNodeError:
             parent, _name = split(path)
             # Whoever made it: the next turn finds out whether it is there.

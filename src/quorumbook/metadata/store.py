@@ -190,6 +190,18 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def create_node(self, path: str, data: bytes) -> Node | None:
+        """Create a persistent node and return it; it may have been changed or replaced since.
+
+        Returns:
+            None where the store did not tell; whoever needs it looks.
+
+        Raises:
+            NodeExistsError: there is one already.
+            NoSuchNodeError: the parent does not exist.
+        """
+        ...
+
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node; the watch runs when it is set or deleted.
 

@@ -8,10 +8,11 @@ and who calls the watches is the driver's affair; ``WatchTable`` helps it to kno
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from quorumbook.env import Env, logger
 from quorumbook.env.forks import watch
@@ -27,6 +28,7 @@ from quorumbook.metadata.store import (
     Check,
     Create,
     Delete,
+    MetadataStore,
     Node,
     Operation,
     Set,
@@ -382,6 +384,20 @@ class DriverStore:
     def on_session_expired(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have a callback run whenever a session ends; return its removal."""
         return self._on_expired.add(callback)
+
+    async def create_node(self, path: str, data: bytes) -> Node | None:
+        """Create a persistent node and return it.
+
+        Where the answer to the creation does not tell, what is asked behind it comes in one answer
+        with it, where all goes well.
+        """
+        store = cast(MetadataStore, self)
+        made, node = await asyncio.gather(
+            store.create(path, data), store.exists(path), return_exceptions=True
+        )
+        if isinstance(made, BaseException):
+            raise made
+        return node if isinstance(node, Node) else None
 
     def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child made by fork: refuse everything; see ``env.forks``."""

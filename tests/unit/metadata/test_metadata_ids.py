@@ -6,7 +6,12 @@ import asyncio
 
 import pytest
 
-from quorumbook.errors import LedgerIdOverflowError, LocalProtocolError
+from quorumbook.errors import (
+    LedgerIdOverflowError,
+    LocalProtocolError,
+    MetadataFateUnknownError,
+    MetadataUnavailableError,
+)
 from quorumbook.metadata.cluster import Layout, init_cluster
 from quorumbook.metadata.ids import IdCounters, LedgerIdGenerator, created_count
 from quorumbook.metadata.paths import LayoutKind
@@ -135,3 +140,104 @@ def test_a_layout_of_short_ids_cannot_leap_and_ends_where_they_end():
             IdCounters(7, None).steps(kind, leap=True)
         with pytest.raises(LedgerIdOverflowError):
             IdCounters(2**31, None).steps(kind, leap=False)
+
+
+class CountingStore:
+    """Counts the writes of another store; loses the answer to a ``multi`` when it is told to."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+        self.writes: list[str] = []
+        self.loses = False
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+        if name in ("create", "multi"):
+
+            async def call(*arguments, **named):
+                self.writes.append(name)
+                result = await found(*arguments, **named)
+                if name == "multi" and self.loses:
+                    raise MetadataFateUnknownError("nobody answers")
+                return result
+
+            return call
+        return found
+
+
+async def test_ids_that_are_asked_for_together_are_taken_together(initialised):
+    store = CountingStore(initialised)
+    generator = LedgerIdGenerator(store)
+    assert await generator.next_id() == 0
+    store.writes.clear()
+    ids = await asyncio.gather(*(generator.next_id() for _ in range(50)))
+    assert ids == list(range(1, 51))
+    assert store.writes == ["multi"]
+    assert await generator.next_id() == 51
+    await generator.close()
+    assert await initialised.children("/ledgers/idgen") == []
+
+
+async def test_runs_of_ids_of_several_programs_do_not_overlap(open_memory, initialised):
+    generators = [LedgerIdGenerator(await open_memory()) for _ in range(3)]
+    found = await asyncio.gather(*(g.next_id() for _ in range(20) for g in generators))
+    assert sorted(found) == list(range(60))
+    for generator in generators:
+        await generator.close()
+
+
+async def test_more_ids_than_one_step_takes_come_in_several(initialised, monkeypatch):
+    monkeypatch.setattr(initialised, "multi_limit", 10)
+    generator = LedgerIdGenerator(initialised)
+    ids = await asyncio.gather(*(generator.next_id() for _ in range(23)))
+    assert ids == list(range(23))
+    await generator.close()
+
+
+@pytest.mark.parametrize("left", [1, 3])
+async def test_a_run_ends_with_its_counter_and_the_others_follow(initialised, left):
+    generator = LedgerIdGenerator(initialised)
+    await take(generator, 1)
+    set_counter(initialised, "/ledgers/idgen", 2**31 - 1 - left)
+    ids = await asyncio.gather(*(generator.next_id() for _ in range(5)))
+    short = [2**31 - 1 - left + i for i in range(left)]
+    assert ids == [*short, *((1 << 32) + i for i in range(5 - left))]
+    set_counter(initialised, f"/ledgers/idgen-long/HOB-{1:010d}", 2**31 - 1 - left)
+    ids = await asyncio.gather(*(generator.next_id() for _ in range(5)))
+    short = [(1 << 32) + 2**31 - 1 - left + i for i in range(left)]
+    assert ids == [*short, *((2 << 32) + i for i in range(5 - left))]
+    await generator.close()
+
+
+async def test_after_a_lost_answer_other_ids_are_taken(initialised):
+    store = CountingStore(initialised)
+    store.loses = True
+    generator = LedgerIdGenerator(store)
+    ids = await asyncio.gather(*(generator.next_id() for _ in range(4)))
+    assert len(set(ids)) == 4
+    store.loses = False
+    more = await asyncio.gather(*(generator.next_id() for _ in range(4)))
+    assert not set(ids) & set(more)
+    await generator.close()
+
+
+async def test_each_that_waits_is_told_of_an_error_and_later_ids_come(initialised, monkeypatch):
+    generator = LedgerIdGenerator(initialised)
+    await take(generator, 1)
+
+    async def away(*_, **__):
+        raise MetadataUnavailableError("no server answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(initialised, "multi", away)
+        errors = await asyncio.gather(
+            *(generator.next_id() for _ in range(3)), return_exceptions=True
+        )
+        assert [type(error) for error in errors] == [MetadataUnavailableError] * 3
+        assert len({id(error) for error in errors}) == 3
+    cancelled = asyncio.ensure_future(generator.next_id())
+    others = [asyncio.ensure_future(generator.next_id()) for _ in range(2)]
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    assert await asyncio.gather(*others) == [2, 3]
+    await generator.close()

@@ -48,6 +48,11 @@ class Faulty:
         self.before = {}
         self.after = {}
 
+    async def create_node(self, path, data):
+        """Create it, and look then."""
+        await self.create(path, data)
+        return await self.exists(path)
+
     def __getattr__(self, name):
         inner = getattr(self._store, name)
         if name not in ("create", "children", "get", "exists", "set", "delete"):
@@ -207,6 +212,41 @@ async def test_a_ledger_that_another_made_right_after_ours_was_deleted_is_not_ou
     faulty.after["create", path] = made_by_another
     with pytest.raises(LedgerExistsError):
         await manager.create(metadata_of(1))
+
+
+async def test_a_look_that_came_before_the_creation_is_not_believed(
+    manager, faulty, store, monkeypatch
+):
+    path = "/ledgers/00/0000/L0001"
+    await LedgerManager(store).create(metadata_of(1, custom_metadata={"whose": b"another's"}))
+    rivals = await store.get(path)
+    await store.delete(path)
+
+    async def create_node(path, data):
+        await store.create(path, data)
+        return rivals
+
+    monkeypatch.setattr(faulty, "create_node", create_node)
+    made, _ = await manager.create(metadata_of(1))
+    assert made.incarnation == (await store.get(path)).creation_id != rivals.creation_id
+
+
+async def test_a_creation_whose_answer_tells_enough_is_not_looked_at(faulty, manager, store):
+    path = "/ledgers/00/0000/L0001"
+    seen = []
+
+    async def look():
+        seen.append(path)
+
+    async def create_node(path, data):
+        await store.create(path, data)
+        return await store.get(path)
+
+    faulty.before["exists", path] = faulty.before["get", path] = look
+    faulty.create_node = create_node
+    made, version = await manager.create(metadata_of(1))
+    assert (seen, version) == ([], 0)
+    assert made.incarnation == (await store.get(path)).creation_id
 
 
 @pytest.mark.parametrize("format_version", [2, 3])

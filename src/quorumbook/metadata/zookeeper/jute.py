@@ -60,6 +60,8 @@ class Op(IntEnum):
     CHILDREN = 12
     CHECK = 13
     MULTI = 14
+    #: CREATE whose answer has the node's stat too.
+    CREATE2 = 15
     AUTH = 100
     SET_WATCHES = 101
     SASL = 102

@@ -151,6 +151,15 @@ class ZooKeeperStore(DriverStore):
             return str(result[0])
         return jute.JuteReader(result).string()[len(self._chroot) :]
 
+    async def create_node(self, path: str, data: bytes) -> Node | None:
+        """Create a persistent node and return it, as the answer has it."""
+        result = await self._write([Create(path, bytes(data))], Op.CREATE2)
+        if isinstance(result, list):
+            return None
+        answer = jute.JuteReader(result)
+        answer.string()
+        return answer.node(bytes(data))
+
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node."""
         header, body = await self._read(Op.GET, path, watch)
@@ -220,7 +229,7 @@ class ZooKeeperStore(DriverStore):
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """Carry out all operations or none."""
         self._check_size(operations)
-        result = await self._write(list(operations), is_multi=True)
+        result = await self._write(list(operations), Op.MULTI)
         if isinstance(result, list):
             return result
         results, failed_at, failure = jute.JuteReader(result).multi()
@@ -271,11 +280,17 @@ class ZooKeeperStore(DriverStore):
             _give_up(connection, answer.header)
 
     async def _write(
-        self, operations: list[Operation], *, is_multi: bool = False
+        self, operations: list[Operation], kind: Op | None = None
     ) -> bytes | list[str | int | None]:
-        """Return the body of the answer, or results that were found out without one."""
+        """Return the body of the answer, or results that were found out without one.
+
+        Args:
+            operations: What to carry out.
+            kind: How it is asked for, if not as the one operation's own request.
+        """
         self._check_open()
-        number, record = self._request(operations, is_multi)
+        number, record = self._request(operations, is_multi=kind is Op.MULTI)
+        number = number if kind is None else kind
         session = self._session
         session_id = session.session_id
         deadline = self._deadline()
@@ -306,13 +321,16 @@ class ZooKeeperStore(DriverStore):
             for each in operations
             if not isinstance(each, Create) and each.creation_id is not None
         }
-        sights = await asyncio.gather(*map(self._sight, named))
+        if len(named) > 1:
+            sights = await asyncio.gather(*map(self._sight, named))
+        else:  # what every ledger's end does, without a task for it
+            sights = [await self._sight(path) for path in named]
         for (path, creation_id), sight in zip(named.items(), sights, strict=True):
             if sight is None:
                 raise _error(Code.NO_NODE, path)
             _check_same(path, sight.node, creation_id)
 
-    def _request(self, operations: list[Operation], is_multi: bool) -> tuple[Op, bytes]:
+    def _request(self, operations: list[Operation], *, is_multi: bool) -> tuple[Op, bytes]:
         for each in operations:
             is_sequential = isinstance(each, Create) and each.sequential
             # A sequential name may be digits only: "/queue/" makes "/queue/0000000000".

@@ -29,7 +29,7 @@ from quorumbook.sim.process import Machine, Process
 #: The leader's name in the network's cuts.
 LEADER = "leader"
 PORT = 2181
-_WRITES = frozenset((Op.CREATE, Op.SET, Op.DELETE))
+_WRITES = frozenset((Op.CREATE, Op.CREATE2, Op.SET, Op.DELETE))
 #: So long a server serves on without its leader.
 _ALONE_NS = 2 * SECOND
 #: The leader hears of a session's life no more often.
@@ -397,6 +397,8 @@ class _Connection(asyncio.Protocol):
                     record = wire.multi_results(list(operations), done)
                 else:
                     record = wire.result(operations[0], done[0])
+                    if request.operation == Op.CREATE2:
+                        record += wire.stat(ensemble.made(done[0]))
                 answer = wire.answer(xid, zxid, Code.OK, record)
             elif is_multi and done.code not in (Code.SESSION_EXPIRED, Code.SESSION_MOVED):
                 record = wire.multi_failure(len(operations), done.failed_at, done.code)

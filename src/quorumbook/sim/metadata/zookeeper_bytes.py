@@ -78,7 +78,7 @@ class RequestReader(JuteReader):
         """Read one write or check."""
         path = self.string()
         match kind:
-            case Op.CREATE:
+            case Op.CREATE | Op.CREATE2:
                 data = self.buffer()
                 for _ in range(self.integer()):
                     self.integer(), self.string(), self.string()

@@ -219,6 +219,12 @@ class Ensemble:
         self.carried_out[session_id, operations] += 1
         return outcomes
 
+    def made(self, outcome: str | Stat | None) -> Stat:
+        """Return the stat of a node that was created just now."""
+        stat = self._replica.stat(outcome) if isinstance(outcome, str) else None
+        assert stat is not None
+        return stat
+
     def _commit(
         self,
         session_id: int,

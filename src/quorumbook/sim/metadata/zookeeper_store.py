@@ -23,6 +23,7 @@ from quorumbook.metadata.store import (
     Create,
     Delete,
     MetadataStore,
+    Node,
     Operation,
     Set,
 )
@@ -76,6 +77,11 @@ class JudgedStore(ZooKeeperStore):
         step = self._step([Create(path, data, ephemeral, sequential)])
         done = super().create(path, data, ephemeral=ephemeral, sequential=sequential)
         return await self._judged(step, done)
+
+    async def create_node(self, path: str, data: bytes) -> Node | None:
+        """Create a persistent node and return it."""
+        step = self._step([Create(path, data)])
+        return await self._judged(step, super().create_node(path, data))
 
     async def set(
         self,
