@@ -25,7 +25,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-processes bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -89,6 +89,10 @@ bench-revisions: setup  ## Measure revision BEFORE= and this one in turn (20 s a
 
 bench-background: setup  ## Measure garbage collection, and compaction beside a writer (three minutes).
 	$(BIN)/python bench/background.py
+
+bench-many-ledgers: ROUNDS = 3
+bench-many-ledgers: setup  ## Measure many ledgers written in turn, and 100,000 open (ten minutes; ROUNDS=).
+	$(BIN)/python bench/many_ledgers.py --rounds $(ROUNDS)
 
 bench-processes: ROUNDS = 3
 bench-processes: setup  ## Measure 1, 2 and 3 bookies of one machine (a minute a round; ROUNDS=).
