@@ -145,7 +145,7 @@ async def serve_several(call: Call, settings: Settings, count: int, *, is_child:
         The exit code: 0, or that of a bookie that could not start or not stop cleanly.
     """
     children = [_child(call, settings_of(settings, i, count), i) for i in range(1, count + 1)]
-    supervisor = Supervisor(children, call.note)
+    supervisor = Supervisor(children, call)
     stop = await stop_wanted(with_parent=is_child)
     asked = asyncio.create_task(stop.wait())
     starting = asyncio.create_task(supervisor.start())
