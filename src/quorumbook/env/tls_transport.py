@@ -114,8 +114,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._take()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; frames tell themselves whether they are whole."""
-        return False
+        """The peer sends no more: the protocol above says whether it closes, and when."""
+        return bool(self._protocol.eof_received())
 
     def pause_writing(self) -> None:
         """The transport below has too much to send."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+import pytest
 from bookie_harness import KEY, MIB, ScriptedStorage, Server, serve, settle, v2_adds
 
 from doubles.raw_client import RawClient
 from doubles.waiting import until
+from quorumbook.bookie.connections import loop_turns
+from quorumbook.bookie.connections.add_budget import AddBudget
+from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.options import StorageOptions
 
 OK, FENCED = V2_CODE[Status.OK], V2_CODE[Status.FENCED]
@@ -98,6 +103,80 @@ async def test_many_who_wait_go_on_one_by_one_and_none_is_lost() -> None:
             storage.commit()
         for client in clients:
             assert await client.add_codes(2) == [(0, OK), (1, OK)]
+
+
+async def test_of_many_who_wait_for_a_turn_one_goes_on_to_the_journals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They came while the loop was busy and the journals were not."""
+    monkeypatch.setattr(loop_turns, "_TURN_NS", -1)
+    storage = ScriptedStorage(automatic=False)
+    async with serve(storage, storage=_SMALL_GROUPS) as server:
+        clients = [await server.connect() for _ in range(8)]
+        for number, client in enumerate(clients, start=1):
+            client.send(v2_adds(number, [0], bytes(MIB)))
+        for _ in clients:
+            await until(lambda: bool(storage.group))
+            await settle()
+            assert len(storage.group) == 1
+            storage.commit()
+        for client in clients:
+            assert await client.add_codes(1) == [(0, OK)]
+
+
+@pytest.mark.parametrize("kind", ["adds", "fences", "last adds confirmed"])
+async def test_very_many_tiny_records_of_as_many_ledgers_are_much(kind: str) -> None:
+    """Each costs the loop time, however few bytes it has."""
+    storage = ScriptedStorage(automatic=False)
+    lac_packet = digester(DigestType.CRC32C, b"").lac_packet
+    one = {
+        "adds": lambda ledger_id: v2_adds(ledger_id, [0]),
+        "fences": lambda ledger_id: v2.encode_read(ledger_id, -1, master_key=KEY),
+        "last adds confirmed": lambda ledger_id: v3.encode_write_lac(
+            1, ledger_id, 5, KEY, lac_packet(ledger_id, 5)
+        ),
+    }[kind]
+    async with serve(storage, storage=_SMALL_GROUPS) as server:
+        heavy = await server.connect()
+        heavy.send(b"".join(map(one, range(10, 2010))))
+        await until(lambda: server.connections.behind.has_heavy)
+        await settle()
+        began = len(storage.log)
+        assert 0 < began < 1000
+        small = await server.connect()
+        small.send(v2_adds(1, [0]))
+        await until(lambda: _ids(storage, 1) == [0])
+        while server.connections.adds.used_bytes:
+            storage.commit()
+            await settle()
+
+
+async def test_those_who_send_much_leave_the_journals_more_to_one_who_sends_little() -> None:
+    budget = AddBudget(64 * MIB, 64 * MIB, busy_bytes=8 * MIB)
+
+    def taken_by_heavy() -> int:
+        taken = 0
+        while not budget.is_busy:
+            budget.hold(MIB, MIB + taken)
+            taken += MIB
+        for left in reversed(range(taken // MIB)):
+            budget.release(MIB, left * MIB)
+        return taken
+
+    # Among themselves they keep the journals busy, and a small part of theirs changes nothing.
+    assert taken_by_heavy() == 9 * MIB
+    budget.hold(1000, 1000)
+    budget.release(1000, 0)
+    assert taken_by_heavy() == 9 * MIB
+    # One that sends little comes between theirs, and they leave it more for a while.
+    budget.hold(MIB, MIB)
+    budget.hold(1000, 1000)
+    budget.release(1000, 0)
+    budget.release(MIB, 0)
+    counts = [taken_by_heavy() for _ in range(200)]
+    assert counts[0] == 3 * MIB
+    assert counts[-1] == 9 * MIB
+    assert counts == sorted(counts)
 
 
 async def test_who_waits_at_the_door_and_leaves_leaves_nothing_behind() -> None:

@@ -10,6 +10,7 @@ import pytest
 from bookie_harness import DIGESTER, KEY, WRONG_KEY, ScriptedStorage, entry, serve, settle, v2_adds
 
 from doubles.waiting import until
+from quorumbook.bookie.connections.add_budget import add_weight
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
@@ -305,13 +306,13 @@ async def test_a_last_add_confirmed_in_a_large_packet_is_refused_and_not_kept() 
 
 async def test_a_last_add_confirmed_on_its_way_counts_as_an_add() -> None:
     storage = ScriptedStorage(automatic=False)
-    async with serve(storage, max_connection_add_bytes=1500) as server:
+    async with serve(storage, max_connection_add_bytes=2500) as server:
         client = await server.connect()
         for n in range(1, 3):
             packet = DIGESTER.lac_packet(n, 5).ljust(1000, b"x")
             client.send(v3.encode_write_lac(n, n, 5, KEY, packet))
         await until(lambda: server.metrics.pauses == 1)
-        assert server.connections.adds.used_bytes == 2000
+        assert server.connections.adds.used_bytes == 2 * add_weight(1000, 1) > 2500
         storage.commit()
         for _ in range(2):
             assert (await client.v3_answer()).status is Status.OK

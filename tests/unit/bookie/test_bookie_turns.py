@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 from bookie_harness import MIB, ScriptedStorage, serve, settle, v2_adds
 
+from doubles.inside import connections_of
 from doubles.waiting import until
 from quorumbook.bookie.connections import registry
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
 from quorumbook.bookie.connections.loop_turns import (
+    Departures,
     Outbox,
     Turn,
     TurnQueue,
@@ -205,6 +207,61 @@ class _Peer:
 
 def _admits(budget: FrameBudget, peer: _Peer, size_bytes: int, add_bytes: int = 0) -> bool:
     return budget.admits(cast(BookieConnection, peer), size_bytes, add_bytes)
+
+
+class _Leaver:
+    def __init__(self, gone: list[_Leaver]) -> None:
+        self.gone = gone
+
+    def depart(self) -> None:
+        self.gone.append(self)
+
+
+async def test_of_very_many_peers_that_leave_at_once_some_are_seen_off_in_a_turn() -> None:
+    gone: list[_Leaver] = []
+    departures = Departures()
+    leavers = [_Leaver(gone) for _ in range(1000)]
+    for leaver in leavers:
+        departures.add(leaver)
+    assert not gone
+    turns = 0
+    while len(gone) < len(leavers):
+        before = len(gone)
+        await asyncio.sleep(0)
+        assert 0 < len(gone) - before <= 100
+        turns += 1
+    assert gone == leavers
+    assert turns >= 10
+
+
+@pytest.mark.parametrize("how", ["it says that it sends no more", "it is reset", "it is cut too"])
+async def test_a_peer_that_has_left_is_forgotten_once_however_it_went(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve() as server:
+        forgotten: list[BookieConnection] = []
+        forget = server.operations.forget
+
+        def noted(connection: BookieConnection) -> None:
+            forgotten.append(connection)
+            forget(connection)
+
+        monkeypatch.setattr(server.operations, "forget", noted)
+        clients = [await server.connect() for _ in range(200)]
+        await until(lambda: len(server.connections) == 200)
+        for client, connection in zip(clients, connections_of(server), strict=True):
+            if how == "it says that it sends no more":
+                client.writer.write_eof()
+            elif how == "it is reset":
+                client.writer.transport.abort()
+            else:
+                connection.eof_received()
+                connection.drop()
+        await until(lambda: not len(server.connections))
+        await settle()
+        assert len(forgotten) == len(set(forgotten)) == 200
+        for client in clients:
+            client.close()
 
 
 def test_large_frames_have_room_one_behind_the_other() -> None:

@@ -8,9 +8,32 @@ Adds are journaled in the order in which they came.  While there is more of them
 journals busy, or the write cache is nearly full, a connection that has much under way waits with
 its next chunk (``TurnQueue``), so that a small add of another one stands behind a group or two,
 not behind all that was sent.
+
+Two groups of large adds are what a disk needs to be busy all the time, and twice what a small add
+should wait.  So those who send much leave the journals a quarter of a group while a connection
+that sends little has adds between theirs, and a whole one when they are among themselves.
+
+An add to a ledger costs more than its bytes: time of the loop to show and to answer it, and
+memory until then.  ``add_weight`` counts that, so that very many tiny adds to as many ledgers are
+much, too.
 """
 
 from __future__ import annotations
+
+from quorumbook.bookie.connections.frame_budget import LARGE_BYTES
+
+#: What a run of adds to one ledger counts for beside its bytes.
+_RUN_BYTES = 1024
+#: Who sends adds of up to so many bytes, and has few of them under way, sends little.
+_LITTLE_BYTES = 8 * 1024
+#: So much of others' adds is carried out with courtesy after one of somebody who sends little.
+_COURTESY_BYTES = 256 * 1024 * 1024
+_COURTESY_SHARE = 4
+
+
+def add_weight(size_bytes: int, run_count: int) -> int:
+    """Return what runs of adds of so many bytes in all count for."""
+    return size_bytes + run_count * _RUN_BYTES
 
 
 class AddBudget:
@@ -26,16 +49,28 @@ class AddBudget:
         self._connection_limit_bytes = connection_limit_bytes
         self._limit_bytes = limit_bytes
         self._busy_bytes = busy_bytes
+        #: Bytes of adds that are to come before those who send much are among themselves.
+        self._courtesy_bytes = 0
         self.used_bytes = 0
 
     @property
     def is_busy(self) -> bool:
         """Tell whether the journals have enough to do."""
+        if self._courtesy_bytes > 0:
+            return self.used_bytes > self._busy_bytes // _COURTESY_SHARE
         return self.used_bytes > self._busy_bytes
 
     def hold(self, size_bytes: int, connection_bytes: int) -> bool:
         """Count an add, and tell whether its connection, which has that many now, may go on."""
         self.used_bytes += size_bytes
+        if self._courtesy_bytes > 0:
+            self._courtesy_bytes -= size_bytes
+        if (
+            size_bytes <= _LITTLE_BYTES
+            and connection_bytes <= LARGE_BYTES
+            and self.used_bytes - connection_bytes > LARGE_BYTES
+        ):
+            self._courtesy_bytes = _COURTESY_BYTES
         return (
             connection_bytes <= self._connection_limit_bytes
             and self.used_bytes <= self._limit_bytes

@@ -73,6 +73,7 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         "_decoder",
         "_frame_since_ns",
         "_has_large_frame",
+        "_is_forgotten",
         "_is_unread",
         "_owner",
         "_paused_for",
@@ -103,6 +104,7 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         self._has_asked = False
         self._has_large_frame = False
         self._idle_since_ns = owner.env.clock.now_ns()
+        self._is_forgotten = False
         self._is_unread = False
         #: It is unproven, or rests: another one may get its place.
         self._may_go = True
@@ -120,7 +122,7 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         self.gate: AdmissionGate | None = None
         #: Bytes of adds that are not answered yet.
         self.add_bytes = 0
-        #: Fences and forces that are not answered yet.
+        #: Forces that are not answered yet.
         self.unsettled = 0
         #: Reads that wait for a turn; kept by ``reads.py``.
         self.reads: deque[WaitingRead] = deque()
@@ -188,16 +190,18 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         order, and a fence that comes meanwhile is ahead of it.
         """
         behind = self._owner.behind
-        return self.add_bytes + self._decoder.pending_bytes + size_bytes > LARGE_BYTES and (
-            behind.has_heavy or not behind.admits_heavy()
-        )
+        return self._has_much(size_bytes) and (behind.has_heavy or not behind.admits_heavy())
+
+    def _has_much(self, size_bytes: int) -> bool:
+        return self.add_bytes + self._decoder.pending_bytes + size_bytes > LARGE_BYTES
 
     def _wait_for_turn(self, size_bytes: int) -> None:
         self.pause(BEHIND)
         self._queue(size_bytes)
 
     def _queue(self, size_bytes: int) -> None:
-        if self._is_heavy(0):
+        # Also while the journals are idle: of all who wait for the next turn, one makes them busy.
+        if self._has_much(0):
             self._owner.behind.add(self, Weight.HEAVY)
         else:
             self._owner.behind.wait(self, size_bytes, is_proven=self._is_proven())
@@ -262,8 +266,13 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         self.resume(ANSWERS)
         self._owner.handler.resume(self)
 
+    def eof_received(self) -> bool:
+        """The peer sends no more: close, when it is this connection's turn."""
+        self._owner.departures.add(self)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget everything that waits for this peer."""
+        """Do nothing more for this peer, and forget soon what waits for it."""
         if isinstance(exc, RemoteProtocolError):
             self._note_broken_protocol(exc)
         was_open, self.is_open = self.is_open, False
@@ -271,6 +280,14 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         self._answers = []
         self._answers_bytes = 0
         if was_open:
+            self._owner.departures.add(self)
+
+    def depart(self) -> None:
+        """Close if the peer has left, forget it if the connection is gone."""
+        if self.is_open:
+            self.close()
+        elif not self._is_forgotten:
+            self._is_forgotten = True
             self._forget_frame()
             self._owner.answer_budget.forget(self)
             self._owner.handler.forget(self)

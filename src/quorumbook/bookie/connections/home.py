@@ -10,7 +10,7 @@ from quorumbook.bookie.connections.admission import Admission
 from quorumbook.bookie.connections.answer_budget import AnswerBudget, ReadingConnection
 from quorumbook.bookie.connections.frame_budget import FrameBudget, SendingConnection
 from quorumbook.bookie.connections.limits import Places
-from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
+from quorumbook.bookie.connections.loop_turns import Departures, Outbox, Turn, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env
@@ -59,6 +59,7 @@ class Home(Protocol[C]):
     answer_budget: AnswerBudget[C]
     turn: Turn
     outbox: Outbox
+    departures: Departures
     behind: TurnQueue
 
     def opened(self, connection: C, place: str) -> bool:

@@ -19,7 +19,7 @@ from quorumbook.bookie.connections.connection import (
 from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
 from quorumbook.bookie.connections.home import RequestHandler
 from quorumbook.bookie.connections.limits import Places, limits_within
-from quorumbook.bookie.connections.loop_turns import Outbox, Turn, TurnQueue
+from quorumbook.bookie.connections.loop_turns import Departures, Outbox, Turn, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger, patience
@@ -71,6 +71,7 @@ class Connections:
         self.frames: FrameBudget[BookieConnection] = FrameBudget(options.max_add_bytes)
         self.turn = Turn(env.clock)
         self.outbox = Outbox(self.turn)
+        self.departures = Departures()
         self.adds = AddBudget(
             options.max_connection_add_bytes,
             options.max_add_bytes,

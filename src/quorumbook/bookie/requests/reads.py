@@ -23,6 +23,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from quorumbook.bookie.connections.add_budget import add_weight
 from quorumbook.bookie.connections.connection import READS, BookieConnection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
@@ -113,10 +114,11 @@ class ReadRequests:
         if not handle.is_fenced:
             _log.info("ledger %d is fenced by %s", request.ledger_id, connection.peer)
 
-        connection.unsettled += 1
+        # A record in the journal, as an add is.
+        connection.hold_add(add_weight(0, 1))
 
         def fenced(error: BaseException | None) -> None:
-            connection.unsettled -= 1
+            connection.release_add(add_weight(0, 1))
             if error is not None:
                 self._refuse(connection, request, Status.IO_ERROR, now_ns)
                 return
