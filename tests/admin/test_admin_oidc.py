@@ -7,9 +7,11 @@ import base64
 import hmac
 import json
 import re
+import sys
+import threading
 import time
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import httpx
 import jwt
@@ -296,13 +298,83 @@ async def test_a_sign_in_belongs_to_the_browser_that_began_it(provider, running)
         assert foreign.status_code in (403, 421)
 
 
-async def test_strangers_who_begin_and_never_end_are_forgotten(provider, monkeypatch):
-    monkeypatch.setattr(oidc, "_SIGN_INS_MAX", 3)
+async def test_strangers_who_begin_and_never_end_keep_nothing_here_and_nobody_out(provider):
     made = await known(provider)
-    states = [(await made.begin("http://x/", "/ui"))[1] for _ in range(5)]
+    where, kept = await made.begin("http://x/", "/ui/ledgers")
+    before = sys.getallocatedblocks()
+    for _ in range(20_000):
+        await made.begin("http://x/", "/ui")
+    assert sys.getallocatedblocks() - before < 1000
+    asked = dict(parse_qsl(urlsplit(where).query))
     with pytest.raises(oidc.OidcError, match="not begun here"):
-        await made.finish(states[0], states[0], "c")
-    assert len(made._sign_ins) <= 3  # what strangers can make it keep
+        await made.finish(asked["state"], kept[:-1], "c")
+    with pytest.raises(oidc.OidcError, match="not begun here"):
+        await made.finish(asked["nonce"], kept, "c")
+    with pytest.raises(oidc.OidcError, match="not begun here"):
+        await (await known(provider)).finish(asked["state"], kept, "c")
+
+
+async def test_a_sign_in_that_takes_too_long_is_over(provider, monkeypatch):
+    made = await known(provider)
+    monkeypatch.setattr(oidc, "_SIGN_IN_S", -1.0)
+    where, kept = await made.begin("http://x/", "/ui")
+    with pytest.raises(oidc.OidcError, match="took too long"):
+        await made.finish(dict(parse_qsl(urlsplit(where).query))["state"], kept, "c")
+
+
+async def test_what_the_browser_keeps_fits_into_a_cookie_and_tells_it_no_secret(provider):
+    made = await known(provider)
+    where, kept = await made.begin("http://host.example:8080/ui/oidc/callback", "/ui?" + "a" * 9000)
+    assert len(kept) < 2000
+    asked = dict(parse_qsl(urlsplit(where).query))
+    shown = base64.urlsafe_b64decode(kept.partition(".")[0] + "==").decode()
+    assert [name for name in ("state", "nonce", "code_challenge") if asked[name] in shown] == []
+
+
+@pytest.mark.parametrize("how", ["silent", "dripping", "down"])
+async def test_volume_without_a_password_while_the_provider_is_slow_or_down(
+    provider, running, monkeypatch, how
+):
+    """Sign-ins begun and ended with nothing, tokens with keys made up: others go on."""
+    monkeypatch.setattr(oidc, "_KEYS_AGAIN_S", 2.0)
+    monkeypatch.setattr(oidc, "_FETCH_LASTS_S", 1.0)
+    token = provider.signed(groups=["root"])
+    headers = {"Authorization": f"Bearer {token}"}
+    limits = httpx.Limits(max_connections=100)
+    alone = httpx.Limits(max_keepalive_connections=0)
+    async with (
+        httpx.AsyncClient(base_url=running.url, limits=limits, timeout=60) as strangers,
+        httpx.AsyncClient(base_url=running.url, limits=alone, timeout=60) as honest,
+    ):
+        assert (await honest.get("/api/v2/audit", headers=headers)).status_code == 200
+        browser = await at_the_provider(honest, running)
+        getattr(provider, how)()
+
+        async def attack(number: int) -> int:
+            if number % 3 == 0:
+                return (await strangers.get("/ui/oidc")).status_code
+            if number % 3 == 1:
+                begun = await strangers.get("/ui/oidc")
+                state = parse_qs(urlsplit(begun.headers["location"]).query)["state"][0]
+                kept = {"Cookie": begun.headers["set-cookie"].partition(";")[0]}
+                there = f"/ui/oidc/callback?state={state}&code=guess"
+                return (await strangers.get(there, headers=kept)).status_code
+            head = base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"%d"}' % number).decode()
+            bearer = {"Authorization": f"Bearer {head.rstrip('=')}.{token.partition('.')[2]}"}
+            return (await strangers.get("/api/v2/audit", headers=bearer)).status_code
+
+        attacks = asyncio.gather(*map(attack, range(300)))
+        most = 0
+        while not attacks.done():
+            assert (await honest.get("/api/v2/audit", headers=headers)).status_code == 200
+            most = max(
+                most, sum(each.name == "identity provider" for each in threading.enumerate())
+            )
+        assert set(await attacks) <= {303, 401}
+        assert 0 < most <= 8
+        provider.well()
+        monkeypatch.setattr(oidc, "_FETCH_LASTS_S", 60.0)
+        assert (await honest.get(browser)).status_code == 200
 
 
 async def test_without_a_provider_there_is_no_such_page(tmp_path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import jwt
@@ -26,6 +28,10 @@ def ec_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
+def _nothing() -> None:
+    """Wait for nothing."""
+
+
 class IdentityProvider:
     """Knows one person, whose claims are ``person``."""
 
@@ -36,6 +42,9 @@ class IdentityProvider:
         }  # fmt: skip
         self.about: dict[str, Any] = {}
         self.is_down = False
+        #: What it waits for between the bytes of an answer, or before one.
+        self._pause: Callable[[], object] = _nothing
+        self._is_well = threading.Event()
         #: What the next ID tokens have otherwise than they should.
         self.forged: dict[str, Any] = {}
         self.asked: list[str] = []
@@ -60,9 +69,10 @@ class IdentityProvider:
                     self.send_header("Location", document)
                 self.end_headers()
                 if status != 302:
-                    self.wfile.write(
+                    data = (
                         document if isinstance(document, bytes) else json.dumps(document).encode()
                     )
+                    provider.send(self.wfile, data)
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
@@ -72,8 +82,44 @@ class IdentityProvider:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
+        self.well()
         self._server.shutdown()
         self._server.server_close()
+
+    # How it is ----------------------------------------------------------------------------
+
+    def silent(self) -> None:
+        """Have it take requests and answer none."""
+        self._is_well.clear()
+        self._pause = self._is_well.wait
+
+    def dripping(self) -> None:
+        """Have it answer byte by byte."""
+        self._is_well.clear()
+        self._pause = lambda: self._is_well.wait(0.2)
+
+    def down(self) -> None:
+        """Have it answer that it is down."""
+        self.is_down = True
+
+    def well(self) -> None:
+        """Have it answer again."""
+        self.is_down = False
+        self._pause = _nothing
+        self._is_well.set()
+
+    def send(self, file: IO[bytes], data: bytes) -> None:
+        """Send the body of an answer."""
+        with contextlib.suppress(OSError):
+            for start in range(len(data)) if self._pause is not _nothing else ():
+                self._pause()
+                file.write(data[start : start + 1])
+                file.flush()
+                if self._pause is _nothing:
+                    file.write(data[start + 1 :])
+                    return
+            if self._pause is _nothing:
+                file.write(data)
 
     def count(self, path: str) -> int:
         return sum(urlsplit(each).path == path for each in self.asked)

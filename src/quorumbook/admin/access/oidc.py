@@ -13,22 +13,28 @@ ID token.  Both are JSON Web Tokens, and count if
 What it may do follows from the values of one claim (``admin.oidc_roles``): the highest role
 counts.  Keys are fetched at the start and whenever a token names one that is not known, not more
 often than every half minute; what cannot be fetched lets nobody in.
+
+Anybody may begin a sign-in, so nothing is kept of one here: the browser keeps it, sealed, and what
+only this server may know of it follows from a secret of this process.  The provider is asked on
+threads of its own, few at a time, so that a slow one holds up nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import ipaddress
 import json
 import secrets
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -45,12 +51,18 @@ _ALGORITHMS = {
     "OKP": ("EdDSA",),
 }
 _LEEWAY_S = 60
-_FETCH_S = 5.0
-_FETCH_BYTES = 1 << 20
+#: For each step of an answer, and for the whole of it, the wait for one's turn included.
+_FETCH_S, _FETCH_LASTS_S = 5.0, 10.0
+_FETCH_BYTES, _PIECE_BYTES = 1 << 20, 1 << 16
 _FETCHES_AT_ONCE = 8
+#: Requests that wait for keys; others are refused at once.
+_WAITING_MAX = 16
 _KEYS_LAST_S, _KEYS_AGAIN_S = 3600.0, 30.0
-_SIGN_IN_S, _SIGN_INS_MAX = 600.0, 1000
+_SIGN_IN_S = 600.0
+#: A longer address of a page would not fit into a cookie.
+_WANTED_CHARACTERS = 1000
 _NAME_CHARACTERS = 100
+_NOT_BEGUN = "This sign-in was not begun here, or took too long. Try again."
 
 
 class OidcError(Exception):
@@ -67,15 +79,6 @@ class OidcOptions:
     roles_claim: str = "groups"
     name_claim: str = "preferred_username"
     secret_file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _SignIn:
-    nonce: str
-    verifier: str
-    redirect_uri: str
-    wanted: str
-    ends_at: float
 
 
 def oidc_roles(texts: Sequence[str]) -> dict[str, tuple[Role, tuple[str, ...]]]:
@@ -120,8 +123,9 @@ class OidcProvider:
         self._keys: dict[str, tuple[Any, tuple[str, ...]]] = {}
         self._fetched_at = self._tried_at = float("-inf")
         self._fetching = asyncio.Lock()
+        self._waiting = 0
         self._slots = asyncio.Semaphore(_FETCHES_AT_ONCE)
-        self._sign_ins: dict[str, _SignIn] = {}
+        self._secret = secrets.token_bytes(32)
 
     # Keys ----------------------------------------------------------------------------------
 
@@ -135,17 +139,27 @@ class OidcProvider:
             token = authorization.partition(" ")[2].strip()
             if not is_jwt(token) or (self._key_of(token) is not None and not self._is_old):
                 return
-        async with self._fetching:
-            now = time.monotonic()
-            if now - self._tried_at < _KEYS_AGAIN_S:
-                return
-            self._tried_at = now
-            try:
-                self._about = await self._discover()
-                self._keys = self._usable(await self._fetch(self._about["jwks_uri"]))
-                self._fetched_at = now
-            except OidcError as error:
-                _log.warning("%s tells nothing: %s", self._options.issuer, error)
+        # Whoever makes keys up holds a connection while it waits.
+        if self._waiting >= _WAITING_MAX:
+            return
+        self._waiting += 1
+        try:
+            async with self._fetching:
+                await self._prepare()
+        finally:
+            self._waiting -= 1
+
+    async def _prepare(self) -> None:
+        now = time.monotonic()
+        if now - self._tried_at < _KEYS_AGAIN_S:
+            return
+        self._tried_at = now
+        try:
+            self._about = await self._discover()
+            self._keys = self._usable(await self._fetch(self._about["jwks_uri"]))
+            self._fetched_at = now
+        except OidcError as error:
+            _log.warning("%s tells nothing: %s", self._options.issuer, error)
 
     @property
     def _is_old(self) -> bool:
@@ -198,12 +212,21 @@ class OidcProvider:
 
         def fetch() -> Any:
             request = urllib.request.Request(url, data, {"Accept": "application/json", **headers})  # noqa: S310 - checked
+            ends_at = time.monotonic() + _FETCH_LASTS_S
+            document = b""
             with _OPENER.open(request, timeout=_FETCH_S) as answer:
-                return json.loads(answer.read(_FETCH_BYTES))
+                while len(document) < _FETCH_BYTES and (piece := answer.read1(_PIECE_BYTES)):
+                    document += piece
+                    if time.monotonic() > ends_at:
+                        raise TimeoutError("it is too slow")
+            return json.loads(document)
 
         try:
-            async with self._slots:
-                found = await asyncio.to_thread(fetch)
+            async with asyncio.timeout(_FETCH_LASTS_S):
+                await self._slots.acquire()
+                found = await _on_a_thread(fetch, self._slots.release)
+        except TimeoutError:
+            raise OidcError(f"{_without_query(url)} does not answer in time") from None
         except urllib.error.HTTPError as error:
             with error:
                 raise OidcError(f"{_without_query(url)} answers {error.code}") from None
@@ -270,26 +293,32 @@ class OidcProvider:
             await self.prepare()
         if not self._about:
             raise OidcError("The identity provider cannot be reached. Try again in a minute.")
-        now = time.monotonic()
-        self._sign_ins = {key: each for key, each in self._sign_ins.items() if each.ends_at > now}
-        while len(self._sign_ins) >= _SIGN_INS_MAX:
-            del self._sign_ins[next(iter(self._sign_ins))]
-        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        self._sign_ins[state] = _SignIn(nonce, verifier, redirect_uri, wanted, now + _SIGN_IN_S)
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest())
+        if len(wanted) > _WANTED_CHARACTERS:
+            wanted = "/ui"
+        seed, ends_at = secrets.token_urlsafe(32), time.monotonic() + _SIGN_IN_S
+        text = _base64(json.dumps([seed, ends_at, redirect_uri, wanted]).encode())
+        kept = f"{text}.{self._derived('kept', text)}"
+        verifier = self._derived("verifier", seed)
+        challenge = _base64(hashlib.sha256(verifier.encode()).digest())
         query = {
             "response_type": "code",
             "client_id": self._options.client_id,
             "redirect_uri": redirect_uri,
             "scope": "openid profile email",
-            "state": state,
-            "nonce": nonce,
-            "code_challenge": challenge.rstrip(b"=").decode(),
+            "state": self._derived("state", seed),
+            "nonce": self._derived("nonce", seed),
+            "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
         where = self._about["authorization_endpoint"]
         joint = "&" if "?" in where else "?"
-        return f"{where}{joint}{urllib.parse.urlencode(query)}", state
+        return f"{where}{joint}{urllib.parse.urlencode(query)}", kept
+
+    def _derived(self, what: str, text: str) -> str:
+        """Return what nobody else can know of a text."""
+        return _base64(
+            hmac.digest(self._secret, f"{what} {text}".encode(errors="replace"), "sha256")
+        )
 
     async def finish(self, state: str, kept: str, code: str) -> tuple[Who, str]:
         """Return who came back, and the page that was wanted.
@@ -302,16 +331,18 @@ class OidcProvider:
         Raises:
             OidcError: it does not count.
         """
-        found = self._sign_ins.pop(state, None)
-        is_same = hmac.compare_digest(state.encode(), kept.encode())
-        if found is None or not is_same or found.ends_at < time.monotonic():
-            raise OidcError("This sign-in was not begun here, or took too long. Try again.")
+        text, _, seal = kept.partition(".")
+        if not _is_same(seal, self._derived("kept", text)):
+            raise OidcError(_NOT_BEGUN)
+        seed, ends_at, redirect_uri, wanted = json.loads(base64.urlsafe_b64decode(text + "=="))
+        if not _is_same(state, self._derived("state", seed)) or ends_at < time.monotonic():
+            raise OidcError(_NOT_BEGUN)
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": found.redirect_uri,
+            "redirect_uri": redirect_uri,
             "client_id": self._options.client_id,
-            "code_verifier": found.verifier,
+            "code_verifier": self._derived("verifier", seed),
         }
         try:
             answer = await self._fetch(self._about["token_endpoint"], form, self._credentials())
@@ -320,9 +351,9 @@ class OidcProvider:
                 raise OidcError("the provider gave no ID token")
             await self.prepare(f"Bearer {token}")
             claims = self._claims(token)
-            if not hmac.compare_digest(str(claims.get("nonce")).encode(), found.nonce.encode()):
+            if not _is_same(str(claims.get("nonce")), self._derived("nonce", seed)):
                 raise OidcError("the ID token is of another sign-in")
-            return self._of_claims(claims), found.wanted
+            return self._of_claims(claims), wanted
         except OidcError as error:
             _log.warning("a sign-in by %s failed: %s", self._options.issuer, error)
             raise OidcError("The identity provider did not vouch for a role here.") from None
@@ -342,6 +373,41 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def _on_a_thread(job: Callable[[], Any], ended: Callable[[], None]) -> asyncio.Future[Any]:
+    """Run a job on a thread that keeps no process from its end; call ``ended`` after it."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def settle(result: Any, error: Exception | None) -> None:
+        ended()
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = job()
+        except Exception as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name="identity provider", daemon=True).start()
+    return future
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _is_same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(errors="replace"), other.encode())
 
 
 def is_jwt(token: str) -> bool:

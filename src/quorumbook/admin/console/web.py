@@ -244,13 +244,13 @@ class Console:
         wanted = _wanted(request)
         back = f"{request.url.scheme}://{request.headers['host']}/ui/oidc/callback"
         try:
-            where, state = await oidc.begin(back, wanted)
+            where, kept = await oidc.begin(back, wanted)
         except OidcError as error:
             return self._sign_in_page(request, wanted, 503, str(error))
         response = RedirectResponse(where, 303, _HEADERS)
         # Not strict: it comes back by a link of the provider's.
         response.set_cookie(
-            f"{self._app.gate.cookie}_oidc", state, max_age=600, httponly=True, samesite="lax",
+            f"{self._app.gate.cookie}_oidc", kept, max_age=600, httponly=True, samesite="lax",
             secure=request.url.scheme == "https", path="/",
         )  # fmt: skip
         return response
