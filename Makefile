@@ -25,7 +25,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits limits-hour adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -150,9 +150,12 @@ adversary: setup  ## Attack by what lies between grammar and volume; writes docs
 	PYTHONPATH=tests $(BIN)/python -m security.adversary --seconds $(SECONDS_EACH) \
 		--report docs/reports/adversary.md
 
-limits: setup  ## Attack a bookie by volume (ten minutes); writes docs/reports/limits.md.
-	mkdir -p docs/reports && PYTHONPATH=tests $(BIN)/python -m security.limits.run \
-		--seconds $(SECONDS_EACH) --report docs/reports/limits.md
+limits: setup  ## Attack a bookie by volume (a quarter of an hour); writes docs/reports/limits.md.
+	PYTHONPATH=tests $(BIN)/python -m security.limits.run --report docs/reports/limits.md
+
+limits-hour: setup  ## Attack a bookie in all ways for an hour; writes docs/reports/limits-hour.md.
+	PYTHONPATH=tests $(BIN)/python -m security.limits.run --hour \
+		--report docs/reports/limits-hour.md
 
 # Material tells everyone of another site generator; CONTRIBUTING.md says why it is this one.
 docs docs-serve docs-versions: export NO_MKDOCS_2_WARNING = 1

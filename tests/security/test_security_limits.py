@@ -7,10 +7,13 @@ asserted: ``make limits`` does, and writes docs/reports/limits.md.
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
 
 import pytest
 
-from security.limits.measure import MEMORY_BYTES_MAX, measure
+from security.limits import run
+from security.limits.measure import MB, MEMORY_BYTES_MAX, Outcome, measure
 
 #: Each sends all that it has within a few seconds, also where four of them share the machine.
 SECONDS = 16
@@ -34,3 +37,57 @@ async def test_an_attack_ends_no_bookie_and_takes_no_more_memory_than_is_promise
 @pytest.mark.timeout(300)
 async def test_all_attacks_at_once_end_no_bookie_and_take_no_more_memory() -> None:
     await check("mixed", MIXED_SECONDS)
+
+
+def _outcome(name: str) -> Outcome:
+    return Outcome(
+        name, "client", 10**9, 40 * MB, 400 * MB, 0.01, 0.02, (1.0, 2.0), (1.0, 3.0), (5.0, 8.9),
+        1234, False, [(100 + minute) * MB for minute in range(60)],
+    )  # fmt: skip
+
+
+def test_an_attack_that_cannot_be_measured_costs_its_own_row_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+    report = tmp_path / "limits.md"
+
+    async def measured(name: str, seconds: float, **_: object) -> Outcome:
+        # What was measured before is there, whatever comes now.
+        seen.append(report.read_text() if report.exists() else "")
+        if name == "fences":
+            raise OSError("no room | for\nit")
+        assert seconds == (40 if name == "mixed" else 8)
+        return _outcome(name)
+
+    monkeypatch.setattr(run, "measure", measured)
+    words = ["run", "--only", "small,fences,mixed", "--report", str(report)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert run.main() == 1
+    text = report.read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and ": " in line]
+    assert [line.split(":")[0] for line in rows] == ["| small", "| fences", "| mixed"]
+    assert rows[1].endswith("| not run: OSError no room / for it |")
+    assert {line.count("|") for line in rows} == {run.HEAD.splitlines()[0].count("|")}
+    assert "| small" in seen[1]
+    assert "| fences" in seen[2]
+
+
+def test_the_hour_has_a_page_and_what_stands_below_it_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    report = tmp_path / "hour.md"
+    report.write_text("# Old\n\n## By hand\n\nkept\n")
+
+    async def measured(name: str, seconds: float, **_: object) -> Outcome:
+        assert (name, seconds) == ("mixed", 3600)
+        return _outcome(name)
+
+    monkeypatch.setattr(run, "measure", measured)
+    monkeypatch.setattr(sys, "argv", ["run", "--hour", "--report", str(report)])
+    assert run.main() == 0
+    text = report.read_text()
+    assert "# Old" not in text
+    assert text.endswith("\n## By hand\n\nkept\n")
+    assert "3 times the larger of quiet (2.0 ms) and control (3.0 ms): 9 ms | 9 ms |" in text
+    assert " 57 to  60   159  ###############" in text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -81,6 +82,11 @@ class Victim:
             await asyncio.get_running_loop().sock_sendall(self._socket, data)
             self._target.sent_bytes += len(data)
 
+    def reset_on_close(self) -> None:
+        """Have the other side told that the connection is broken, not that it is over."""
+        linger = struct.pack("ii", 1, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -124,6 +130,22 @@ async def crowd(target: Target) -> None:
     for index in range(target.count(10_000)):
         one = await target.connect(source=1 + index % 100)
         await one.send(v3.encode_bookie_info(1))
+
+
+async def leaving(target: Target) -> None:
+    """As many, which all end in one instant, again and again; every other one by a reset."""
+    for turn in count():
+        many = [
+            await target.connect(source=1 + index % 100) for index in range(target.count(10_000))
+        ]
+        for index, one in enumerate(many):
+            await one.send(v3.encode_bookie_info(1))
+            if (turn + index) % 2:
+                one.reset_on_close()
+        await asyncio.sleep(0.5)
+        for one in many:
+            one.close()
+        await asyncio.sleep(0.5)
 
 
 async def garbage(target: Target) -> None:
@@ -352,6 +374,7 @@ class Attack:
 
 ATTACKS = {
     "idle": Attack("stranger", "10,000 connections that ask nothing", idle),
+    "leaving": Attack("client", "10,000 connections that end at once, again and again", leaving),
     "handshakes": Attack("stranger", "1,500 handshakes that stop half way", handshakes),
     "refused": Attack("stranger", "600,000 requests without a password", garbage),
     "drops": Attack("client", "frames byte by byte", drops),
