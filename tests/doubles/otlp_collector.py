@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import IO, Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -18,13 +19,19 @@ _KINDS = {
     "/v1/metrics": ExportMetricsServiceRequest,
     "/v1/logs": ExportLogsServiceRequest,
 }
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 class Collector:
-    """Listens on loopback until ``stop``."""
+    """Listens on loopback until ``stop``.
 
-    def __init__(self) -> None:
+    Args:
+        pause_s: How long it lets each byte of an answer wait; None: for ever.
+    """
+
+    def __init__(self, pause_s: float | None = 0.0) -> None:
         self.requests: list[Any] = []
+        self._is_over = threading.Event()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -35,16 +42,27 @@ class Collector:
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
                 collector.requests.append(_KINDS[self.path].FromString(body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                collector.answer(self.wfile)
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
 
+        self._pause_s = pause_s
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
+
+    def answer(self, file: IO[bytes]) -> None:
+        """Answer a request, as slowly as it answers any."""
+        with contextlib.suppress(OSError):
+            if self._pause_s == 0:
+                file.write(_ANSWER)
+                return
+            for byte in _ANSWER:
+                if self._is_over.wait(self._pause_s):
+                    return
+                file.write(bytes([byte]))
+                file.flush()
 
     def environment(self, **further: str) -> dict[str, str]:
         """Return the variables of a process that sends here."""
@@ -86,6 +104,7 @@ class Collector:
 
     def stop(self) -> None:
         """Let go of the port."""
+        self._is_over.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

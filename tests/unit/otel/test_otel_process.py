@@ -78,6 +78,69 @@ def test_no_collector_and_no_setting_keeps_a_command_from_its_work(
     assert quorumbook("ledger", "read", ledger_id, **there) == "hello\n"
 
 
+@pytest.fixture(params=[None, 0.3], ids=["silent", "dripping"])
+def slow_collector(request: pytest.FixtureRequest) -> Iterator[Collector]:
+    collector = Collector(request.param)
+    yield collector
+    collector.stop()
+
+
+def test_a_collector_that_does_not_answer_keeps_no_command_from_its_end(
+    cluster: LocalCluster, slow_collector: Collector
+) -> None:
+    there = {"QUORUMBOOK_METADATA": cluster.metadata_uri, **slow_collector.environment()}
+    ledger_id = quorumbook("ledger", "write", text="hello", **there).split()[0]
+    assert quorumbook("ledger", "read", ledger_id, **there) == "hello\n"
+    assert slow_collector.spans
+
+
+def test_nobody_waits_for_a_collector_and_what_waits_for_it_is_bounded(
+    slow_collector: Collector,
+) -> None:
+    """So many that the work would take minutes if it waited; memory stays as it was."""
+    code = """
+import logging, sys
+from quorumbook.otel import process
+process.start("quorumbook-test")
+logging.getLogger().handlers[:] = [
+    each for each in logging.getLogger().handlers if not type(each) is logging.StreamHandler
+]
+def work(count):
+    for number in range(count):
+        with process.span_of("append", {"number": number}):
+            logging.getLogger("quorumbook.test").warning("line %d", number)
+    return sys.getallocatedblocks()
+before = work(10_000)
+print(work(40_000) - before)
+"""
+    done = run(["-c", code], "", **slow_collector.environment())
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 100_000, "a span or a line that is kept is dozens of blocks"
+
+
+async def test_a_bookie_ends_beside_a_collector_that_does_not_answer(
+    slow_collector: Collector, tmp_path: Path
+) -> None:
+    there = {"QUORUMBOOK_METADATA": f"sqlite:///{tmp_path}/metadata.db"}
+    quorumbook("cluster", "init", **there)
+    words = ["-m", "quorumbook", "bookie", "run", "--port", "0", "--data-dir", str(tmp_path)]
+    sending = slow_collector.environment(OTEL_METRIC_EXPORT_INTERVAL="200")
+    with subprocess.Popen(
+        [sys.executable, *words, "-o", "jsonl"],
+        env={**os.environ, **there, **sending},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        await until(lambda: bool(slow_collector.metrics))
+        one = [f"--{each}=1" for each in ("ensemble-size", "write-quorum", "ack-quorum")]
+        quorumbook("ledger", "write", *one, text="hello", **there)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+
+
 def test_without_the_extra_a_command_says_so_and_goes_on(cluster: LocalCluster) -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
