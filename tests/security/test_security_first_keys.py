@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
-from security_harness import KEY, PATIENCE_S, SOLO, add_frames, add_v3, secure_cluster
+from security_harness import (
+    KEY,
+    PATIENCE_S,
+    SOLO,
+    RawConnection,
+    add_frames,
+    add_v3,
+    secure_cluster,
+)
 
+from doubles.waiting import until
 from quorumbook.client.context import client_context
+from quorumbook.client.writing import creation
 from quorumbook.errors import LedgerExistsError, UnauthorizedError
+from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
@@ -99,6 +111,98 @@ async def test_ids_are_asked_about_only_where_strangers_can_use_them_and_we_chos
                 await bk.create_ledger(ledger_id=ledger_id, **SOLO)
                 found = f'bookkeeper_server_READ_ENTRY_count{{success="false"}} {expected}.0'
                 assert found in cluster.bookie.render_metrics().decode().splitlines()
+
+
+#: When a stranger takes the id of a ledger that is being created.
+_WHENS = ("before the look", "while the metadata is written", "after it", "before the first add")
+
+
+@pytest.mark.parametrize("has_met", [False, True], ids=["first meeting", "met before"])
+@pytest.mark.parametrize("is_authenticated", [False, True], ids=["open", "authenticated"])
+@pytest.mark.parametrize("count", [1, 3], ids=["one bookie", "all bookies"])
+@pytest.mark.parametrize("when", _WHENS)
+async def test_an_id_that_a_stranger_takes_at_any_moment(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, when: str, count: int,
+    is_authenticated: bool, has_met: bool,
+) -> None:  # fmt: skip
+    """One ledger of a client is lost to a stranger at most, and told; all others can be written."""
+    plugins: Any = {"auth_plugin": "security_toys:GoldenBookie"} if is_authenticated else {}
+    own: Any = {"auth_plugin": "security_toys:GoldenClient"} if is_authenticated else {}
+    async with (
+        secure_cluster(tmp_path, 3, **plugins) as cluster,
+        cluster.connect(lac_delay_s=0, **own) as bk,
+    ):
+        strangers = [
+            await RawConnection.connect(bookie.address[1]) for bookie in cluster.bookies[:count]
+        ]
+        taken: set[int] = set()
+
+        async def take(ledger_id: int) -> None:
+            if ledger_id in taken or len(taken) > 3:
+                return
+            taken.add(ledger_id)
+            for stranger in strangers:
+                await stranger.ask(add_frames(ledger_id, 1))
+
+        create = LedgerManager.create
+
+        async def watched(self: Any, metadata: Any) -> Any:
+            if when == "while the metadata is written":
+                await until(lambda: _looks(cluster) >= looks + 3 or is_authenticated)
+                await take(metadata.ledger_id)
+            made = await create(self, metadata)
+            if when == "after it":
+                await take(metadata.ledger_id)
+            return made
+
+        if has_met:
+            client_context(bk).has_met_strangers = True
+        if when == "before the look":
+            for ledger_id in range(3):
+                await take(ledger_id)
+        monkeypatch.setattr(LedgerManager, "create", watched)
+        lost = 0
+        for number in range(3):
+            looks = _looks(cluster)
+            ledger = await bk.create_ledger()
+            if when == "before the first add":
+                await take(ledger.id)
+            try:
+                assert await ledger.append(b"ours") == 0
+            except UnauthorizedError:
+                lost += 1
+                assert number == 0, "only by the first meeting"
+            assert not client_context(bk).bookies.quarantined
+            with contextlib.suppress(UnauthorizedError):
+                await ledger.close()
+        is_open = not (is_authenticated or has_met or when == "before the look")
+        assert lost == is_open
+        assert taken, "the stranger was there"
+
+
+def _looks(cluster: Any) -> int:
+    """Return how many reads found nothing: a look at a new id is one."""
+    name = 'bookkeeper_server_READ_ENTRY_count{success="false"} '
+    lines = [
+        line for bookie in cluster.bookies for line in bookie.render_metrics().decode().splitlines()
+    ]
+    return sum(int(float(line.removeprefix(name))) for line in lines if line.startswith(name))
+
+
+async def test_ids_that_nobody_created_are_given_up_only_so_often(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "_GIVEN_UP_MAX", 5)
+    async with secure_cluster(tmp_path) as cluster, cluster.connect() as bk:
+        stranger = await cluster.raw()
+        for ledger_id in range(7):
+            await stranger.ask(add_frames(ledger_id, 1))
+        with pytest.raises(LedgerExistsError, match="bookies authenticate clients"):
+            await bk.create_ledger(**SOLO)
+        assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == []
+        async with bk.create_ledger(**SOLO) as ledger:
+            assert ledger.id == 7
+        stranger.close()
 
 
 async def test_a_refused_key_shuts_no_bookie_out(tmp_path: Any) -> None:

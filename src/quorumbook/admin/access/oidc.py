@@ -40,7 +40,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quorumbook.admin.access.roles import Role, Who, assignments
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError
 
@@ -222,7 +222,7 @@ class OidcProvider:
             return json.loads(document)
 
         try:
-            async with asyncio.timeout(_FETCH_LASTS_S):
+            async with patience.timeout(_FETCH_LASTS_S):
                 await self._slots.acquire()
                 found = await _on_a_thread(fetch, self._slots.release)
         except TimeoutError:

@@ -330,6 +330,8 @@ class AddDriver:
         # A fence, or another's key, is the ledger's trouble and not the bookie's.
         if not isinstance(error, LedgerFencedError | UnauthorizedError | BookieUnavailableError):
             self._context.bookies.report_failure(position.bookie_id, self._id)
+        elif isinstance(error, UnauthorizedError):
+            self._context.has_met_strangers = True
         self.keeper.on_failure(position.index, error)
         self.state.on_failure(position.index, position.bookie_id, error)
         if self._options.delay_ensemble_change:

@@ -5,11 +5,17 @@ Ids can be guessed, so somebody may have been there first: the chosen bookies ar
 metadata is written, and an id of which one of them knows a ledger is given up for another; one
 that the caller had reserved is refused.  An id that the caller chose is the caller's to know, and
 is not asked about.
+
+Somebody may also come after that look and before the first entry.  A client that has met such a
+one, by the look or by a refused append, has bookies take the key of each further ledger before it
+gives the ledger out: it sends a last add confirmed of nothing, and gives the id up for another one
+if a bookie refuses the key.  A refusal says nothing about the bookie.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Protocol, Self
@@ -18,18 +24,21 @@ from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.context import Context
 from quorumbook.env import logger, patience
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError
-from quorumbook.ids import BookieId, LedgerId
+from quorumbook.ids import INVALID_ENTRY_ID, BookieId, LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.labels import CUSTOM_KEY, show_labels
 from quorumbook.ledger.placement.policy import Shape
-from quorumbook.protocol.digest import DigestType
+from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.status import Status, status_of_v2
 from quorumbook.protocol.v2 import packets as v2
+from quorumbook.protocol.v3 import client as v3
 
 _log = logger("client")
 _LEDGER_IDS = range(1 << 63)
-#: So much longer than the metadata a bookie may be silent about a new id.
-_SILENCE_S = 0.1
+#: So much longer than the metadata a bookie may be silent about a new id, and about a key.
+_SILENCE_S, _CLAIM_S = 0.1, 1.0
+#: Ids given up before a ledger is not created; metadata put back from a backup cost many, too.
+_GIVEN_UP_MAX = 10_000
 
 
 class NewLedgers(Protocol):
@@ -84,7 +93,8 @@ async def create(
     Raises:
         LocalProtocolError: the shape or the id is impossible.
         NotEnoughBookiesError: too few bookies take writes, or too few of those with the labels.
-        LedgerExistsError: there is a ledger of the given id, or a bookie knows the reserved one.
+        LedgerExistsError: there is a ledger of the given id, or a bookie knows the reserved one, or
+            very many new ones.
     """
     shape.check()
     if ledger_id is not None and ledger_id not in _LEDGER_IDS:
@@ -96,6 +106,7 @@ async def create(
     # Bookies that authenticate let no stranger make them know a ledger.
     is_guessable = ledger_id is None or is_reserved
     asked = ensemble if is_guessable and not context.options.auth_plugin else ()
+    given_up = 0
     while True:
         metadata = LedgerMetadata(
             ledger_id=await ids.next_id() if ledger_id is None else ledger_id,
@@ -117,15 +128,51 @@ async def create(
                 if ledger_id is not None:
                     raise
                 continue
-            if not await probe.finds_a_ledger():
-                return made, version
+            is_ours = not await probe.finds_a_ledger()
+        if is_ours and asked and context.has_met_strangers:
+            is_ours = await _is_key_taken(context, made, password)
+        if is_ours:
+            return made, version
+        context.has_met_strangers = True
+        given_up += 1
         _log.warning("ledger id %d is given up: a bookie holds entries of it", made.ledger_id)
         await ledgers.delete(made.ledger_id, version, made.incarnation)
+        if given_up == _GIVEN_UP_MAX:
+            raise LedgerExistsError(
+                f"bookies hold entries of {given_up} ledgers, the last one {made.ledger_id}, which "
+                "nobody has created: strangers use the next ids; have bookies authenticate clients"
+            )
         if ledger_id is not None:
             raise LedgerExistsError(
                 f"a bookie holds entries of ledger {ledger_id}, which nobody has created: "
                 "reserve another id"
             )
+
+
+async def _is_key_taken(context: Context, metadata: LedgerMetadata, password: bytes) -> bool:
+    """Have the bookies of a new ledger know its key; False if one of them knows another."""
+    assert metadata.digest_type is not None, "it was written just now"
+    key = master_key(password)
+    packet = digester(metadata.digest_type, password).lac_packet(
+        metadata.ledger_id, INVALID_ENTRY_ID
+    )
+
+    def encode(txn_id: int) -> bytes:
+        return v3.encode_write_lac(txn_id, metadata.ledger_id, INVALID_ENTRY_ID, key, packet)
+
+    asked = [
+        context.bookies.control(each).request("the key of a new ledger", encode)
+        for each in metadata.fragments[0].ensemble
+    ]
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with patience.timeout(_CLAIM_S):
+                await asyncio.wait(asked)
+        answered = [each for each in asked if each.done() and each.exception() is None]
+        return all(each.result().status is not Status.UNAUTHORIZED for each in answered)
+    finally:
+        for each in asked:
+            each.cancel()
 
 
 class _Probe:
