@@ -14,6 +14,7 @@ import uvloop
 
 import quorumbook
 from doubles.certificates import Authority
+from doubles.waiting import until
 from quorumbook.admin import server as server_module
 from quorumbook.admin.access.answers import BoundedAnswers
 from quorumbook.admin.http.app import problem_response
@@ -127,22 +128,70 @@ async def test_a_head_that_does_not_end_closes_the_connection_after_other_reques
     await server.stop()
 
 
-async def test_a_connection_over_the_limit_is_closed_before_it_asks():
+async def test_a_connection_over_the_limit_is_closed_before_it_asks_where_all_are_at_work(
+    monkeypatch,
+):
+    asked, goes_on = [], asyncio.Event()
+
+    async def slow(_scope, _receive, send):
+        asked.append(True)
+        await goes_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"OK\n"})
+
+    monkeypatch.setattr(server_module, "BoundedAnswers", lambda *_: slow)
     server = make(max_connections=2)
     await server.start()
     port = int(server.url.rpartition(":")[2])
     held = []
     async with asyncio.timeout(8):
         for _ in range(2):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            await reader.readuntil(b"OK\n")
-            held.append(writer)
+            held.append(await asyncio.open_connection("127.0.0.1", port))
+            held[-1][1].write(b"GET /heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        await until(lambda: len(asked) == 2)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
-    for each in (writer, *held):
+        goes_on.set()
+        for each, _ in held:
+            await each.readuntil(b"OK\n")
+    for each in (writer, *[each for _, each in held]):
         each.close()
+    await server.stop()
+
+
+#: What a stranger sends who only wants to stay.
+_STAYS = {
+    "nothing": b"",
+    "half a head": b"GET / HTTP/1.1\r\nHost:",
+    "a request": b"GET /heartbeat HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "a form that never ends": b"POST /ui/login HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 9\r\n\r\nto",
+}
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["clear", "TLS"])
+@pytest.mark.parametrize("sent", _STAYS)
+async def test_strangers_who_only_stay_keep_nobody_out(tmp_path, sent, is_tls):
+    ca = Authority(tmp_path)
+    own = ca.issue("server", ips=["127.0.0.1"])
+    files = {"certificate_file": own.certificate_file, "key_file": own.key_file} if is_tls else {}
+    server = make(max_connections=5, **files)
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+    trust = ssl.create_default_context(cafile=ca.ca_file)
+    strangers = []
+    async with asyncio.timeout(30):
+        for _ in range(12):
+            strangers.append(
+                await asyncio.open_connection("127.0.0.1", port, ssl=trust if is_tls else None)
+            )
+            strangers[-1][1].write(_STAYS[sent])
+        async with httpx.AsyncClient(verify=trust) as http:
+            for _ in range(3):
+                assert (await http.get(f"{server.url}/heartbeat")).text == "OK\n"
+    for _, writer in strangers:
+        writer.transport.abort()
     await server.stop()
 
 

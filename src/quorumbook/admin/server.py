@@ -2,8 +2,9 @@
 
 uvicorn speaks HTTP.  What it leaves open is set here: a connection that sends no request in ten
 seconds is closed, so is a handshake that takes longer, and one that takes nothing of its answer
-in for a minute.  A connection over the limit is closed before anything of it is read; handshakes
-count, and where there are too many the oldest one goes first.
+in for a minute.  Handshakes count as connections.  Where there are too many, the oldest handshake
+goes for a newcomer, or one that rests, of the address that most of those come from; where all are
+at work the newcomer is closed before anything of it is read.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -87,9 +90,12 @@ class _Requests(h11.Connection):
 class _Protocol(H11Protocol):
     """A connection that does not wait for ever, and says whose certificate it has."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, places: _Uvicorn, **named: Any) -> None:
+        super().__init__(**named)
         self.conn = _Requests(h11.SERVER, _HEAD_BYTES)
+        self._places = places
+        #: Where its peer is, and when it came or last asked for something.
+        self.host, self.since_s = "", 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection."""
@@ -101,15 +107,19 @@ class _Protocol(H11Protocol):
         if name is not None:
             self.app = _with_certificate(self.app, name)
         self._head: patience.Timer | None = None
+        self.host, self.since_s = (self.client or ("",))[0], time.monotonic()
         # uvicorn itself would let it stay, and refuse each of its requests.
-        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            transport.abort()
+        limit = self.limit_concurrency
+        is_full = limit is not None and len(self.connections) >= limit
+        if is_full and not self._places.make_room(self):
+            self.leave()
             return
         self._head = patience.Timer(_HEAD_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in; uvicorn's own timer between requests ends with a head's first byte."""
         before = self.cycle
+        self.since_s = time.monotonic()
         super().data_received(data)
         if self.cycle is not before:
             self._stop_waiting()
@@ -133,6 +143,20 @@ class _Protocol(H11Protocol):
         is_idle = self.cycle is None or self.cycle.response_complete
         if is_idle and not self.transport.is_closing():
             self.transport.abort()
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is under way that it has asked for to the end."""
+        return (
+            self._head is not None
+            or self.conn.their_state is h11.SEND_BODY
+            or (self.cycle is not None and self.cycle.response_complete)
+        )
+
+    def leave(self) -> None:
+        """Give its place up."""
+        self.connections.discard(self)
+        self.transport.abort()
 
     def _stop_waiting(self) -> None:
         if self._head is not None:
@@ -199,11 +223,9 @@ class _AdminHandshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, if there is a place or another one can go."""
         handshakes = self._server.handshakes
-        if self._server.is_full:
-            if not handshakes:
-                transport.abort()
-                return
-            next(iter(handshakes)).abort()
+        if self._server.is_full and not self._server.make_room(self):
+            transport.abort()
+            return
         self._timer = patience.Timer(_HEAD_S, self.abort)
         self._tls = TlsTransport(
             transport, self, self._context, server_side=True, server_hostname=None, done=self._done
@@ -243,10 +265,26 @@ class _Uvicorn(uvicorn.Server):
         count = len(self.server_state.connections) + len(self.handshakes)
         return count + 1 >= (self.config.limit_concurrency or 0)
 
+    def make_room(self, newcomer: object) -> bool:
+        """Give up the oldest handshake, or of the address where most rest the oldest of them.
+
+        False if all are at work.
+        """
+        if self.handshakes:
+            next(iter(self.handshakes)).abort()
+            return True
+        connections = cast(set[_Protocol], self.server_state.connections)
+        resting = [each for each in connections if each is not newcomer and each.rests]
+        if not resting:
+            return False
+        counts = Counter(each.host for each in resting)
+        max(resting, key=lambda each: (counts[each.host], -each.since_s)).leave()
+        return True
+
     def protocol(self) -> _Protocol:
         """Make the protocol of a connection."""
         return _Protocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            self, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
