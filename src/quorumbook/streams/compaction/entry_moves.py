@@ -13,7 +13,7 @@ from quorumbook.streams.errors import StreamError
 from quorumbook.streams.format.control import EntryNote, moved_chunk
 from quorumbook.streams.format.envelope import codec_of, decode_entry, encode_entry
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.format.record_sets import decode_record_set
+from quorumbook.streams.format.record_sets import EntrySets
 from quorumbook.streams.format.records import (
     RECORD_SET,
     decode_records,
@@ -62,6 +62,7 @@ def moved_entry(entry: bytes, by: int | None, move: Move | None = None) -> Moved
     slot, last_txid = -1, -1
     first_txid: int | None = None
     pieces: list[bytes] | None = None
+    sets = EntrySets()
     records = decode_records(data)
     for index, record in enumerate(records):
         members = 1
@@ -70,7 +71,7 @@ def moved_entry(entry: bytes, by: int | None, move: Move | None = None) -> Moved
             if record.position == 0:
                 raise FixedEntryError("records that do not tell how many come before them")
             if record.flags & RECORD_SET:
-                members = len(decode_record_set(record.payload))
+                members = len(sets.decode(record.payload))
             count += members - 1
             first_txid = record.txid if first_txid is None else first_txid
         elif (note := EntryNote.decode(record.payload)) is not None:

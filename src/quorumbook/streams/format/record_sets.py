@@ -22,6 +22,8 @@ _VERSION = 0x1000
 _VERSION_MASK = 0xF000
 _HEADER = Struct(">iiii")
 _SIZE = Struct(">i")
+#: What the sets of one entry hold together: many times what Apache BookKeeper's writers put in.
+RECORDS_MAX, BYTES_MAX = 1 << 20, 64 << 20
 
 
 def encode_record_set(payloads: Sequence[bytes], codec: Codec = Codec.NONE) -> bytes:
@@ -63,3 +65,32 @@ def decode_record_set(payload: bytes) -> list[bytes]:
     except StructError as error:
         raise CorruptRecordsError("a record set ends before its last member") from error
     return payloads
+
+
+class EntrySets:
+    """Decodes the record sets of one entry, up to what a reader can take.
+
+    Sets compress, and so does the entry around them: 20 KB could hold 260 million records.
+    """
+
+    def __init__(self) -> None:
+        self._records_left = RECORDS_MAX
+        self._bytes_left = BYTES_MAX
+
+    def decode(self, payload: bytes) -> list[bytes]:
+        """Return the payloads of a set's members.
+
+        Raises:
+            UnsupportedFormatError: another version, or an unknown codec.
+            CorruptRecordsError: the sizes contradict each other, or the sets are too large.
+        """
+        if len(payload) >= _HEADER.size:
+            _, count, raw_size, _ = _HEADER.unpack_from(payload)
+            self._records_left -= max(count, 0)
+            self._bytes_left -= max(raw_size, 0)
+        if self._records_left < 0 or self._bytes_left < 0:
+            raise CorruptRecordsError(
+                f"the record sets of an entry hold more than {RECORDS_MAX:,} records, or "
+                f"{BYTES_MAX:,} bytes"
+            )
+        return decode_record_set(payload)

@@ -11,7 +11,7 @@ from quorumbook.streams.errors import CorruptRecordsError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.control import Chunk, EntryNote
 from quorumbook.streams.format.envelope import decode_entry, records_offset
-from quorumbook.streams.format.record_sets import decode_record_set
+from quorumbook.streams.format.record_sets import EntrySets
 from quorumbook.streams.format.records import (
     CONTROL,
     END_OF_STREAM,
@@ -80,9 +80,9 @@ class DecodedEntry(NamedTuple):
 
 def last_record(entry: bytes, *, is_enveloped: bool) -> LastRecord | None:
     """Return the last record of an entry, whatever its kind; None if there is none."""
-    slot, last = -1, None
+    slot, last, sets = -1, None, EntrySets()
     for record in decode_records(decode_entry(entry) if is_enveloped else entry):
-        members = len(decode_record_set(record.payload)) if record.flags & RECORD_SET else 1
+        members = len(sets.decode(record.payload)) if record.flags & RECORD_SET else 1
         slot += members
         last = LastRecord(record.txid, record.position + members - 1, slot)
     return last
@@ -106,11 +106,11 @@ def entry_time_ms(entry: bytes, *, is_enveloped: bool) -> int | None:
 
 def control_records(entry: bytes, *, is_enveloped: bool) -> list[tuple[int, LogRecord]]:
     """Return the control records of an entry, with their slots."""
-    found, slot = [], 0
+    found, slot, sets = [], 0, EntrySets()
     for record in decode_records(decode_entry(entry) if is_enveloped else entry):
         if record.flags & CONTROL:
             found.append((slot, record))
-        slot += len(decode_record_set(record.payload)) if record.flags & RECORD_SET else 1
+        slot += len(sets.decode(record.payload)) if record.flags & RECORD_SET else 1
     return found
 
 
@@ -134,7 +134,7 @@ def decode_user_records(entry: bytes, *, is_enveloped: bool, count_before: int) 
     runs: list[UserRecords] = []
     notes: list[EntryNote] = []
     is_end = False
-    slot, count = 0, count_before
+    slot, count, sets = 0, count_before, EntrySets()
     for record in decode_records(data[offset:]):
         if not record.is_user:
             is_end = is_end or bool(record.flags & END_OF_STREAM)
@@ -145,9 +145,7 @@ def decode_user_records(entry: bytes, *, is_enveloped: bool, count_before: int) 
                 notes.append(note)
             slot += 1
             continue
-        payloads = (
-            decode_record_set(record.payload) if record.flags & RECORD_SET else [record.payload]
-        )
+        payloads = sets.decode(record.payload) if record.flags & RECORD_SET else [record.payload]
         if count < 0:
             count = record.position - 1
         if record.position:  # else its writer did not count
