@@ -110,8 +110,8 @@ def work(count):
         with process.span_of("append", {"number": number}):
             logging.getLogger("quorumbook.test").warning("line %d", number)
     return sys.getallocatedblocks()
-before = work(4_000)
-print(work(8_000) - before)
+before = work(2_500)
+print(work(5_000) - before)
 """
     done = run(["-c", code], "", **slow_collector.environment())
     assert done.returncode == 0, done.stderr
