@@ -138,15 +138,23 @@ async def create(
         _log.warning("ledger id %d is given up: a bookie holds entries of it", made.ledger_id)
         await ledgers.delete(made.ledger_id, version, made.incarnation)
         if given_up == _GIVEN_UP_MAX:
-            raise LedgerExistsError(
-                f"bookies hold entries of {given_up} ledgers, the last one {made.ledger_id}, which "
-                "nobody has created: strangers use the next ids; have bookies authenticate clients"
-            )
+            raise _all_taken(given_up, made.ledger_id)
         if ledger_id is not None:
-            raise LedgerExistsError(
-                f"a bookie holds entries of ledger {ledger_id}, which nobody has created: "
-                "reserve another id"
-            )
+            raise _taken(ledger_id)
+
+
+def _taken(ledger_id: LedgerId) -> LedgerExistsError:
+    return LedgerExistsError(
+        f"a bookie holds entries of ledger {ledger_id}, which nobody has created: "
+        "reserve another id"
+    )
+
+
+def _all_taken(count: int, last_id: LedgerId) -> LedgerExistsError:
+    return LedgerExistsError(
+        f"bookies hold entries of {count} ledgers, the last one {last_id}, which "
+        "nobody has created: strangers use the next ids; have bookies authenticate clients"
+    )
 
 
 async def _is_key_taken(context: Context, metadata: LedgerMetadata, password: bytes) -> bool:
