@@ -409,7 +409,7 @@ def run_one(way: Way, kills: int, seed: int, until_s: float) -> Result:
 
 def commit() -> str:
     """Return which sources these are."""
-    words = "git", "describe", "--always"
+    words = "git", "describe", "--always", "--dirty=+"
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
@@ -426,7 +426,8 @@ def page(results: list[Result]) -> str:
         "moments. Where a worker that plans or commits is among them the query ends too, and is "
         "started again on its checkpoint. `decoded` reads a stream by its schema, and a tenth of "
         "its records goes to a stream of dead letters. A batch of `transaction` has ledgers of its "
-        "tasks' own, tasks of `packed` share one, `append` appends rows as they come.",
+        "tasks' own, tasks of `packed` share one, `append` appends rows as they come. Sources of "
+        "a commit with `+` had changes behind it.",
         "",
         f"{killed.total()} kills in {len({each.way for each in results})} of {len(all_ways())} "
         "ways: "
