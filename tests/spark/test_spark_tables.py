@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from spark_helpers import in_namespace
+from spark_helpers import in_namespace, let_go
 
 from quorumbook.cli.main import main
 from quorumbook.spark import register_tables, register_views
@@ -52,9 +53,17 @@ class World:
         ]
 
 
+@pytest.fixture(scope="module")
+def open_cluster(spark: Any) -> Iterator[LocalCluster]:
+    """A cluster whose ledgers all have the same password: a table has the payloads of all."""
+    with LocalCluster(bookies=3) as cluster:
+        yield cluster
+        let_go(cluster)
+
+
 @pytest.fixture
-def world(spark: Any, cluster: LocalCluster, tmp_path: Path) -> Any:
-    made = World(spark, cluster)
+def world(spark: Any, open_cluster: LocalCluster, tmp_path: Path) -> Any:
+    made = World(spark, open_cluster)
     spark.sql(f"CREATE DATABASE {made.database} LOCATION '{tmp_path}'")
     yield made
     spark.sql(f"DROP DATABASE {made.database} CASCADE")
@@ -247,5 +256,5 @@ def test_a_catalog_in_memory_is_no_place_for_the_command(
     spark: Any, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spark is not None
-    assert main(["spark", "register", "--metadata", cluster.metadata_uri]) == 1
+    assert main(["spark", "register", "--metadata", cluster.metadata_uri]) == 2
     assert "keeps its catalog in memory" in capsys.readouterr().err
