@@ -337,13 +337,7 @@ class BookKeeper(Closing):
         """
 
         async def open_it() -> LedgerReader:
-            context = self._running()
-            async with self._limit("opening a ledger"):
-                reader = await open_reader(
-                    context, ledger_id, password, recover, accept_loss, digest_type, self._forget
-                )
-            self._handles[reader] = None
-            return reader
+            return await self._open(ledger_id, (password, recover, accept_loss, digest_type))
 
         return Opening(open_it)
 
@@ -448,6 +442,15 @@ class BookKeeper(Closing):
         if self._context is None:
             raise LocalProtocolError("the client is not started: enter its `with` block")
         return self._context
+
+    async def _open(
+        self, ledger_id: LedgerId, how: tuple[bytes, bool, bool, DigestType | None]
+    ) -> LedgerReader:
+        context = self._running()
+        async with self._limit("opening a ledger"):
+            reader = await open_reader(context, ledger_id, *how, self._forget)
+        self._handles[reader] = None
+        return reader
 
     def _limit(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         return limit(self._options.operation_timeout_s, what)
