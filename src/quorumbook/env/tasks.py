@@ -23,28 +23,16 @@ async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def gather_bounded(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """Return what comes of each item, in their order; ``AT_ONCE`` are under way together."""
-    found: list[R] = []
-    for first in range(0, len(items), AT_ONCE):
-        found += await asyncio.gather(*map(work, items[first : first + AT_ONCE]))
-    return found
+    """Return what comes of each item, in their order; ``AT_ONCE`` are under way together.
 
-
-async def gather_or_cancel(
-    work: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int
-) -> list[R]:
-    """Return what comes of each item, in their order; once one fails, all are over.
-
-    Args:
-        work: What is done with an item.
-        items: Which.
-        at_once: So many are under way together.
+    Once one fails the others are cancelled, and all are over when its error is raised.
     """
     found: list[R] = []
-    for first in range(0, len(items), at_once):
-        tasks = [asyncio.ensure_future(work(item)) for item in items[first : first + at_once]]
+    for first in range(0, len(items), AT_ONCE):
+        tasks = [asyncio.ensure_future(work(item)) for item in items[first : first + AT_ONCE]]
         try:
             found += await asyncio.gather(*tasks)
-        finally:
+        except BaseException:
             await cancel_and_wait(tasks)
+            raise
     return found

@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from quorumbook.env.tasks import cancel_and_wait, gather_or_cancel
+from quorumbook.env.tasks import AT_ONCE, cancel_and_wait, gather_bounded
 
 
 async def test_ended_tasks_are_over_and_their_errors_are_nobodys() -> None:
@@ -64,13 +64,13 @@ async def test_what_is_gathered_keeps_its_order_and_so_many_are_under_way() -> N
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        for _ in range(10 - number):
+        for _ in range(200 - number):
             await asyncio.sleep(0)
         under_way -= 1
         return -number
 
-    assert await gather_or_cancel(work, range(10), 4) == [-number for number in range(10)]
-    assert most == 4
+    assert await gather_bounded(work, range(200)) == [-number for number in range(200)]
+    assert most == AT_ONCE
 
 
 async def test_once_one_fails_the_others_are_over() -> None:
@@ -86,5 +86,5 @@ async def test_once_one_fails_the_others_are_over() -> None:
             over.append(number)
 
     with pytest.raises(ValueError, match="1"):
-        await gather_or_cancel(work, range(5), 3)
-    assert sorted(over) == [0, 1, 2]
+        await gather_bounded(work, range(AT_ONCE + 1))
+    assert sorted(over) == list(range(AT_ONCE))

@@ -50,9 +50,8 @@ async def meant(ask: Ask) -> BookieFacts:
     return up[0]
 
 
-async def _pass_on(ask: Ask, path: str, *, target: str = "") -> Any:
-    """Have the bookie answer; ``target`` takes the place of path and query."""
-    bookie = await meant(ask)
+async def _pass_on(ask: Ask, bookie: BookieFacts, path: str, *, target: str = "") -> Any:
+    """Have a bookie answer; ``target`` takes the place of path and query."""
     address = await http_of(client_store(await ask.service.client()), bookie.bookie_id)
     method = str(ask.path["method"])
     given = {name: value for name, value in ask.query.items() if name != "bookie"}
@@ -70,13 +69,13 @@ async def options(ask: Ask) -> dict[str, str]:
 
     A Java bookie is not asked: it would give passwords away.
     """
-    found = await _pass_on(ask, "", target=f"{_ROOT}/options")
+    found = await _pass_on(ask, await meant(ask), "", target=f"{_ROOT}/options")
     return {str(row["option"]): str(row["value"]) for row in found["options"]}
 
 
 def _asked(path: str, shape: Shape) -> Callable[[Ask], Awaitable[object]]:
     async def answer(ask: Ask) -> object:
-        found = await _pass_on(ask, path)
+        found = await _pass_on(ask, await meant(ask), path)
         return shape(found) if _is_ours(found) else found
 
     return answer
@@ -109,9 +108,10 @@ def _gc_details(found: Mapping[str, Any]) -> object:
 
 
 async def _suspended(ask: Ask) -> object:
-    found = await _pass_on(ask, "/gc_details")
+    bookie = await meant(ask)
+    found = await _pass_on(ask, bookie, "/gc_details")
     if not _is_ours(found):
-        return await _pass_on(ask, "/gc/suspend_compaction")
+        return await _pass_on(ask, bookie, "/gc/suspend_compaction")
     word = _word(found["is_suspended"])
     return {"isMinorGcSuspended": word, "isMajorGcSuspended": word}
 
@@ -120,8 +120,9 @@ def _told(path: str, text: str) -> Callable[[Ask], Awaitable[object]]:
     """Have something done, and say so with the peer's words; it makes JSON texts of them."""
 
     async def answer(ask: Ask) -> object:
-        found = await _pass_on(ask, path)
-        return text.format((await meant(ask)).bookie_id) if _is_ours(found) else found
+        bookie = await meant(ask)
+        found = await _pass_on(ask, bookie, path)
+        return text.format(bookie.bookie_id) if _is_ours(found) else found
 
     return answer
 
@@ -129,14 +130,14 @@ def _told(path: str, text: str) -> Callable[[Ask], Awaitable[object]]:
 async def _set_read_only(ask: Ask) -> object:
     if not isinstance(ask.body.get("readOnly"), bool):
         raise bad_parameter("readOnly is true or false")
-    found = await _pass_on(ask, "/state/readonly")
+    found = await _pass_on(ask, await meant(ask), "/state/readonly")
     ask.service.forget_facts()
     return {"readOnly": found["read_only"]} if _is_ours(found) else found
 
 
 async def _index_compaction(ask: Ask) -> object:
     """Say of each index whether it is being compacted: SQLite's never is."""
-    rows = await _pass_on(ask, "", target=f"{_ROOT}/directories")
+    rows = await _pass_on(ask, await meant(ask), "", target=f"{_ROOT}/directories")
     found = [str(row["path"]) for row in rows if row["use"] == "ledgers"]
     return {f"{path}/current/index.sqlite": False for path in found[:1]}
 

@@ -37,7 +37,7 @@ from quorumbook.bookie.connections.loop_turns import (
     TurnsBelow,
     Weight,
 )
-from quorumbook.bookie.connections.time_limits import ANSWERS, TimeLimits
+from quorumbook.bookie.connections.time_limits import TimeLimits
 from quorumbook.env import logger
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol.request_decoder import RequestDecoder
@@ -57,7 +57,7 @@ WaitingRead: TypeAlias = tuple[
     Read | BatchRead | ReadRun | ReadLAC | ListEntries, int, bool | None, bool
 ]
 
-ADDS, READS, STOPPING, BEHIND, FRAME = 1, 2, 8, 16, 32  # and ANSWERS, 4
+ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
 #: Joining costs a copy; above this the pieces go out one behind the other.
 _JOIN_BYTES_MAX = 128 * 1024
 

@@ -15,8 +15,6 @@ from quorumbook.bookie.connections.home import Home
 from quorumbook.env import logger
 
 _log = logger("bookie.connection")
-#: Why a connection is not read: its peer does not take the answers away.
-ANSWERS = 4
 #: Who asks for nothing for so long, looked at every second, rests: another may get its place.
 _LOOKS_OF_REST = 5
 
@@ -58,7 +56,9 @@ class TimeLimits:
 
     if TYPE_CHECKING:
 
-        def close(self) -> None: ...  # noqa: D102 - the connection has it
+        @property
+        def waits_for_peer(self) -> bool: ...  # noqa: D102 - the connection has it
+        def close(self) -> None: ...  # noqa: D102 - likewise
         def give_up(self, why: str) -> None: ...  # noqa: D102 - likewise
         def _give_up_slow(self, why: str) -> None: ...
 
@@ -75,7 +75,7 @@ class TimeLimits:
         if takes:
             self._taken_bytes = taken_bytes
             self._progress_ns = now_ns
-        elif self._paused_for & ANSWERS and now_ns - self._progress_ns > limit_ns:
+        elif self.waits_for_peer and now_ns - self._progress_ns > limit_ns:
             self._give_up_slow("it does not read its answers")
             return
         if self.gate is not None and self.gate.is_overdue(now_ns):

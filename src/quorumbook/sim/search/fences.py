@@ -20,30 +20,22 @@ from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.kernel import MILLISECOND
 from quorumbook.sim.process import SYNC_NS, Machine, Process
-from quorumbook.sim.search.phase import SearchPhase
+from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan: nothing else happens, so that much of it fits into a seed.
 PLAN: dict[str, Any] = {
-    "zookeepers": 0,
+    **ALONE,
     "quorums": (3, 3, 2),
     "bookies": 4,
     "writers": 1,
-    "recoverers": 0,
-    "tailers": 0,
-    "has_auto_recovery": False,
     "burst_max": 2,
     "entries_max": 20,
     "payload_size_max": 300,
     "ledgers_max": 40,
     "rough_s": 20.0,
-    "ways": (),
-    "mishaps": (),
-    "tail": 0.0,
-    "metadata_drops": 0.0,
     "slow_syncs": 0.0,
     "flush_interval_s": 0.2,
     "timeout_s": 2.0,
-    "session_timeout_s": 6.0,
 }
 _STALLED_SYNC_NS = 200 * MILLISECOND
 _PATIENCE_S = 4.0

@@ -15,16 +15,14 @@ from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.process import Machine
-from quorumbook.sim.search.phase import SearchPhase
+from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
-    "zookeepers": 0,
+    **ALONE,
     "quorums": (2, 2, 2),
     "bookies": 4,
     "writers": 2,
-    "recoverers": 0,
-    "tailers": 0,
     "has_auto_recovery": True,
     "burst_max": 4,
     "entries_max": 20,
@@ -32,9 +30,6 @@ PLAN: dict[str, Any] = {
     "ledgers_max": 20,
     "rough_s": 25.0,
     "ways": ("collects",),
-    "mishaps": (),
-    "tail": 0.0,
-    "metadata_drops": 0.0,
     "slow_syncs": 0.0,
     "flush_interval_s": 2.0,
     "timeout_s": 0.6,

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.kernel import MILLISECOND, SECOND
 
+#: What phases want of the plan: little happens besides, so that much of theirs fits into a seed.
+ALONE: Mapping[str, Any] = {
+    "zookeepers": 0,
+    "recoverers": 0,
+    "tailers": 0,
+    "has_auto_recovery": False,
+    "ways": (),
+    "mishaps": (),
+    "tail": 0.0,
+    "metadata_drops": 0.0,
+    "session_timeout_s": 6.0,
+}
 _LOOK_EVERY_NS = 4 * MILLISECOND
 
 

@@ -22,30 +22,22 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phase import SearchPhase
+from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
-    "zookeepers": 0,
+    **ALONE,
     "quorums": (3, 3, 2),
     "bookies": 4,
     "writers": 0,
-    "recoverers": 0,
-    "tailers": 0,
-    "has_auto_recovery": False,
     "payload_size_max": 100,
     "rough_s": 8.0,
-    "ways": (),
-    "mishaps": (),
-    "tail": 0.0,
     "rechunk": 0.0,
-    "metadata_drops": 0.0,
     "slow_syncs": 0.0,
     "flush_interval_s": 3600.0,
     "journal_file_size_bytes": 64 << 10,
     "journals": 1,
     "timeout_s": 0.3,
-    "session_timeout_s": 6.0,
 }
 #: With four bookies a failed one of the last has no successor.
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2), (4, 4, 3))

@@ -18,30 +18,24 @@ from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phase import SearchPhase
+from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
-    "zookeepers": 0,
+    **ALONE,
     "quorums": (3, 3, 2),
     "bookies": 5,
     "writers": 2,
-    "recoverers": 0,
-    "tailers": 0,
-    "has_auto_recovery": False,
     "burst_max": 4,
     "entries_max": 20,
     "payload_size_max": 300,
     "ledgers_max": 40,
     "rough_s": 10.0,
-    "ways": (),
-    "mishaps": (),
     "tail": 0.005,
     "metadata_drops": 0.05,
     "slow_syncs": 0.0,
     "flush_interval_s": 0.5,
     "timeout_s": 0.4,
-    "session_timeout_s": 6.0,
 }
 
 

@@ -14,30 +14,23 @@ from quorumbook.errors import QuorumbookError
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.process import Process
-from quorumbook.sim.search.phase import SearchPhase
+from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
-    "zookeepers": 0,
+    **ALONE,
     "quorums": (2, 2, 2),
     "bookies": 3,
     "writers": 2,
-    "recoverers": 0,
-    "tailers": 0,
-    "has_auto_recovery": False,
     "burst_max": 16,
     "entries_max": 20,
     "payload_size_max": 3000,
     "ledgers_max": 40,
     "rough_s": 10.0,
     "ways": ("early_turns", "compacts", "collects", "deletes"),
-    "mishaps": (),
-    "tail": 0.0,
-    "metadata_drops": 0.0,
     "flush_interval_s": 0.2,
     "journal_file_size_bytes": 8 << 10,
     "timeout_s": 0.6,
-    "session_timeout_s": 6.0,
 }
 _CALLS_MAX = 80
 #: A start makes about so many calls.

@@ -347,13 +347,14 @@ class Journal:
         buffers = [buffer for item in group for buffer in item.buffers]
         written: Callable[[], None] | None = None
         if any(item.on_written for item in group):
-            written = partial(self._worker.call_on_loop, partial(self._group_written, group))
+            tell = partial(self._group_written, group, size)
+            written = partial(self._worker.call_on_loop, tell)
         writer = self._writer
         self._worker.submit(lambda: writer.write_group(buffers, size, written), self._group_done)
 
-    def _group_written(self, group: list[_Item]) -> None:
+    def _group_written(self, group: list[_Item], size: int) -> None:
         # The worker syncs meanwhile: what the group before it has left there is not its own.
-        self._on_group(self._times(group, self._writer, synced_ns=0))
+        self._on_group(self._times(group, size, synced_ns=0))
         for item in group:
             if item.on_written is not None:
                 try:
@@ -378,7 +379,7 @@ class Journal:
         statistics.last_group_bytes = size
         self._in_flight = None
         # Before the next group overwrites them.
-        times = self._times(group, self._writer, synced_ns=self._writer.synced_ns)
+        times = self._times(group, size, synced_ns=self._writer.synced_ns)
         # The next group starts before anybody is called: the disk works meanwhile.
         if self._pending:
             self._start_group()
@@ -391,15 +392,9 @@ class Journal:
         if self._in_flight is None:
             self._now_idle()
 
-    def _times(self, group: list[_Item], writer: _Writer, *, synced_ns: int) -> GroupTimes:
-        return GroupTimes(
-            writer.began_ns,
-            writer.written_ns,
-            synced_ns,
-            self._clock.now_ns(),
-            len(group),
-            sum(item.size for item in group),
-        )
+    def _times(self, group: list[_Item], size: int, *, synced_ns: int) -> GroupTimes:
+        writer, told_ns = self._writer, self._clock.now_ns()
+        return GroupTimes(writer.began_ns, writer.written_ns, synced_ns, told_ns, len(group), size)
 
     def _fail(self, error: BaseException) -> None:
         _log.critical("the journal in %s failed: %s", self._directory, error)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.writing.writer import LedgerWriter
-from quorumbook.env.tasks import gather_or_cancel
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import LedgerExistsError, NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.protocol.digest import DigestType
@@ -43,9 +43,6 @@ from quorumbook.streams.transactions.nodes import TransactionNodes
 from quorumbook.streams.transactions.origin import TRANSACTION_KEY, Origin
 from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Identity
 from quorumbook.streams.writing.packing import check_txids
-
-#: Sealing a ledger is waiting for bookies and for the metadata store.
-_SEALED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +224,7 @@ class Attempt:
         Raises:
             TransactionLostError: the attempt was cleaned up meanwhile.
         """
-        await gather_or_cancel(self._seal, list(self._open), _SEALED_AT_ONCE)
+        await gather_bounded(self._seal, list(self._open))
         return AttemptResult(
             who=self._who,
             batch=self._name.batch,

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Seque
 from dataclasses import dataclass, field, replace
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import gather_or_cancel
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     ConfigError,
     MetadataVersionConflict,
@@ -61,8 +61,6 @@ from quorumbook.streams.writing.takeover import StreamTail, take_over
 _log = logger("streams.transactions")
 #: Others may append to the same streams at the same time; nobody is that unlucky so often.
 _ATTEMPTS = 32
-#: Streams that are looked at and written to together, before the step.
-_STREAMS_AT_ONCE = 64
 #: What a ZooKeeper takes in one request, less the rest of it.
 _MAX_REQUEST_BYTES = 1_000_000
 #: Every reader and writer that begins lists the segments of a stream.
@@ -185,7 +183,7 @@ class Commit:
         """Hold the locks of streams."""
         for context, access in zip(
             contexts,
-            await gather_or_cancel(lambda each: each.access(), contexts, _STREAMS_AT_ONCE),
+            await gather_bounded(lambda each: each.access(), contexts),
             strict=True,
         ):
             if access.denies_acquire:
@@ -254,7 +252,7 @@ class Commit:
             return await self._graft(context, drafts, tail)
 
         taken: set[LedgerId] = set()
-        prepared = await gather_or_cancel(prepare, range(len(streams)), _STREAMS_AT_ONCE)
+        prepared = await gather_bounded(prepare, range(len(streams)))
         segments = {
             context.name: made for (context, _), (made, _) in zip(streams, prepared, strict=True)
         }
