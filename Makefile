@@ -4,6 +4,8 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
+# Images often set it; every process would compile the package anew, half a second each.
+unexport PYTHONDONTWRITEBYTECODE
 # Its library is built here, which needs the headers.
 KERBEROS := $(if $(shell command -v krb5-config),[kerberos])
 LOCKED := arrow delta demo etcd iceberg oidc otel rocksdb schema simulation spark

@@ -29,6 +29,9 @@ for _name in ("MAX_DISK_USAGE", "DISK_USAGE_WRITABLE"):
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", LEAN_JAVA)
 
+# Tests start thousands of processes: each would compile the package anew, half a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # How long an example takes says how busy the machine is; a test's own time limit ends what hangs.
 settings.register_profile("patient", parent=settings.default, deadline=None)
 settings.load_profile("patient")
