@@ -258,6 +258,34 @@ def test_what_waits_for_turns_comes_whole_and_in_order_whoever_pauses(
     assert pair.above.data == sent
 
 
+@pytest.mark.parametrize("size", [1000, 16384])
+def test_openssl_is_asked_once_for_a_record_and_never_for_a_part_of_one(
+    ca: Authority, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    pair = _Pair(ca, _Turns(10**6))
+    pair.shake()
+    stream = pair.records([bytes(size)] * 40)
+    asked: list[int] = []
+    read = ssl.SSLObject.read
+
+    def count(tls: ssl.SSLObject, *arguments: Any) -> Any:
+        asked.append(1)
+        return read(tls, *arguments)
+
+    monkeypatch.setattr(ssl.SSLObject, "read", count)
+    for at in range(0, len(stream), 16_000):
+        pair.tls.data_received(stream[at : at + 16_000])
+    assert len(pair.above.data) == 40 * size
+    assert len(asked) == 40
+
+
+def test_a_record_that_says_it_is_too_long_is_refused_by_its_head(ca: Authority) -> None:
+    pair = _Pair(ca, _Turns(10**6))
+    pair.shake()
+    pair.tls.data_received(b"\x17\x03\x03\xff\xff" + bytes(100))
+    assert pair.below.is_closed
+
+
 def test_without_others_a_chunk_is_handed_on_in_one_piece(ca: Authority) -> None:
     for turns in (None, _Turns(1000)):
         pair = _Pair(ca, turns)
