@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from quorumbook.streams.format.compression import Codec
 from quorumbook.streams.format.envelope import decode_entry
+from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import CONTROL, END_TXID, decode_records
 from quorumbook.streams.writing import packing
+from quorumbook.streams.writing.appended import Placement
 from quorumbook.streams.writing.packing import PackState
 from quorumbook.streams.writing.pending import PackedEntry, PendingAppend, single
 from quorumbook.streams.writing.producers import Producers
@@ -84,7 +86,7 @@ def test_a_snapshot_that_is_alone_in_its_entry_has_the_id_before_what_follows() 
     producers = Producers()
     for number in range(100):
         name = f"producer-{number}"
-        producers.on_stored(name, 0, number, packing.Placement(1, packing.Position(1, 0, 0), 1), 1)
+        producers.on_stored(name, 0, number, Placement(1, Position(1, 0, 0), 1), 1)
     state = state_of(last_txid=3, producers=producers)
     state.append(PendingAppend([b"a"], None), (8,))
     alone, entry = packed(state)

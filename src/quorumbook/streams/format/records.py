@@ -71,6 +71,9 @@ def rows(form: str, size_bytes: int, count: int) -> Struct:
 
 def sizes_of(payloads: Sequence[bytes]) -> tuple[int, int]:
     """Return how many bytes payloads have together, and each of them; -1 if they differ."""
+    if len(payloads) == 1:
+        size = len(payloads[0])
+        return size, size
     sizes = list(map(len, payloads))
     return sum(sizes), sizes[0] if sizes.count(sizes[0]) == len(sizes) else -1
 

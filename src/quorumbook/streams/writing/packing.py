@@ -24,22 +24,25 @@ from quorumbook.streams.format.control import (
     encode_time_note,
 )
 from quorumbook.streams.format.envelope import encode_entry_of
+from quorumbook.streams.format.lone_records import encode_lone_record
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import (
     CONTROL,
     END_OF_STREAM,
     END_PAYLOAD,
     END_TXID,
+    HEADER_SIZE_BYTES,
     MAX_USER_TXID,
     RECORD_SET,
     encode_record,
     encode_user_records,
 )
-from quorumbook.streams.writing.appended import Placement
 from quorumbook.streams.writing.pending import (
     MAX_ATOMIC_SIZE_BYTES,
     PackedEntry,
     PendingAppend,
+    new_placement,
+    new_position,
     row_size,
 )
 from quorumbook.streams.writing.producers import SNAPSHOT_EVERY, Producers, runs_of
@@ -259,6 +262,8 @@ class PackState:
         if tail is None or not queue:
             return None
         tail.latest_ms = now_ms = max(now_ms, tail.latest_ms)
+        if self._is_lone():
+            return self._pack_lone(tail, now_ms)
         snapshot = self._due_snapshot(now_ms)
         if snapshot is not None and len(snapshot) > _INLINE_SNAPSHOT_BYTES:
             return self._note_alone(snapshot)
@@ -307,6 +312,40 @@ class PackState:
         size += len(pieces[0]) - _HEAD_SIZE_BYTES
         self._seal(entry, encode_entry_of(pieces, size, self._codec))
         self.queued_count -= entry.record_count
+        return entry
+
+    def _is_lone(self) -> bool:
+        """Tell whether the next entry has one record, and nothing that takes a longer note."""
+        assert self.tail is not None
+        pending = self._queue[0]
+        if (
+            pending.count != 1
+            or pending.attributes is not None
+            or pending.host is not None
+            or self._producer is not None
+            or self._codec is not Codec.NONE
+            or (self._producers is not None and not self.tail.entries % SNAPSHOT_EVERY)
+        ):
+            return False
+        if len(self._queue) == 1:
+            return True
+        size = _HEAD_SIZE_BYTES + HEADER_SIZE_BYTES + pending.size_bytes
+        return size >= self.batch_bytes or not self._queue[1].fitting(self.batch_bytes - size)
+
+    def _pack_lone(self, tail: SegmentTail, now_ms: int) -> PackedEntry:
+        """Do what ``pack`` does for an entry with one record, which takes a third of the time."""
+        pending = self._queue.popleft()
+        pending.packed = 1
+        entry = PackedEntry(tail.entries)
+        entry.parts.append((pending, 0, 1, 1))
+        entry.record_count = entry.last_slot = 1
+        entry.packed_at_ms = now_ms
+        data = encode_lone_record(
+            tail.record_count, now_ms, pending.last_txid_before,
+            pending.txids[0], pending.payloads[0],
+        )  # fmt: skip
+        self._seal(entry, data)
+        self.queued_count -= 1
         return entry
 
     def _head(
@@ -411,8 +450,8 @@ class PackState:
         number, ledger_id, entry_id = tail.number, tail.ledger_id, entry.entry_id
         finished = []
         for pending, first, count, slot in entry.parts:
-            placement = Placement(ledger_id, Position(number, entry_id, slot), count)
-            pending.placements.append(placement)
+            position = new_position((number, entry_id, slot))
+            pending.placements.append(new_placement((ledger_id, position, count)))
             if self._producer is not None:
                 self._on_numbers_stored(self._producer, entry, pending, first, count)
             pending.confirmed += count

@@ -31,7 +31,8 @@ MAX_ATOMIC_SIZE_BYTES = MAX_RECORDS_SIZE_BYTES - _MAX_HEAD_SIZE_BYTES
 CHUNK_SIZE_BYTES = 896 * 1024
 _NOWHERE = Position(0, 0, 0)
 #: Made from rows; the classes' own way is three times as slow.
-_position = partial(tuple.__new__, Position)
+new_position = partial(tuple.__new__, Position)
+new_placement = partial(tuple.__new__, Placement)
 _appended = partial(tuple.__new__, Appended)
 
 
@@ -150,7 +151,7 @@ class PendingAppend:
             first, txids = self.first_sequence_id + at, self.txids[at : at + count]
             yield from map(
                 _appended,
-                zip(map(_position, slots), range(first, first + count), txids,
+                zip(map(new_position, slots), range(first, first + count), txids,
                     repeat(ledger_id), repeat(False)),
             )  # fmt: skip
             at += count
