@@ -10,6 +10,8 @@ import pytest
 from spark_helpers import Query, write_ledger
 
 from quorumbook.errors import ConfigError
+from quorumbook.spark.request.planning import plan
+from quorumbook.spark.source import tail
 from quorumbook.spark.source.tail import TailReader
 from quorumbook.streams import Position
 from quorumbook.streams.compaction import Compaction
@@ -217,6 +219,26 @@ def test_available_now_reads_what_there_was_and_no_more(query, streams):
     later = query(now=True, checkpoint=running.checkpoint, **pattern)
     assert sorted(values(later.drain())) == records(6, 7)
     assert values(query(now=True, checkpoint=later.checkpoint, **pattern).drain()) == []
+
+
+@pytest.mark.parametrize(
+    ("is_ending", "given", "expected_mb"),
+    [(False, {}, 32), (True, {}, 128), (True, {"targetPartitionBytes": 5 << 20}, 5)],
+)
+def test_a_query_that_ends_has_tasks_as_large_as_a_batch_has(
+    query, streams, name, monkeypatch, is_ending, given, expected_mb
+):
+    streams.write(name, records(0, 1))
+    targets = []
+
+    def noted(pieces, *, target_bytes, **how):
+        targets.append(target_bytes)
+        return plan(pieces, target_bytes=target_bytes, **how)
+
+    monkeypatch.setattr(tail, "plan", noted)
+    running = query(f"stream:{name}", now=is_ending, **EARLIEST, **given)
+    assert values(running.drain()) == records(0, 1)
+    assert set(targets) == {expected_mb << 20}
 
 
 def test_streams_that_appear_are_read_from_their_beginning(query, streams):

@@ -127,7 +127,8 @@ READ_OPTIONS = (
     ),
     option(
         "targetPartitionBytes", Kind.SIZE, 128 * _MB,
-        "How much one task reads, about; 32M in a query.", READS, minimum=1,
+        "How much one task reads, about; 32M in a query that goes on, 128M with `availableNow`.",
+        READS, minimum=1,
     ),
     option(
         "maxBatchBytes", Kind.SIZE, 2 * _MB,
@@ -199,6 +200,8 @@ class ReadOptions:
     new_streams: Literal["earliest", "latest"]
     transactions_root: str
     target_partition_bytes: int
+    #: The same of a query that reads what there is and ends, as a batch does.
+    ending_partition_bytes: int
     max_batch_bytes: int
     max_batch_rows: int
     open_mode: Literal["norecovery", "closedOnly", "recover"]
@@ -253,6 +256,7 @@ class ReadOptions:
                 if use is Use.READ_STREAM and not options.is_given("targetPartitionBytes")
                 else options.integer("targetPartitionBytes")
             ),
+            ending_partition_bytes=options.integer("targetPartitionBytes"),
             max_batch_bytes=options.integer("maxBatchBytes"),
             max_batch_rows=options.integer("maxBatchRows"),
             open_mode=mode,  # type: ignore[arg-type]

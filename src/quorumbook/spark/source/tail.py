@@ -373,7 +373,11 @@ class _Planner:
         options = self._options
         tasks = plan(
             list(chain.from_iterable((await self.pieces(start, end)).values())),
-            target_bytes=options.target_partition_bytes,
+            target_bytes=(
+                options.target_partition_bytes
+                if self._target is None
+                else options.ending_partition_bytes
+            ),
             max_records=options.max_records_per_partition,
             min_tasks=options.min_partitions,
         )
