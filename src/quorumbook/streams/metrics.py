@@ -15,17 +15,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-
 from quorumbook.metric_texts import text_of
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 #: Upper bounds of the append histogram's buckets.
 _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -135,6 +131,13 @@ class StreamMetrics:
 
     def collect(self) -> Iterable[Metric]:
         """Yield everything as metric families."""
+        # It takes a tenth of what it takes to import streams, which each worker of Spark does.
+        from prometheus_client.core import (  # noqa: PLC0415
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
         known = list(self._known.items())
         yield from _families(
             ((name, numbers.counters()) for name, numbers in known), CounterMetricFamily

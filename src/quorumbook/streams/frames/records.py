@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from quorumbook.client.reading.columns import (
     binary_column,
@@ -130,6 +129,8 @@ class _Gathered:
         happened = self._carried(lambda carried: carried.event_time_ms)
         if happened is None:
             return appended
+        import pyarrow.compute as pc  # noqa: PLC0415 - slow, and few records say it
+
         in_us = [None if time_ms is None else time_ms * 1000 for time_ms in happened]
         return pc.coalesce(pa.array(in_us, pa.int64()).view(kind), appended)
 
