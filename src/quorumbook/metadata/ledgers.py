@@ -134,7 +134,9 @@ class LedgerManager:
             MetadataFateUnknownError: it may be written; others may have written the same.
             SessionExpiredError: the session is over, and with it the lock.
         """
-        return await self._write(replace(metadata, creator_token=None), version, in_session)
+        if metadata.creator_token is not None:
+            metadata = replace(metadata, creator_token=None)
+        return await self._write(metadata, version, in_session)
 
     async def write_alone(self, metadata: LedgerMetadata, version: int) -> int:
         """Replace a ledger's metadata, as one of several that would write the same.

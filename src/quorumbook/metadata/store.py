@@ -275,7 +275,8 @@ def check_path(path: str) -> None:
         return
     if not path.startswith("/") or "\0" in path:
         raise LocalProtocolError(f"metadata path {path!r} is not absolute")
-    if any(name in ("", ".", "..") for name in path[1:].split("/")):
+    names = path[1:].split("/")
+    if "" in names or "." in names or ".." in names:
         raise LocalProtocolError(f"metadata path {path!r} has an empty or relative name in it")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
 
 from quorumbook.errors import ConfigError, LocalProtocolError, NotEnoughBookiesError
+from quorumbook.ledger.placement import choice
 from quorumbook.ledger.placement.choice import (
     KnownBookies,
     judge,
@@ -54,6 +56,57 @@ def placed(**places: str) -> KnownBookies:
         for number in range(1, int(place.split()[1]) + 1)
     }
     return KnownBookies(frozenset(locations), locations)
+
+
+def outcome(of: Callable[[], object]) -> object:
+    try:
+        return of()
+    except NotEnoughBookiesError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_where_all_stand_alike_the_choice_is_what_the_search_would_make(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = Random(seed)
+    size = dice.randrange(1, 6)
+    shape = Shape(size, dice.randrange(1, size + 1), 1)
+    bookies = frozenset(BOOKIES[: dice.randrange(size, 7)])
+    place = dice.choice(({}, dict.fromkeys(bookies, "/r1"), {"b0:3181": "/r2"}))
+    machines = dict.fromkeys(bookies, "m") if dice.random() < 0.3 else {}
+    cluster = KnownBookies(
+        bookies, place, machines=machines, first_bookie=dice.choice(("", "b0:3181"))
+    )
+    policy = dice.choice((Policy(), RackAware(), RackAware(is_enforced=True)))
+    members = sorted(bookies)[:size]
+    made = [
+        (
+            outcome(lambda: one(policy, shape, cluster, seed)),
+            outcome(lambda: swap(policy, shape, members, {0: members[0]}, cluster, seed)),
+        )
+        for _ in monkeypatched(monkeypatch)
+    ]
+    assert made[0] == made[1]
+
+
+def monkeypatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Go on once as it is, and once where every choice is searched for."""
+    yield
+    monkeypatch.setattr(choice._Search, "_take_in_turn", lambda search: None)
+    yield
+
+
+def test_where_all_stand_alike_few_costs_are_counted() -> None:
+    asked: list[object] = []
+
+    class Counting(Policy):
+        def costs(self, shape, reachable, *, is_replacement=False):
+            cost = super().costs(shape, reachable, is_replacement=is_replacement)
+            return lambda locations: (asked.append(locations), cost(locations))[1]
+
+    one(Counting(), Shape(6, 3, 2), KnownBookies(frozenset(BOOKIES)))
+    assert len(asked) == 2
 
 
 # Without a rule --------------------------------------------------------------------------------

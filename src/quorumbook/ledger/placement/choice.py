@@ -356,8 +356,22 @@ class _Search:
 
     def run(self) -> list[int]:
         """Return which of the drawn bookies goes to each open position."""
-        self._descend(0, self.floor)
+        if len(self._queues) == 1:
+            self._take_in_turn()
+        if not self._turns:
+            self._descend(0, self.floor)
         return self._turns
+
+    def _take_in_turn(self) -> None:
+        """Where all bookies stand alike there is nothing to search; most clusters are so."""
+        ((site, queue),) = self._queues.items()
+        if len(queue) < len(self._open):
+            return
+        sites = list(self._sites)
+        for position in self._open:
+            sites[position] = site
+        self._turns = [queue[-1 - nth] for nth in range(len(self._open))]
+        self.best = self._cost(sites)
 
     @property
     def _is_over(self) -> bool:
