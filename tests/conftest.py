@@ -10,6 +10,8 @@ import faulthandler
 import os
 import signal
 from collections.abc import Generator, Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
@@ -60,7 +62,30 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     terminal = _CONFIG[0].pluginmanager.get_plugin("terminalreporter") if _CONFIG else None
     if report.failed and terminal is not None:
         crash = getattr(report.longrepr, "reprcrash", None)
-        terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}): {crash or report.longrepr}")
+        name = _without_group(report.nodeid)
+        terminal.write_line(f"\nFAILED {name} ({report.when}): {crash or report.longrepr}")
+
+
+def _without_group(nodeid: str) -> str:
+    """Return the name by which a test can be run, without the group that xdist puts behind it."""
+    is_grouped = nodeid.rfind("@") > nodeid.rfind("]")
+    return nodeid.rpartition("@")[0] if is_grouped else nodeid
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist names groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one worker run the tests of a file for which something is made once, such as a cluster.
+
+    Else each worker makes it.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _is_shared(item.path):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@cache
+def _is_shared(path: Path) -> bool:
+    return 'scope="module"' in path.read_text(encoding="utf-8")
 
 
 _CONFIG: list[pytest.Config] = []

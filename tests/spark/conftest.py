@@ -15,6 +15,7 @@ from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
 
 
+@pytest.hookimpl(tryfirst=True)  # before files become groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what shares the session in one process, and give it time on a busy machine."""
     for item in items:

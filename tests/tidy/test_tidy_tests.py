@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 #: What a test module takes from here instead of writing it again.
 SHARED = {"until": "doubles/waiting.py", "cluster": "doubles/clusters.py"}
@@ -29,6 +31,13 @@ def test_what_tests_share_exists_once() -> None:
         for name in defined(path) & SHARED.keys()
     }
     assert again == set(SHARED.items())
+
+
+@pytest.mark.xdist_group("named")
+def test_workers_are_told_which_tests_are_a_group(request: pytest.FixtureRequest) -> None:
+    """Else each worker makes what a group shares: a Spark session, a cluster of Java bookies."""
+    is_asked = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@named") is is_asked
 
 
 #: Lines of tests that reach into an object and do not say why; there may only be fewer.
