@@ -110,6 +110,10 @@ class Reader:
         """Have all commands use a cluster."""
         self._environment["QUORUMBOOK_METADATA"] = metadata_uri
 
+    def miss_the_killed_soon(self) -> None:
+        """End sessions of killed processes after 3 s, not the 10 s that pages speak of."""
+        self._environment["QUORUMBOOK_METADATA_SESSION_TIMEOUT_S"] = "3"
+
     def follow(self, page: str) -> None:
         """Do all that a page says.
 
