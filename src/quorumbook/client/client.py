@@ -13,6 +13,7 @@ from quorumbook.client.opening import open_reader
 from quorumbook.client.options import ClientOptions, LedgerWriterKeywords, with_keywords
 from quorumbook.client.reading.listing import metadata_of
 from quorumbook.client.reading.reader import LedgerReader
+from quorumbook.client.tables.tabular import TabularCluster
 from quorumbook.client.transport.handshake import security_of
 from quorumbook.client.transport.ticker import Ticker, tick_s
 from quorumbook.client.waiting.closing import Closing
@@ -65,7 +66,7 @@ def connect(metadata_uri: str, **options: Any) -> BookKeeper:
     return BookKeeper(metadata_uri, options=ClientOptions.of(options))
 
 
-class BookKeeper(Closing):
+class BookKeeper(TabularCluster, Closing):
     """A client of one cluster; made by ``connect``.
 
     All its ledgers share one connection of each kind to a bookie.  Closing it aborts writers that

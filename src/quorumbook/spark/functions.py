@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
 from pyspark.sql.types import DataType
 
+from quorumbook.client.tables.ledgers import Row, ledger_rows
 from quorumbook.errors import ConfigError
-from quorumbook.spark.meta.ledgers import Row, ledger_rows
-from quorumbook.spark.meta.tables import META_COLUMNS, segment_rows
+from quorumbook.spark.meta.tables import META_COLUMNS
 from quorumbook.spark.options import Use
 from quorumbook.spark.pool import connected
 from quorumbook.spark.request.planning import Piece
@@ -30,6 +30,7 @@ from quorumbook.spark.rows.schema import STREAM_COLUMNS, struct_of
 from quorumbook.spark.source.batch import BatchReader
 from quorumbook.streams.partitions.partition_node import check_stream_exists, partition_count
 from quorumbook.streams.partitions.partitioning import partition_name
+from quorumbook.streams.tables.rows import segment_rows
 
 _ENTRIES = "ledger_id bigint, entry_id bigint, size int, value binary"
 _OF_RECORDS = ("seq", "timestamp", "key", "value", "headers", "partition", "txid")
@@ -138,7 +139,7 @@ def segments_of(given: Mapping[str, str], stream: str) -> Iterator[tuple[Any, ..
         await check_stream_exists(namespace, stream)
         count = await partition_count(namespace, stream)
         names = [stream] if count is None else [partition_name(stream, n) for n in range(count)]
-        return [row for name in names async for row in segment_rows(cluster, namespace, name)]
+        return [row for name in names async for row in segment_rows(namespace, name)]
 
     for row in cluster.run(found):
         yield tuple(_as_spark_has_it(name, row[name]) for name in META_COLUMNS["segments"])

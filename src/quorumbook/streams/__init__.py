@@ -9,6 +9,7 @@ partitions    streams under one name;  consumer groups
 views         tables, state machines, byte streams
 transactions  many processes append in one step
 schemas       what records are decoded by
+tables        the metadata of streams as tables
 retention     what is deleted;  tier: what is moved to files
 metadata      what the metadata store holds;  segments: what follows from a list of them
 metrics       what writers and readers count

@@ -58,6 +58,7 @@ from quorumbook.streams.retention.deletion import delete_all
 from quorumbook.streams.retention.orphans import Orphan, OrphanFinder
 from quorumbook.streams.stream import Stream, StreamInfo
 from quorumbook.streams.stream_context import StreamContext, stream_context
+from quorumbook.streams.tables.tabular import TabularNamespace
 from quorumbook.streams.views.state_snapshots import snapshot_ledgers
 
 _log = logger("streams")
@@ -70,7 +71,7 @@ class NamespaceEvent(NamedTuple):
     is_deleted: bool
 
 
-class Namespace(Closing):
+class Namespace(TabularNamespace, Closing):
     """One namespace, opened; made by ``Namespace.open``."""
 
     def __init__(
@@ -106,8 +107,8 @@ class Namespace(Closing):
             options: Others of ``NamespaceOptions``.
 
         Raises:
-            NamespaceNotBoundError: the node is no namespace.
-            ConfigError: the address is none.
+            NamespaceNotBoundError: the node is not a namespace.
+            ConfigError: the address cannot be understood.
         """
         parsed, own = parse_address(address), NamespaceOptions.of({"address": address} | options)
         return Opening(lambda: cls._open(parsed, own))
@@ -183,7 +184,7 @@ class Namespace(Closing):
 
     @staticmethod
     async def unbind(address: str, *, env: Env | None = None) -> None:
-        """Make a node no namespace any more; its streams stay where they are.
+        """Make a node an ordinary one again; its streams stay where they are.
 
         Raises:
             NamespaceNotBoundError: it is none.
@@ -216,7 +217,7 @@ class Namespace(Closing):
     # Policies and access -------------------------------------------------------------------
 
     async def policy(self) -> StreamPolicy:
-        """Return what holds for all streams that do not say otherwise, as far as it was set."""
+        """Return the policy of all streams that set none of their own, as far as it was set."""
         return await read_policy(self._store, self._path)
 
     async def set_policy(
@@ -226,7 +227,7 @@ class Namespace(Closing):
 
         Args:
             policy: The new one.
-            expected: The one that it replaces; None: whichever.
+            expected: The policy that it replaces; None: whichever there is.
 
         Raises:
             PolicyConflictError: somebody else changed it.

@@ -77,3 +77,10 @@ class BookKeeper(Closing[aio.BookKeeper]):
 
     bookies = blocking(aio.BookKeeper.bookies)
     """Return the writable and the read-only bookies that are registered now."""
+
+    to_arrow = blocking(aio.BookKeeper.to_arrow)
+    """Return metadata as an Arrow table."""
+    to_pandas = blocking(aio.BookKeeper.to_pandas)
+    """Return metadata as a pandas frame."""
+    to_polars = blocking(aio.BookKeeper.to_polars)
+    """Return metadata as a Polars frame."""

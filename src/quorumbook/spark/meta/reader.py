@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from quorumbook.spark.meta.ledgers import Row
+from quorumbook.client.tables.ledgers import Row
 from quorumbook.spark.meta.tables import BY_LEDGER, META_COLUMNS, SMALL_TABLES, rows_by_ledger
 from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.read_options import ReadOptions

@@ -36,7 +36,7 @@ class Namespace(Closing[aio.Namespace]):
     bind = staticmethod(once(aio.Namespace.bind))
     """Make a node a namespace."""
     unbind = staticmethod(once(aio.Namespace.unbind))
-    """Make a node no namespace any more; its streams stay where they are."""
+    """Make a node an ordinary one again; its streams stay where they are."""
     close = blocking(aio.Namespace.close)
     """Let go of what ``open`` made; writers and readers are closed before."""
 
@@ -48,7 +48,7 @@ class Namespace(Closing[aio.Namespace]):
     path = held(aio.Namespace, lambda it: it.path)
     """The namespace's node."""
     policy = blocking(aio.Namespace.policy)
-    """Return what holds for all streams that do not say otherwise, as far as it was set."""
+    """Return the policy of all streams that set none of their own, as far as it was set."""
     set_policy = blocking(aio.Namespace.set_policy)
     """Replace the policy for all streams."""
     orphans = blocking(aio.Namespace.orphans)
@@ -69,3 +69,9 @@ class Namespace(Closing[aio.Namespace]):
     """Delete a stream with its ledgers."""
     rename_stream = blocking(aio.Namespace.rename_stream)
     """Give a stream another name, in one step; subscriptions go along."""
+    to_arrow = blocking(aio.Namespace.to_arrow)
+    """Return metadata as an Arrow table."""
+    to_pandas = blocking(aio.Namespace.to_pandas)
+    """Return metadata as a pandas frame."""
+    to_polars = blocking(aio.Namespace.to_polars)
+    """Return metadata as a Polars frame."""

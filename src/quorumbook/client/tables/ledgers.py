@@ -1,40 +1,33 @@
-"""Rows of ``meta:`` that are made ledger by ledger, which many tasks share."""
+"""Rows of tables that are made ledger by ledger."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from quorumbook.autorecovery.copying.verified_reads import listed_entries
-from quorumbook.client.context import client_context
-from quorumbook.client.reading.listing import metadata_of as listed_metadata
+from quorumbook.client.context import Context
+from quorumbook.client.reading.listing import metadata_of
 from quorumbook.env import logger
-from quorumbook.errors import MetadataFormatError, QuorumbookError
+from quorumbook.errors import MetadataFormatError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.ledger.placement.schedule import stripe_mask
-from quorumbook.spark.pool import ClusterClient
 
-_log = logger("spark")
+_log = logger("client")
+#: Times are microseconds since 1970, as Arrow has them.
 Row: TypeAlias = dict[str, Any]
 
 
-async def metadata_of(
-    cluster: ClusterClient, ids: Sequence[LedgerId]
+async def undamaged(
+    context: Context, ids: AsyncGenerator[LedgerId, None]
 ) -> AsyncGenerator[LedgerMetadata, None]:
     """Yield what the metadata say of ledgers.
 
     Those deleted meanwhile are left out, and so are damaged ones, which are logged.
     """
-
-    async def each() -> AsyncGenerator[LedgerId, None]:
-        for ledger_id in ids:
-            yield ledger_id
-
     damaged: list[MetadataFormatError] = []
-    found = listed_metadata(client_context(cluster.client), each(), damaged)
-    async with contextlib.aclosing(found):
+    async with contextlib.aclosing(metadata_of(context, ids, damaged)) as found:
         async for metadata in found:
             yield metadata
     for error in damaged:
@@ -49,7 +42,7 @@ def owner_of(metadata: LedgerMetadata) -> str | None:
 
 
 def ledger_rows(metadata: LedgerMetadata) -> Iterator[Row]:
-    """Yield the row of ``meta:ledgers``."""
+    """Yield the row of the table of ledgers."""
     is_closed = metadata.is_closed
     yield {
         "ledger_id": metadata.ledger_id,
@@ -68,15 +61,16 @@ def ledger_rows(metadata: LedgerMetadata) -> Iterator[Row]:
     }
 
 
-def _fragments(metadata: LedgerMetadata) -> Iterator[tuple[int, Fragment, int | None]]:
+def fragments_of(metadata: LedgerMetadata) -> Iterator[tuple[int, Fragment, int | None]]:
+    """Yield number, fragment and last entry of each; None while that is not certain."""
     for number, fragment in enumerate(metadata.fragments):
         is_open = fragment is metadata.last_fragment and not metadata.is_closed
         yield number, fragment, None if is_open else metadata.last_entry_of(fragment)
 
 
 def fragment_rows(metadata: LedgerMetadata) -> Iterator[Row]:
-    """Yield the rows of ``meta:fragments``."""
-    for number, fragment, last in _fragments(metadata):
+    """Yield the rows of the table of fragments."""
+    for number, fragment, last in fragments_of(metadata):
         yield {
             "ledger_id": metadata.ledger_id,
             "fragment": number,
@@ -102,8 +96,8 @@ def copies_at(
 
 
 def replica_rows(metadata: LedgerMetadata, states: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the rows of ``meta:replicas``; ``states`` says how bookies are."""
-    for number, fragment, last in _fragments(metadata):
+    """Yield the rows of the table of replicas; ``states`` says how bookies are."""
+    for number, fragment, last in fragments_of(metadata):
         for position, bookie_id in enumerate(fragment.ensemble):
             yield {
                 "ledger_id": metadata.ledger_id,
@@ -113,33 +107,3 @@ def replica_rows(metadata: LedgerMetadata, states: Mapping[str, str]) -> Iterato
                 "expected_entries": copies_at(metadata, fragment, last, position),
                 "bookie_state": states.get(bookie_id, "down"),
             }
-
-
-async def entry_rows(cluster: ClusterClient, metadata: LedgerMetadata) -> list[Row]:
-    """Return the rows of ``meta:entries``: what each bookie itself says that it holds."""
-    expected: dict[str, int | None] = {}
-    for _, fragment, last in _fragments(metadata):
-        for position, bookie_id in enumerate(fragment.ensemble):
-            copies = copies_at(metadata, fragment, last, position)
-            before = expected.get(bookie_id, 0)
-            expected[bookie_id] = None if copies is None or before is None else before + copies
-    return [
-        await _listed(cluster, metadata.ledger_id, bookie_id, count)
-        for bookie_id, count in expected.items()
-    ]
-
-
-async def _listed(
-    cluster: ClusterClient, ledger_id: LedgerId, bookie_id: str, expected: int | None
-) -> Row:
-    row: Row = {"ledger_id": ledger_id, "bookie_id": bookie_id, "expected_entries": expected}
-    try:
-        runs = await listed_entries(client_context(cluster.client), ledger_id, bookie_id)
-    except QuorumbookError as error:
-        return row | {"error": str(error)}
-    if runs is None:
-        return row | {"error": "it cannot list entries"}
-    return row | {
-        "entries": sum(last - first + 1 for first, last in runs),
-        "ranges": [{"first": first, "last": last} for first, last in runs],
-    }

@@ -1,0 +1,28 @@
+"""A namespace as tables: the door of what needs pyarrow, without pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
+
+from quorumbook.client.tables.ledgers import Row
+from quorumbook.client.tables.tabular import TabularMetadata
+from quorumbook.streams.tables.rows import TABLES, Streams
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TabularNamespace(TabularMetadata, Streams):
+    """A namespace, whose streams have tables."""
+
+    def _tables(self) -> Sequence[str]:
+        return list(TABLES)
+
+    def _schema_of(self, table: str) -> pa.Schema:
+        from quorumbook.streams.tables.columns import SCHEMAS  # noqa: PLC0415 - has pyarrow
+
+        return SCHEMAS[table]
+
+    def _rows_of(self, table: str) -> AsyncGenerator[Row, None]:
+        return TABLES[table](self)
