@@ -2,53 +2,81 @@
 
     make contact-sheet-docs DIRECTORY=contact-sheet
 
-Pages are grouped as the navigation groups them; a page that scrolls sideways is named.
+A picture shows a page to its end, or its first six windows.  What a reader could not see is named,
+and ends the command with 1: pages that scroll sideways, pictures that are not there, text that
+lies outside its box.
 """
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import os
 import sys
 from pathlib import Path
 
-from admin.test_admin_console import browser
+from admin.test_admin_console import SIZES, browser
 from docs.pages import ROOT
+from docs.serving import served
 
-_LOOKS = (("desktop", "light"), ("phone", "dark"))
-#: How far what a page holds is wider than the page.
-_OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+_LOOKS = (("desktop", "light"), ("desktop", "dark"), ("phone", "light"), ("phone", "dark"))
+#: The height of a page, and what is wrong with it.
+_LOOK = """
+const root = document.documentElement, wrong = [];
+if (root.scrollWidth > root.clientWidth + 1) wrong.push("is wider than its window");
+for (const image of document.images)
+  if (!image.naturalWidth) wrong.push(`has no picture ${image.getAttribute("src")}`);
+for (const box of document.querySelectorAll("article pre > code, article table, article svg")) {
+  let scrolls = false, inner = box;
+  for (let each = box; each && each.tagName !== "ARTICLE"; each = each.parentElement)
+    scrolls ||= /auto|scroll/.test(getComputedStyle(each).overflowX);
+  const {right} = inner.getBoundingClientRect();
+  const cut = right > root.clientWidth + 1 || box.scrollWidth > box.clientWidth + 1;
+  if (cut && !scrolls && box.clientWidth)
+    wrong.push(`cuts off ${box.tagName} ${box.textContent.trim().slice(0, 40)}`);
+}
+return [root.scrollHeight, wrong];
+"""
 
 
-def main(directory: str) -> None:
-    """Write the pictures and ``index.html``."""
+def main(directory: str) -> int:
+    """Write the pictures and ``index.html``; return 1 if a page cannot be seen whole."""
     os.makedirs(directory, exist_ok=True)
     site = ROOT / "build" / "site"
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     pages = list(dict.fromkeys(each["location"].partition("#")[0] for each in index["docs"]))
     figures: list[str] = []
-    too_wide: list[str] = []
+    found: list[str] = []
     for size, theme in _LOOKS:
-        with browser(size, theme) as driver:
+        with served(site) as address, browser(size, theme) as driver:
             for page in pages:
-                driver.get((site / (page or "index.html")).as_uri())
-                if driver.execute_script(_OVERFLOW) > 1:
-                    too_wide.append(f"{page} ({size})")
+                driver.get(f"{address}/{page or 'index.html'}")
+                height, wrong = driver.execute_script(_LOOK)
+                found += (f"{page} ({size}, {theme}) {each}" for each in wrong)
                 file = f"{(page or 'index').replace('/', '-')}-{size}-{theme}.png"
-                driver.save_screenshot(os.path.join(directory, file))
+                Path(directory, file).write_bytes(_picture(driver, size, height))
                 figures.append(
                     f"<figure><img src={html.escape(file)!r} width=420><figcaption>"
                     f"{html.escape(page)} {size} {theme}</figcaption></figure>"
                 )
-    style = "<style>figure{display:inline-block}</style>"
+    style = "<style>figure{display:inline-block;vertical-align:top}</style>"
     Path(directory, "index.html").write_text(
         f"<!DOCTYPE html><title>The site</title>{style}{''.join(figures)}", encoding="utf-8"
     )
     print(f"{len(figures)} pictures: {directory}/index.html")
-    if too_wide:
-        print("wider than their window:", *too_wide, sep="\n  ")
+    print(*found, sep="\n")
+    return 1 if found else 0
+
+
+def _picture(driver, size: str, height: int) -> bytes:
+    width, window = SIZES[size]
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 6 * window), "scale": 1}
+    taken = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
+    return base64.b64decode(taken["data"])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))
