@@ -332,6 +332,12 @@ def test_files_that_the_architecture_names_exist():
     assert [name for name in sorted(named) if not list(SOURCE.glob(name.rstrip("/")))] == []
 
 
+def test_the_architecture_has_a_paragraph_for_every_room():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^- \*\*`([a-z]+)/`\*\* ", text, re.MULTILINE))
+    assert told == {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+
+
 def test_unit_tests_stand_where_the_rooms_stand_and_say_so():
     """``tests/unit/storage/test_storage_...py`` is about ``src/quorumbook/storage``."""
     files = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
