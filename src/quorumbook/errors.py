@@ -252,7 +252,7 @@ class DuplicateEntryIdError(LedgerError):
 
 
 class LedgerIdOverflowError(LedgerError):
-    """No ledger ids of this width are left."""
+    """All ledger ids of this width have been used."""
 
     code = -106
 
@@ -327,7 +327,7 @@ class MetadataFormatError(MetadataError):
 
 
 class SessionExpiredError(MetadataError):
-    """This session's lease ran out; its ephemeral nodes are gone."""
+    """The session with the metadata store has ended, and what it registered there is gone."""
 
     code = -9
 
@@ -441,4 +441,4 @@ class CookieMissingError(CookieError):
 
 
 class InternalError(QuorumbookError):
-    """An invariant of ours does not hold: a bug; please report it with the trace."""
+    """Something that must always be true is not. This is a bug: please report it with the trace."""

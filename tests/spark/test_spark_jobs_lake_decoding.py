@@ -261,8 +261,8 @@ def test_the_command_says_what_does_not_fit_together(cluster, tmp_path, capsys):
         "--table", world.location, "--state-dir", str(tmp_path / "jobs"), "--dry-run",
     ]  # fmt: skip
     for more, what in (
-        (["--from", "stream:a", "--dead-letters", "d"], "are for --decode"),
-        (["--from", "stream:a", "--bad-records", "drop"], "are for --decode"),
+        (["--from", "stream:a", "--dead-letters", "d"], "need --decode"),
+        (["--from", "stream:a", "--bad-records", "drop"], "need --decode"),
         (["--from", "stream:a", "--decode", "n int", "--bad-records", "fail", "--dead-letters",
           "d"], "no --bad-records"),
         (["--from", "stream:a", "--decode", "n int", "--dead-letters", "a"], "does not read"),

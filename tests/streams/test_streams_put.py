@@ -237,7 +237,7 @@ async def test_a_producers_numbers_go_with_what_is_put(ns: Namespace) -> None:
         assert writer.put(b"again", producer_seq=2) == 4
         assert writer.put(b"11") == 5
         assert writer.last_number() == 11
-        with pytest.raises(LocalProtocolError, match="not negative"):
+        with pytest.raises(LocalProtocolError, match="must not be negative"):
             writer.put(b"x", producer_seq=-1)
     async with ns.stream("s").writer(producer="p") as second:
         assert second.last_number() == 11

@@ -210,7 +210,7 @@ def test_cursors_and_retention_of_a_partitioned_stream_by_its_bare_name(quorumbo
     cursors = ("stream", "cursors", "two", "-o", "json")
     assert json.loads(quorumbook(*cursors).text) == []
     for where in "1:0:0", "seq:1", "txid:1":
-        assert "say --partition" in quorumbook(*cursors, "--reset", "c", where, code=2).err
+        assert "add --partition" in quorumbook(*cursors, "--reset", "c", where, code=2).err
     assert json.loads(quorumbook(*cursors).text) == []
 
     def shown(*words, field="records"):
@@ -353,7 +353,7 @@ def test_a_partitioned_stream_is_shown_cut_and_sealed_as_a_whole(quorumbook):
 
     cut = ("stream", "truncate", "three", "--before")
     for where in "1:0:1", "seq:1", "txid:1":
-        assert "say --partition" in quorumbook(*cut, where, code=2).err
+        assert "add --partition" in quorumbook(*cut, where, code=2).err
     quorumbook(*cut, "seq:1", "--partition", 0)
     assert quorumbook("stream", "read", "three", "--partition", 0).out == b"b\n"
     quorumbook(*cut, "2020-01-01")

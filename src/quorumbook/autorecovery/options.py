@@ -23,8 +23,8 @@ class AuditorOptions(Options):
     )
     bookie_check_interval_s: float = option(
         86400.0,
-        "Longest time between two searches of the metadata for lost bookies; 0: only on a "
-        "reason.",
+        "Longest time between two searches of the metadata for lost bookies; 0: only when there"
+        " is a reason.",
         minimum=0, peer_key="auditorPeriodicBookieCheckInterval",
     )
     replica_check_interval_s: float = option(
@@ -100,8 +100,8 @@ class RecoveryOptions(Options):
     # fmt: off
     name: str = option(
         "",
-        "Who stands for auditor and works on ledgers, for people to read; empty is the bookie's "
-        "id in a bookie, else the host's name and the process.",
+        "A name by which people recognise this process when it repairs ledgers or is a candidate"
+        " for auditor. Empty: in a bookie the bookie's id, else host name and process id.",
     )
     # fmt: on
     auditor: AuditorOptions = field(default_factory=AuditorOptions)

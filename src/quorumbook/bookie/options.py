@@ -85,7 +85,8 @@ class BookieOptions(Options):
         peer_key="bookieId",
     )
     labels: Mapping[str, str] = option(
-        {}, "What the bookie carries, as key=value; ledgers can be confined to labels.",
+        {}, "Labels of the bookie, as key=value; a ledger can be confined to bookies with"
+            " certain labels.",
     )
     machine: str = option(
         "",
@@ -113,15 +114,17 @@ class BookieOptions(Options):
     )
     high_connection_answer_bytes: int = option(
         4 * _MB,
-        "Bytes that may wait for one client to read them; above, none of its requests begins.",
+        "Bytes of answers that may wait for one client to read them; above it, no further"
+        " request of that client begins.",
         minimum=1,
     )
     max_connection_answer_bytes: int = option(
-        64 * _MB, "Bytes that may wait for one client to read them; above, it is cut.",
+        64 * _MB, "Bytes of answers that may wait for one client to read them; above it, its"
+                  " connection is closed.",
         minimum=1,
     )
     answer_timeout_s: float = option(
-        30.0, "A client that reads none of its answers for this long is closed.",
+        30.0, "The connection of a client that reads none of its answers for this long is closed.",
         minimum=0.001,
     )
     frame_timeout_s: float = option(
@@ -226,7 +229,7 @@ class BookieOptions(Options):
     )
     auth_settings: str = option(
         "",
-        "What the plug-in is made with; for shared-secret and sasl-digest-md5 a file of "
+        "The text that the plug-in is given; for shared-secret and sasl-digest-md5 a file of "
         "name:secret:role lines.",
         is_secret=True,
     )

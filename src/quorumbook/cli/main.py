@@ -24,7 +24,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "demo.commands:demo",
         "Write real events, kill a bookie meanwhile, read everything back.",
     ),
-    "status": ("cluster.status:status", "Say whether the cluster is well, and what to do if not."),
+    "status": ("cluster.status:status", "Say whether the cluster is healthy, and what to do."),
     "top": ("diagnosis.top:top", "Show what the bookies do at the moment."),
     "doctor": (
         "diagnosis.doctor:doctor",

@@ -141,7 +141,7 @@ class ClientOptions(Options):
     )
     auth_settings: str = option(
         "",
-        "What the plug-in is made with; for shared-secret and sasl-digest-md5 a file with a "
+        "The text that the plug-in is given; for shared-secret and sasl-digest-md5 a file with a "
         "name:secret line.",
         is_secret=True,
     )

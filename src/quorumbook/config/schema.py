@@ -34,7 +34,8 @@ _OF_COMMANDS = (
     ),
     Option(
         "storage", "peer_storage", Kind.TEXT, "",
-        "The Java bookie's storage that directories come from and go back to; empty finds out.",
+        "The storage of the Java bookie that the directories come from and go back to; empty:"
+        " it is found out.",
         choices=("", "sorted", "db"),
     ),
     Option(

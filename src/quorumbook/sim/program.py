@@ -115,7 +115,7 @@ class Simulation(SimulatedMachine):
         return self._world.kernel.seed
 
     def start(self, name: str, main: Main) -> None:
-        """Start a process on a machine of its own, and mishaps with the first one.
+        """Start a process on a machine of its own; with the first one mishaps begin.
 
         After a kill it is started again, and after a ``QuorumbookError`` that it raises.  Any
         other exception of it ends the simulation.  When ``main`` returns it has ended well.

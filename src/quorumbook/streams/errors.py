@@ -225,7 +225,7 @@ class TransactionLostError(TransactionError):
 
 
 class TransactionTooLargeError(TransactionError):
-    """The metadata store cannot make so many changes in one step, or a stream cannot take more."""
+    """The batch is too large for one step of the metadata, or it would add too many segments."""
 
     code = 623
 

@@ -132,11 +132,11 @@ class Stream(Tabular, HasSchemas):
     async def set_policy(
         self, policy: StreamPolicy, *, expected: StreamPolicy | None = None
     ) -> None:
-        """Replace what the stream says for itself.
+        """Replace the stream's own policy.
 
         Args:
             policy: The new one; writers heed it from their next opening on.
-            expected: The one that it replaces; None: whichever.
+            expected: The policy that it replaces; None: whichever there is.
 
         Raises:
             PolicyConflictError: somebody else changed it.
@@ -274,7 +274,7 @@ class Stream(Tabular, HasSchemas):
             return await find_txid(context, txid)
         if time is not None:
             return await find_time(context, time)
-        raise LocalProtocolError("find by sequence_id, txid or time")
+        raise LocalProtocolError("give one of sequence_id, txid and time")
 
     async def get(self, where: Position | SequenceId) -> Record:
         """Return one record.

@@ -216,7 +216,7 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
         return self._behind(self._aio.force)
 
     def close(self, *, force: bool = True) -> None:
-        """Wait for pending entries, then close the ledger behind the last confirmed one."""
+        """Wait for pending entries, then close the ledger after the last confirmed one."""
         self._check_process()
         with self._room:
             self._is_over = self._is_closing = True

@@ -117,13 +117,13 @@ async def _append(ask: Ask) -> object:
     read = [_read_record(number, record) for number, record in enumerate(records)]
     producer, sequence = ask.query["producer"], ask.query["sequence"]
     if sequence is not None and producer is None:
-        raise bad_parameter("sequence is a producer's: say producer, too")
+        raise bad_parameter("sequence needs producer: it is the producer's number")
     found = await ask.service.streams.whole(path, name)
     if isinstance(found, Stream) or ask.query["partition"] is not None:
         stream = await ask.service.streams.one(path, name, ask.query["partition"])
         return {"appended": await _append_to(ask, stream, read, producer, sequence)}
     if producer is not None:
-        raise bad_parameter("a producer's numbers are those of one partition: say partition, too")
+        raise bad_parameter("producer needs partition: its numbers are counted in one partition")
     parts = found.partitions
     without_key = random.randrange(len(parts))
     by_part: dict[int, list[int]] = {}

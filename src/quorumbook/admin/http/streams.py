@@ -173,7 +173,7 @@ async def _parts(ask: Ask) -> list[Stream]:
 async def _truncate(ask: Ask) -> object:
     place_, is_dry = start_of(ask.body["before"]), ask.body["dry_run"]
     if isinstance(place_, str):
-        raise bad_parameter("before is a position, seq:N, txid:N, or a time")
+        raise bad_parameter("before must be a position, seq:N, txid:N, or a time")
     one = await ask.service.streams.one(
         ask.query["namespace"], ask.path["name"], ask.query["partition"]
     )

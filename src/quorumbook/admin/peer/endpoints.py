@@ -129,7 +129,7 @@ async def _list_bookies(ask: Ask) -> object:
     kind = str(ask.query.get("type", "rw"))
     state = {"rw": WRITABLE, "ro": READ_ONLY}.get(kind)
     if state is None:
-        raise bad_parameter("type is rw or ro")
+        raise bad_parameter("type must be rw or ro")
     facts = await ask.service.facts()
     with_hosts = _is_on(ask, "print_hostnames")
     return {
@@ -193,7 +193,7 @@ async def _recovery_status(ask: Ask) -> object:
         wanted = ask.query.get("enabled")
         if ask.path["method"] == "PUT":
             if wanted not in ("true", "false"):
-                raise bad_parameter("enabled is true or false")
+                raise bad_parameter("enabled must be true or false")
             await (queue.enable() if wanted == "true" else queue.disable())
             ask.service.forget_facts()
         return {"enabled": await queue.is_enabled()}
@@ -208,7 +208,7 @@ async def _recover_bookies(ask: Ask) -> object:
         or not sources
         or not all(isinstance(each, str) for each in sources)
     ):
-        raise bad_parameter("bookie_src is a list of bookie ids")
+        raise bad_parameter("bookie_src must be a list of bookie ids")
     wants_cookie_gone = str(ask.body.get("delete_cookie", "")).lower() == "true"
     await _start_job(ask, "recover", sources[0], {"delete_cookie": wants_cookie_gone})
     return Text(b"Success send recovery request command.")
@@ -217,7 +217,7 @@ async def _recover_bookies(ask: Ask) -> object:
 async def _decommission(ask: Ask) -> object:
     source = ask.body.get("bookie_src")
     if not isinstance(source, str) or not source:
-        raise bad_parameter("bookie_src is a bookie id")
+        raise bad_parameter("bookie_src must be a bookie id")
     await _start_job(ask, "decommission", source, {})
     return Text(f"Success send decommission Bookie command {source}".encode())
 

@@ -129,7 +129,7 @@ def _told(path: str, text: str) -> Callable[[Ask], Awaitable[object]]:
 
 async def _set_read_only(ask: Ask) -> object:
     if not isinstance(ask.body.get("readOnly"), bool):
-        raise bad_parameter("readOnly is true or false")
+        raise bad_parameter("readOnly must be true or false")
     found = await _pass_on(ask, await meant(ask), "/state/readonly")
     ask.service.forget_facts()
     return {"readOnly": found["read_only"]} if _is_ours(found) else found

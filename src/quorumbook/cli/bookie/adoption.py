@@ -16,9 +16,11 @@ STORAGES = ("sorted", "db")
 
 
 @click.command(cls=ClusterCommand, forms=FORMATS, has_peer_file=True)
-@click.option("--apply", "is_applied", is_flag=True, help="Do it; without, only say what is found.")
 @click.option(
-    "--storage", type=click.Choice(STORAGES), help="Whose index counts, if two are there."
+    "--apply", "is_applied", is_flag=True, help="Do it; without this, only say what is found."
+)
+@click.option(
+    "--storage", type=click.Choice(STORAGES), help="Which of two indexes to use, if both are there."
 )
 @click.option(
     "--without-index", is_flag=True,
@@ -26,7 +28,7 @@ STORAGES = ("sorted", "db")
 )  # fmt: skip
 @click.option(
     "--accept-damage", is_flag=True,
-    help="Take what is left: ledgers it may concern start in limbo.",
+    help="Take what is left: ledgers that may lack entries start in limbo.",
 )  # fmt: skip
 @click.pass_obj
 def adopt(
@@ -68,7 +70,9 @@ def adopt(
 
 
 @click.command("give-back", cls=ClusterCommand, forms=FORMATS, has_peer_file=True)
-@click.option("--apply", "is_applied", is_flag=True, help="Do it; without, only say what is there.")
+@click.option(
+    "--apply", "is_applied", is_flag=True, help="Do it; without this, only say what is there."
+)
 @click.option(
     "--storage", type=click.Choice(STORAGES), help="The storage that the Java bookie runs."
 )

@@ -49,7 +49,7 @@ for command in (
     "labels",
     metavar="KEY=VALUE",
     multiple=True,
-    help="What the bookie carries; may be given several times.",
+    help="A label of the bookie; may be given several times.",
 )
 @click.option(
     "--processes",
@@ -157,7 +157,9 @@ def _announce(call: Call, server: Bookie) -> None:
 
 
 @bookie.command(cls=ClusterCommand)
-@click.option("--disks", is_flag=True, help="Their directories instead: how full, and how fast.")
+@click.option(
+    "--disks", is_flag=True, help="Show their directories instead: how full and how fast."
+)
 @click.option("--registered", is_flag=True, help="Only those that are up; reads no ledgers.")
 @click.option("--state", type=click.Choice(["writable", "read-only", "down"]),
               help="Only bookies in this state.")  # fmt: skip

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from quorumbook.storage.directories.places import Directories
 
 _data_dir = click.option("--data-dir", metavar="DIR", help="The bookie's --data-dir.")
-_repair = click.option("--repair", "is_repair", is_flag=True, help="Do it; without, only say what.")
+_repair = click.option(
+    "--repair", "is_repair", is_flag=True, help="Do it; without this, only say what would be done."
+)
 
 
 @click.group()

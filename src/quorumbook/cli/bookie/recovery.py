@@ -35,8 +35,13 @@ recovery.add_command(run)
 
 
 @recovery.command(cls=ClusterCommand)
-@click.option("--missing-on", "missing_on", metavar="BOOKIE", help="Only where this one's lack.")
-@click.option("--not-missing-on", metavar="BOOKIE", help="Only where this one's don't.")
+@click.option(
+    "--missing-on",
+    "missing_on",
+    metavar="BOOKIE",
+    help="Only where this bookie's replicas are missing.",
+)
+@click.option("--not-missing-on", metavar="BOOKIE", help="Only where they are not missing.")
 @click.option("--count", "is_count", is_flag=True, help="Print how many there are.")
 @click.pass_obj
 def underreplicated(

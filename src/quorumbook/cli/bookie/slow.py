@@ -20,9 +20,11 @@ _COLUMNS = ("kind", "took_ms", "where", "at", "bookie_id", "ledger_id", "first_e
 
 @click.command(cls=ClusterCommand)
 @click.argument("bookie", required=False, shell_complete=bookie_ids)
-@click.option("--kind", type=click.Choice(["add", "read", "sync"]), help="Only these.")
+@click.option(
+    "--kind", type=click.Choice(["add", "read", "sync"]), help="Only operations of this kind."
+)
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True,
-              help="How many.")  # fmt: skip
+              help="How many to list.")  # fmt: skip
 @click.pass_obj
 def slow(call: Call, bookie: str | None, kind: str | None, limit: int) -> None:
     """List the slowest adds, reads and syncs of the last minutes, and where their time went.

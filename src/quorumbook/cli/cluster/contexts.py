@@ -21,7 +21,7 @@ def context() -> None:
 
 @context.command("add", cls=ClusterCommand)
 @click.argument("name")
-@click.option("--use", is_flag=True, help="And choose it.")
+@click.option("--use", is_flag=True, help="Use it from now on.")
 @click.pass_obj
 def add(call: Call, name: str, use: bool) -> None:
     """Name the cluster of --metadata, with the file of --config.

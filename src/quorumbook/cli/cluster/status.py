@@ -33,7 +33,7 @@ _UNKNOWN = NOT_THERE
           minimum=0.2, maximum=86400)  # fmt: skip
 @click.pass_obj
 def status(call: Call, watch: bool, every: float) -> int:
-    """Say whether the cluster is well, and if not, why and what to do.
+    """Say whether the cluster is healthy, and if not, why and what to do.
 
     The exit code is 0 (ok), 1 (warning) or 2 (critical). `-o plugin` prints one line for Nagios
     and its kin.

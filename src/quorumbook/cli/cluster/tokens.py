@@ -28,11 +28,11 @@ def token() -> None:
 @token.command("add", cls=ClusterCommand, has_metadata=False)
 @click.argument("name")
 @click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), required=True,
-              help="What it may do.")  # fmt: skip
+              help="What the token may be used for.")  # fmt: skip
 @click.option("--days", type=click.FloatRange(0.001, 36500), default=90, show_default=True,
-              help="How long it is good for.")  # fmt: skip
+              help="How long it is valid.")  # fmt: skip
 @click.option("--namespace", "namespaces", multiple=True, metavar="PATH",
-              help="Confine it to streams there; may be given several times.")  # fmt: skip
+              help="Allow it only the streams below PATH; may be given several times.")  # fmt: skip
 @_file_option
 @click.pass_obj
 def add(
@@ -82,5 +82,5 @@ def _file(call: Call, path: str | None) -> TokenFile:
 
     path = path or call.settings.text("admin.token_file")
     if not path:
-        raise ConfigError("no file of tokens is named: set admin.token_file, or say --file FILE")
+        raise ConfigError("no token file is given: set admin.token_file, or add --file FILE")
     return TokenFile(path)

@@ -82,7 +82,7 @@ class Activity:
 @duration("--every", "every", "2s", "Time from one look to the next.", minimum=0.2, maximum=3600)
 @click.option(
     "--count", type=click.IntRange(1, 1000), default=10, show_default=True,
-    help="So many ledgers, and so many streams, at most.",
+    help="Show at most so many ledgers, and so many streams.",
 )  # fmt: skip
 @click.pass_obj
 def top(call: Call, once: bool, every: float, count: int) -> None:

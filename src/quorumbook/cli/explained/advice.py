@@ -211,7 +211,8 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "writer-fenced": (
         "Another process writes the stream now. Stop, or open a new writer to take it back.",
-        "Records that were in flight may or may not be stored; a producer's numbers tell.",
+        "Records that were sent and not confirmed may or may not be stored. A writer with a"
+        " producer can append them again under the same numbers: duplicates are dropped.",
     ),
     "lock-lost": ("Open the writer again. See also `quorumbook help session-expired`.",),
     "record-too-large": (

@@ -103,8 +103,8 @@ OUTSIDE: dict[str, Explanation] = {
         "This host does not have the address on which the command should listen.",
         (
             "`ip address` shows the addresses of this host; 0.0.0.0 means all of them.",
-            "If clients know the host by an address that is not its own, listen on one that is, and"
-            " give the other with --advertised-address.",
+            "If clients reach the host by an address that the host does not have (behind NAT, say),"
+            " listen on an address of the host, and give the other one with --advertised-address.",
         ),
     ),
     "connection-refused": Explanation(
@@ -125,7 +125,7 @@ OUTSIDE: dict[str, Explanation] = {
     ),
     "timed-out": Explanation(
         "The other side did not answer in time.",
-        ("Run the command again. `quorumbook status` says whether the cluster is well.",),
+        ("Run the command again. `quorumbook status` says whether the cluster is healthy.",),
     ),
     "too-many-files": Explanation(
         "The process, or the whole machine, has as many open files and connections as it may have.",
@@ -159,7 +159,7 @@ OUTSIDE: dict[str, Explanation] = {
     ),
     "failed": Explanation(
         "The command could not do what it was asked to do; the message says why.",
-        ("`quorumbook status` says whether the cluster is well, and `-v` shows a trace.",),
+        ("`quorumbook status` says whether the cluster is healthy, and `-v` shows a trace.",),
     ),
     "operating-system": Explanation(
         "The operating system refused something; the message has its own words.",

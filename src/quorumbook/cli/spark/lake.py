@@ -39,7 +39,7 @@ def lake_sink(call: Call, run: JobRun, options: LakeSinkOptions) -> int:
     if options.dead_letters:
         check_stream_name(options.dead_letters)
         if not names or options.dead_letters in names:
-            raise ConfigError("--dead-letters: a stream that --from does not read")
+            raise ConfigError("--dead-letters must name a stream that --from does not read")
     check_uri(options.table)  # before it is kept
     connection = connection_of(call, options.namespace)
     cluster = connected(connection)
@@ -82,7 +82,7 @@ def _decoding(
     if options.decode != "schema":
         return Decoding(fields=options.decode, bad_records=bad), schema_of(options.decode)
     if len(names) != 1:
-        raise ConfigError("--decode schema: a table has one schema, so --from is one stream")
+        raise ConfigError("--decode schema: a table has one schema, so --from must name one stream")
     decoder = cluster.run(lambda: decoder_of(cluster, names[0]))
     decode = Decoding(stream=names[0], version=decoder.version, bad_records=bad)
     return decode, schema_of("", decoder)

@@ -72,11 +72,11 @@ stream.add_command(ls)
 @name_argument
 @click.option(
     "--policy", "policies", multiple=True, metavar="NAME=VALUE",
-    help="What the stream does not inherit; may be given several times.",
+    help="A policy of the stream's own; may be given several times.",
 )  # fmt: skip
 @click.option("--partitions", type=click.IntRange(min=1), metavar="N",
-              help="Make so many: streams NAME/p0, NAME/p1, …")  # fmt: skip
-@click.option("--exist-ok", is_flag=True, help="Be content with a stream that is there already.")
+              help="Make so many partitions: streams NAME/p0, NAME/p1, …")  # fmt: skip
+@click.option("--exist-ok", is_flag=True, help="Do not fail if the stream exists.")
 @namespace_option
 @click.pass_obj
 def create(
@@ -106,10 +106,13 @@ def create(
 @click.option("--expect", type=click.IntRange(min=0), metavar="N",
               help="Write only if the first record gets this sequence id.")  # fmt: skip
 @click.option("--input", "input_form", type=click.Choice(["lines", "jsonl"]), default="lines",
-              show_default=True, help="What a line is: a record, or one as JSON.")  # fmt: skip
-@click.option("--key-separator", metavar="TEXT", help="What is before it in a line is the key.")
+              show_default=True, help="Whether a line is a payload, or a whole record as"
+                                      " JSON.")  # fmt: skip
+@click.option(
+    "--key-separator", metavar="TEXT", help="The part of a line before TEXT is the record's key."
+)
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE",
-              help="What goes with every record; may be given several times.")  # fmt: skip
+              help="A header for every record; may be given several times.")  # fmt: skip
 @click.option("--encode", is_flag=True,
               help="Records are JSON; encode each by the stream's schema.")  # fmt: skip
 @partition_option
@@ -152,7 +155,7 @@ def write(
             found = await whole_or_part(namespace, name, partition)
             taken = encoded_form(form, await found.decoder()) if encode else form
             if expect is not None and isinstance(found, PartitionedStream):
-                raise click.UsageError("--expect is about one partition: say --partition, too")
+                raise click.UsageError("--expect counts in one partition: add --partition")
             try:
                 async with found.writer(**options) as writer:
                     first = getattr(writer, "next_sequence_id", None)
@@ -183,9 +186,13 @@ def write(
 @key_separator_option
 @click.option("--end", metavar="POSITION", help="Stop before this position.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many records.")
-@click.option("--skip-truncated", is_flag=True, help="Begin with what is left.")
+@click.option(
+    "--skip-truncated",
+    is_flag=True,
+    help="If the beginning was truncated, begin with what is left.",
+)
 @click.option("--skip-missing", is_flag=True,
-              help="Go on behind records that are missing, and say which they are.")  # fmt: skip
+              help="Go on after records that are missing, and say which they are.")  # fmt: skip
 @partition_option
 @namespace_option
 @click.pass_obj
@@ -239,11 +246,9 @@ async def _print(
             printer.decode_by(await found.decoder())
         if isinstance(found, PartitionedStream):
             if end is not None or not isinstance(begin, str | datetime):
-                raise click.UsageError("positions are those of one partition: say --partition, too")
+                raise click.UsageError("a position belongs to one partition: add --partition")
             if options.get("on_gap") == "report":
-                raise click.UsageError(
-                    "--skip-missing is about one partition: say --partition, too"
-                )
+                raise click.UsageError("--skip-missing works on one partition: add --partition")
             start_time = cast("Time", begin)
             async with found.reader(start_time, **options) as together:
                 await _print_partitions(together, count, printer)

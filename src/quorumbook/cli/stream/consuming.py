@@ -41,11 +41,11 @@ _AT_ONCE = 1000
 
 @click.command(cls=ClusterCommand, form=RAW, has_log=True)
 @name_argument
-@click.option("--group", required=True, metavar="GROUP", help="Whose member this is.")
+@click.option("--group", required=True, metavar="GROUP", help="The consumer group to join.")
 @click.option("--from", "start", default="earliest", metavar="WHERE", show_default=True,
               help="Where a new group begins: earliest, latest, or a time.")  # fmt: skip
 @click.option("--then", type=click.Choice([_ACK, _NACK, _LEAVE]), default=_ACK, show_default=True,
-              help="What becomes of a printed record: done, refused, or as it was.")  # fmt: skip
+              help="Acknowledge a printed record, refuse it, or leave it as it was.")  # fmt: skip
 @click.option("--exec", "command", metavar="COMMAND",
               help="Run this in a shell for each record, which it reads from standard input; if it "
                    "fails, the record is refused.")  # fmt: skip

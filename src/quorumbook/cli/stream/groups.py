@@ -28,10 +28,10 @@ _COLUMNS = ["group", "generation", "partition", "member", "position", "records",
 
 @click.command(cls=ClusterCommand)
 @name_argument
-@click.option("--group", metavar="GROUP", help="This one alone.")
+@click.option("--group", metavar="GROUP", help="Only this group.")
 @click.option("--reset", nargs=2, metavar="GROUP WHERE",
-              help=f"Take a group elsewhere, in all partitions: {WHERE}.")  # fmt: skip
-@click.option("--delete", "deleted", metavar="GROUP", help="Forget a group without members.")
+              help=f"Move a group, in all partitions: {WHERE}.")  # fmt: skip
+@click.option("--delete", "deleted", metavar="GROUP", help="Delete a group that has no members.")
 @namespace_option
 @click.pass_obj
 def groups(

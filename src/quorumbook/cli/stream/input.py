@@ -148,7 +148,7 @@ def value_of(shown: str | dict[str, str]) -> bytes:
 def _header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.UsageError(f"--header {text}: say NAME=VALUE")
+        raise click.UsageError(f"--header {text}: write NAME=VALUE")
     return name, value.encode()
 
 

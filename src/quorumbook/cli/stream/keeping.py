@@ -34,10 +34,12 @@ _CURSOR_COLUMNS = ["cursor", "position", "records", "bytes", "age_s", "acknowled
 @click.command(cls=ClusterCommand)
 @name_argument
 @click.option("--reset", nargs=2, metavar="CURSOR WHERE",
-              help=f"Make a cursor, or take it elsewhere: {WHERE}.")  # fmt: skip
-@click.option("--hold", metavar="CURSOR", help="Have retention keep what it has not passed.")
+              help=f"Make a cursor, or move it: {WHERE}.")  # fmt: skip
+@click.option(
+    "--hold", metavar="CURSOR", help="Have retention keep what this cursor has not passed."
+)
 @click.option("--release", metavar="CURSOR", help="Let retention ignore this cursor from now on.")
-@click.option("--delete", "deleted", metavar="CURSOR", help="Forget a cursor.")
+@click.option("--delete", "deleted", metavar="CURSOR", help="Delete a cursor.")
 @partition_option
 @namespace_option
 @click.pass_obj
@@ -96,7 +98,7 @@ async def _reset(
     start = parse_start(where)
     if is_whole and not isinstance(start, str | Time):
         raise click.UsageError(
-            f"{where} is a place in one partition: say --partition, too, or earliest, latest or a "
+            f"{where} is a place in one partition: add --partition, or use earliest, latest or a "
             "time"
         )
     for stream in streams:

@@ -27,7 +27,7 @@ _COLUMNS = (*_SORTS, "sealed", "writer")
 @click.option("-l", "--long", "is_long", is_flag=True,
               help="A table of what the metadata says of each.")  # fmt: skip
 @click.option("--policy", "policies", multiple=True, metavar="NAME[=VALUE]",
-              help="Only streams that say this themselves.")  # fmt: skip
+              help="Only streams that set this policy themselves.")  # fmt: skip
 @extent_options("bytes in completed segments", "created")
 @listing_options(_SORTS)
 @namespace_option

@@ -24,7 +24,8 @@ namespace_option = click.option(
 )  # fmt: skip
 name_argument = click.argument("name", metavar="NAME", shell_complete=stream_names)
 partition_option = click.option(
-    "--partition", type=click.IntRange(min=0), metavar="N", help="This one of its partitions.",
+    "--partition", type=click.IntRange(min=0), metavar="N", help="Only this partition of the"
+                " stream.",
 )  # fmt: skip
 takeover_option = click.option(
     "--takeover", type=click.Choice(["never", "if-expired", "force"]), default="if-expired",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DECODERS = ("auto", "text", "base64", "hex", "json", "schema")
 decode_option = click.option(
     "--decode", type=click.Choice(DECODERS), default="auto", show_default=True,
-    help="How payloads are shown; schema: by the stream's.",
+    help="How payloads are shown; schema: as the stream's schema says.",
 )  # fmt: skip
 key_separator_option = click.option(
     "--key-separator", metavar="TEXT", help="Print keys before payloads, and this between them."

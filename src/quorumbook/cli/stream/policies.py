@@ -18,7 +18,7 @@ def policy_texts(texts: Sequence[str], option: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise click.UsageError(f"{option} {text}: say NAME=VALUE")
+            raise click.UsageError(f"{option} {text}: write NAME=VALUE")
         found[name] = value
     return found
 
@@ -26,8 +26,10 @@ def policy_texts(texts: Sequence[str], option: str) -> dict[str, str]:
 @click.command(cls=ClusterCommand)
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option("--policy", "policies", multiple=True, metavar="NAME=VALUE",
-              help="Say so here; may be given several times.")  # fmt: skip
-@click.option("--inherit", "inherited", multiple=True, metavar="NAME", help="Inherit it again.")
+              help="Set this policy; may be given several times.")  # fmt: skip
+@click.option(
+    "--inherit", "inherited", multiple=True, metavar="NAME", help="Inherit this policy again."
+)
 @namespace_option
 @click.pass_obj
 def policy(
@@ -75,7 +77,7 @@ def policy(
 @click.command(cls=ClusterCommand, form=RAW)
 @name_argument
 @click.option("--partitions", type=click.IntRange(min=1), required=True, metavar="N",
-              help="How many it is to have; never fewer than it has.")  # fmt: skip
+              help="How many partitions it is to have; the number only grows.")  # fmt: skip
 @namespace_option
 @click.pass_obj
 def alter(call: Call, name: str, partitions: int, path: str) -> None:

@@ -117,13 +117,17 @@ def set_command(
 @name_argument
 @click.option("--registry", "url", required=True, metavar="URL",
               help="Where the registry is, as http://HOST:8081.")  # fmt: skip
-@click.option("--subject", metavar="SUBJECT", help="What it is called there [NAME-value].")
+@click.option(
+    "--subject", metavar="SUBJECT", help="The subject's name in the registry [NAME-value]."
+)
 @click.option("--message", default="", metavar="NAME",
               help="Protobuf's message, as shop.Order [the first of its file].")  # fmt: skip
 @click.option("--compatibility", type=click.Choice(_RULES),
               help="What these and each later version must keep to [backward].")  # fmt: skip
 @click.option("--login-file", metavar="FILE", help="USER:PASSWORD for the registry.")
-@click.option("--ca-file", default="", metavar="FILE", help="Who may have signed its certificate.")
+@click.option(
+    "--ca-file", default="", metavar="FILE", help="The CAs that may have signed its certificate."
+)
 @namespace_option
 @click.pass_obj
 def import_command(

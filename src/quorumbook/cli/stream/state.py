@@ -162,7 +162,7 @@ def truncate(
 
     before: Any = parse_start(where)
     if isinstance(before, str):
-        raise click.UsageError("--before is a position, seq:N, txid:N, or a time")
+        raise click.UsageError("--before must be a position, seq:N, txid:N, or a time")
 
     async def run() -> tuple[list[dict[str, object]], list[str]]:
         from quorumbook.streams import PartitionedStream
@@ -177,7 +177,7 @@ def truncate(
                 done = await found.truncate(before, dry_run=dry_run)
             else:
                 raise click.UsageError(
-                    f"{where} is a place in one partition: say --partition, too, or a time"
+                    f"{where} is a place in one partition: add --partition, or use a time"
                 )
             rows = [
                 {

@@ -268,7 +268,7 @@ class _Handshake(asyncio.Protocol):
         if theirs == AUTH_DISABLED:
             # To take that for a success would let anybody in between turn authentication off.
             raise self._refused(
-                "has authentication turned off, and we are told to use it",
+                "has authentication turned off, and this client is set to use it",
                 "set bookie.auth_plugin there, or client.auth_plugin to nothing",
             )
         if theirs != name:

@@ -98,7 +98,7 @@ async def create(
     """
     shape.check()
     if ledger_id is not None and ledger_id not in _LEDGER_IDS:
-        raise LocalProtocolError(f"a ledger id is 0 to 2**63 - 1, not {ledger_id}")
+        raise LocalProtocolError(f"a ledger id must be between 0 and 2**63 - 1, not {ledger_id}")
     custom = dict(custom_metadata)
     if bookie_labels:
         custom[CUSTOM_KEY] = show_labels(bookie_labels).encode()

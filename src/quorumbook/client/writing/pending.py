@@ -174,4 +174,4 @@ def frozen(payload: object) -> bytes:
     """Copy what could change until the last bookie has it (R6)."""
     if isinstance(payload, bytearray | memoryview | bytes):
         return bytes(payload)
-    raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+    raise TypeError(f"a payload must be bytes, not {type(payload).__name__}")

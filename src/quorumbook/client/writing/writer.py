@@ -305,7 +305,7 @@ class LedgerWriter(WriterFacts):
 
         Raises:
             WriteFailedError: a bookie did not sync; try again, or leave the ledger to recovery.
-            LedgerError: the writer failed; the fate of what was not forced is unknown.
+            LedgerError: the writer failed; what was not forced may or may not be stored.
         """
         self._flush()
         await self._adds.force()
@@ -314,7 +314,7 @@ class LedgerWriter(WriterFacts):
     # The end -------------------------------------------------------------------------------
 
     async def close(self, *, force: bool = True) -> None:
-        """Wait for pending entries, then close the ledger behind the last confirmed one.
+        """Wait for pending entries, then close the ledger after the last confirmed one.
 
         With deferred sync the close begins with a force.  Should that fail, the ledger is left
         open, and recovery closes it behind what bookies still have.  Without ``force`` it is

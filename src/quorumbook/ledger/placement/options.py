@@ -34,7 +34,8 @@ class PlacementOptions(Options):
         minimum=1, peer_key="minNumRacksPerWriteQuorum",
     )
     enforce_racks: bool = option(
-        False, "Refuse ensembles that don't, and bookies of which no rack is known.",
+        False, "Refuse ensembles with fewer racks than min_racks, and bookies whose rack is not"
+               " known.",
         peer_key="enforceMinNumRacksPerWriteQuorum",
     )
     regions: tuple[str, ...] = option(
@@ -42,7 +43,7 @@ class PlacementOptions(Options):
         peer_key="reppRegionsToWrite",
     )
     disallowed_regions: tuple[str, ...] = option(
-        (), "Regions that get no new copies.",
+        (), "Regions that get no new replicas.",
     )
     min_regions: int = option(
         2, "Where regions are given: no ack quorum fits into fewer of them; 0 promises nothing.",
@@ -57,7 +58,7 @@ class PlacementOptions(Options):
         minimum=1, peer_key="minNumZonesPerWriteQuorum",
     )
     desired_zones: int = option(
-        3, "Zones that it stands in where there are so many.",
+        3, "Zones that every write set stands in, where there are so many.",
         minimum=1, peer_key="desiredNumZonesPerWriteQuorum",
     )
     enforce_zones: bool = option(
@@ -95,11 +96,11 @@ class PlacementOptions(Options):
         minimum=1, peer_key="networkTopologyScriptNumberArgs",
     )
     rack_class: str = option(
-        "", "A class that tells it: an installed plug-in's name, or module:Class.",
+        "", "A class that tells where bookies stand: an installed plug-in's name, or module:Class.",
         kind=Kind.PLUG_IN,
     )
     rack_class_settings: str = option(
-        "", "What the class is made with.",
+        "", "The text that the class is given.",
         is_secret=True,
     )
     rack_refresh_s: float = option(

@@ -380,7 +380,7 @@ class LakeSinkOptions(FollowOptions):
     def check_together(self) -> None:
         """Refuse properties of a catalog where there is none, and bad records of nothing."""
         if not self.decode and (self.dead_letters or self.bad_records != "keep"):
-            raise ConfigError("--bad-records and --dead-letters are for --decode: say what, too")
+            raise ConfigError("--bad-records and --dead-letters need --decode")
         if self.dead_letters and self.bad_records != "keep":
             raise ConfigError("--dead-letters says what becomes of bad records: no --bad-records")
         if self.catalog and self.format != "iceberg":

@@ -41,11 +41,13 @@ READ_OPTIONS = (
     ),
     option(
         "startingOffsets", Kind.TEXT, "",
-        "Where to begin: earliest (a batch), latest (a query), or JSON by name.", READS,
+        "Where to begin: earliest (a batch), latest (a query), or JSON that maps names to"
+        " numbers.", READS,
     ),
     option(
         "endingOffsets", Kind.TEXT, "latest",
-        "Where a batch ends, which is not included: latest, or JSON by name.", (Use.READ,),
+        "The end of a batch, not included: latest, or JSON that maps names to numbers.",
+        (Use.READ,),
     ),
     option(
         "startingTimestamp", Kind.INTEGER, -1,
@@ -57,10 +59,11 @@ READ_OPTIONS = (
     ),
     option(
         "startingOffsetsByTimestamp", Kind.TEXT, "",
-        "JSON: the same by name.", READS,
+        "The same as JSON that maps names to times.", READS,
     ),
     option(
-        "endingOffsetsByTimestamp", Kind.TEXT, "", "JSON: the same by name.", (Use.READ,),
+        "endingOffsetsByTimestamp", Kind.TEXT, "",
+        "The same as JSON that maps names to times.", (Use.READ,),
     ),
     option(
         "startingOffsetsByTimestampStrategy", Kind.TEXT, "error",
@@ -272,7 +275,9 @@ def _decoded_stream(options: SourceOptions, selection: Selection) -> str:
     if options.text("decode") == "no":
         for name in "schemaVersion", "onBadRecord":
             if options.is_given(name):
-                raise ConfigError(f"{name} is for records that are decoded: say decode=schema, too")
+                raise ConfigError(
+                    f"{name} needs decode=schema: it is about records that are decoded"
+                )
         return ""
     if len(selection.streams) != 1:
         raise ConfigError(

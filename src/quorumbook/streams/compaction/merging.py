@@ -337,7 +337,8 @@ class Compaction:
         files = revisions.keys() & set(await TierNodes(nodes).numbers())
         if files:
             raise MetadataVersionConflict(
-                f"segment {min(files)} of stream {self._context.name} gets files: try again"
+                f"segment {min(files)} of stream {self._context.name} is being moved to files: try"
+                " again"
             )
         new = {segment.number: segment for segment in (*merge.moved(), merged)}
         now_ms = nodes.store.env.clock.wall_ms()

@@ -158,7 +158,7 @@ class Cursor:
         """Store that single records are done, in any order; reading by the cursor leaves them out.
 
         The cursor moves when nothing before is missing any more; a state that was committed with
-        its position goes then.  Many calls at a time are written together.
+        its position is dropped then.  Many calls at a time are written together.
 
         Args:
             records: As they were read; by positions alone they are looked up.
@@ -365,7 +365,7 @@ class Cursor:
             raise self._missing() from error
         except NodeNotEmptyError as error:
             raise CursorConflictError(
-                f"somebody reads stream {self._context.name} by cursor {self.name} alone"
+                f"another reader of stream {self._context.name} has cursor {self.name} for itself"
             ) from error
         except (MetadataVersionConflict, NodeExistsError) as error:
             raise CursorConflictError(

@@ -67,7 +67,7 @@ def check_stream_name(name: str) -> str:
     """
     found = name.removeprefix("/")
     if not found:
-        raise InvalidStreamNameError("a stream's name is not empty")
+        raise InvalidStreamNameError("a stream's name must not be empty")
     if found.startswith(_RESERVED_FIRST):
         raise InvalidStreamNameError(f"stream name {name!r}: names in . and < are reserved")
     bad = _FORBIDDEN.search(found)

@@ -44,7 +44,7 @@ class SchemaKind(Enum):
 
 
 class Compatibility(Enum):
-    """What a new version of a schema must be able to do with the versions before it, with all."""
+    """What a new version of a schema must be able to do with all versions before it."""
 
     #: Its readers read what was written with any of them.
     BACKWARD = "backward"
@@ -72,9 +72,11 @@ class Schema:
         if size > MAX_TEXT_BYTES:
             raise ConfigError(f"a schema has at most {MAX_TEXT_BYTES} bytes, this one {size}")
         if (self.kind is SchemaKind.PROTOBUF) != bool(self.message):
-            raise ConfigError("a schema of Protobuf names its message, and no other does")
+            raise ConfigError("a Protobuf schema must name its message, and no other schema may")
         if not 0 <= self.registry_id < 1 << 32:
-            raise ConfigError(f"a registry's id is a number of 32 bits, not {self.registry_id}")
+            raise ConfigError(
+                f"a registry's id must be a number of 32 bits, not {self.registry_id}"
+            )
 
     def encode(self) -> bytes:
         """Return the data of a version's node."""

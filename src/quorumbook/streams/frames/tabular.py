@@ -42,8 +42,8 @@ class Tabular:
             start: Where to begin, as with ``reader``.
             end: Before which record to stop, said in the same ways.
             decode: What decodes records, as ``decoder`` returns it: the fields of the schema are
-                columns then, and ``value`` has only the bytes of bad records.  A field that is
-                called as one of the columns above, in whatever case, is one with ``_`` behind.
+                columns then, and ``value`` has only the bytes of bad records.  A field with the
+                name of a column above, in whatever case, gets ``_`` after it.
             on_bad: What becomes of a record that cannot be decoded: ``fail``; ``null``, a row
                 with its bytes as ``value`` and the reason as ``_error``; ``drop``, nothing.
 

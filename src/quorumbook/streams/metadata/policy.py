@@ -187,7 +187,7 @@ class StreamPolicy(Options):
         return _given(self)
 
     def encode(self) -> bytes:
-        """Return the data of a node; none where everything is inherited."""
+        """Return the data of a node; empty if everything is inherited."""
         given = _given(self)
         if not given:
             return b""

@@ -124,7 +124,9 @@ class StreamNodes(SegmentNodes):
             except NodeNotEmptyError:
                 continue  # somebody waits for its lock
             return
-        raise MetadataUnavailableError(f"others keep using stream {paths.name}: not deleted")
+        raise MetadataUnavailableError(
+            f"stream {paths.name} was not deleted: other processes keep using it"
+        )
 
     async def exists(self) -> bool:
         """Tell whether the stream exists."""

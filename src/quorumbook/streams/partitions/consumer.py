@@ -394,7 +394,7 @@ class Consumer(Closing):
         self._state = state
         steps = next_steps(self._member, live, state, self._claims, len(self._partitions))
         if steps.is_behind:
-            raise MetadataUnavailableError(f"{self} is behind: there are more partitions")
+            raise MetadataUnavailableError(f"{self} is behind: partitions were added")
         if steps.rebalance is not None:
             await self._nodes.rebalance(steps.rebalance, revision)
             self._ring()

@@ -94,4 +94,6 @@ class ConsumerOptions(ReadingOptions):
     def check_together(self) -> None:
         """Refuse a place for dead records where no record ever is."""
         if self.dead_letter is not None and self.max_deliveries < 1:
-            raise ConfigError("dead_letter says where records go, and max_deliveries not when")
+            raise ConfigError(
+                "dead_letter needs max_deliveries: after so many deliveries a record goes there"
+            )

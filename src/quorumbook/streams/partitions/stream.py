@@ -125,7 +125,9 @@ class PartitionedStream(Tabular, HasSchemas):
             StreamExistsError: there is one, or a stream of this name.
         """
         if not 0 < partitions <= MAX_PARTITIONS:
-            raise ConfigError(f"a stream has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+            raise ConfigError(
+                f"a stream must have 1 to {MAX_PARTITIONS} partitions, not {partitions}"
+            )
         plain = namespace.stream(name)
         context = stream_context(plain)
         context.check_writable()

@@ -155,10 +155,10 @@ class _SchemaWalk:
         if isinstance(schema, list):
             branches = [self.cleaned(each, namespace, depth + 1) for each in schema]
             if not branches:
-                raise ValueError("a union without branches")
+                raise ValueError("a union must have branches")
             return branches
         if not isinstance(schema, dict) or "type" not in schema:
-            raise ValueError("a type is a name, a list, or an object with a type")
+            raise ValueError("a type must be a name, a list, or an object with a type")
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.cleaned(kind, namespace, depth + 1)
@@ -188,12 +188,12 @@ class _SchemaWalk:
 
     def _check_items(self, schema: Any) -> None:
         if surplus_values(schema, self.names) > _FREE_VALUES:
-            raise ValueError("an item of an array or a map is many values in few bytes")
+            raise ValueError("an item of an array or a map would be many values in few bytes")
 
     def _defined(self, kind: str, kept: dict[str, Any], namespace: str, depth: int) -> Any:
         name, space = kept.get("name"), kept.pop("namespace", namespace)
         if not isinstance(name, str) or not isinstance(space, str):
-            raise ValueError(f"a type of kind {kind} has a name")
+            raise ValueError(f"a type of kind {kind} must have a name")
         full = name if "." in name or not space else f"{space}.{name}"
         for each in (full, *(kept.get("symbols") or ())):
             if len(each) > _MAX_NAME_CHARACTERS:
@@ -203,7 +203,7 @@ class _SchemaWalk:
         kept["name"] = full
         self.names[full] = kept
         if kind == "fixed" and not 0 < int(kept.get("size", 0)) <= _MAX_FIXED_BYTES:
-            raise ValueError(f"{full} has 1 to {_MAX_FIXED_BYTES} bytes")
+            raise ValueError(f"{full} must have 1 to {_MAX_FIXED_BYTES} bytes")
         if kind in ("record", "error"):
             self._open.add(full)
             kept["fields"] = [
@@ -214,7 +214,7 @@ class _SchemaWalk:
 
     def _field(self, field: Any, namespace: str, depth: int) -> Any:
         if not isinstance(field, dict) or not isinstance(field.get("name"), str):
-            raise ValueError("a field has a name")
+            raise ValueError("a field must have a name")
         kept = {name: field[name] for name in ("name", "default", "aliases") if name in field}
         if "default" in kept:
             self._defaults.take(len(json.dumps(kept["default"])))
@@ -285,9 +285,11 @@ def _with_checked_indexes(parsed: Any) -> Any:
 def _digits(schema: Mapping[str, Any]) -> tuple[int, int]:
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not (isinstance(precision, int) and isinstance(scale, int)):
-        raise ValueError("a decimal has a precision")
+        raise ValueError("a decimal must have a precision")
     if not 0 <= scale <= precision <= 38 or not precision:
-        raise ValueError(f"a decimal has 1 to 38 digits, not {precision} with {scale} of them last")
+        raise ValueError(
+            f"a decimal must have 1 to 38 digits, not {precision} with {scale} of them last"
+        )
     return precision, scale
 
 

@@ -48,7 +48,7 @@ def check_of(schema: Any) -> Check:
     if schema is False:
         return lambda value, budget, where: f"{where} may not be there"
     if not isinstance(schema, dict):
-        raise ValueError(f"a schema is an object, true or false, not {short(schema)}")
+        raise ValueError(f"a schema must be an object, true or false, not {short(schema)}")
     checks = [_RULES[name](schema[name], schema) for name in schema if name in _RULES]
     unknown = sorted(set(schema) - set(_RULES) - _HELPERS)
     if unknown:
@@ -80,7 +80,7 @@ def _type(given: Any, _: Any) -> Check:
     names = given if isinstance(given, list) else [given]
     for name in names:
         if name not in TYPES:
-            raise ValueError(f"type is one of {', '.join(TYPES)}, not {short(name)}")
+            raise ValueError(f"type must be one of {', '.join(TYPES)}, not {short(name)}")
     tests = [TYPES[name] for name in names]
     said = " or ".join(names)
 
@@ -110,7 +110,7 @@ def canonical(value: Any, budget: StepBudget | None = None) -> str:
 
 def _enum(given: Any, _: Any) -> Check:
     if not isinstance(given, list):
-        raise ValueError("enum is a list")
+        raise ValueError("enum must be a list")
     known = {canonical(each) for each in given}
 
     def check(value: Any, budget: StepBudget, where: str) -> str | None:
@@ -131,7 +131,7 @@ def _const(given: Any, _: Any) -> Check:
 def _bound(word: str, is_broken: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Check]:
     def rule(given: Any, _: Any) -> Check:
         if not TYPES["number"](given):
-            raise ValueError(f"a bound of numbers is a number, not {short(given)}")
+            raise ValueError(f"a bound of numbers must be a number, not {short(given)}")
 
         def check(value: Any, _: StepBudget, where: str) -> str | None:
             if TYPES["number"](value) and is_broken(value, given):
@@ -145,7 +145,7 @@ def _bound(word: str, is_broken: Callable[[Any, Any], bool]) -> Callable[[Any, A
 
 def _multiple(given: Any, _: Any) -> Check:
     if not TYPES["number"](given) or given <= 0:
-        raise ValueError("multipleOf is a number above 0")
+        raise ValueError("multipleOf must be a number above 0")
     unit = Fraction(str(given))
 
     def check(value: Any, _: StepBudget, where: str) -> str | None:
@@ -161,7 +161,7 @@ def _size(
 ) -> Callable[[Any, Any], Check]:
     def rule(given: Any, _: Any) -> Check:
         if not TYPES["integer"](given) or given < 0:
-            raise ValueError(f"a bound of sizes is a number from 0 on, not {short(given)}")
+            raise ValueError(f"a bound of sizes must be 0 or a larger number, not {short(given)}")
 
         def check(value: Any, _: StepBudget, where: str) -> str | None:
             if isinstance(value, kind) and is_broken(len(value), given):  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def _contains(given: Any, schema: Any) -> Check:
     each = check_of(given)
     low, high = schema.get("minContains", 1), schema.get("maxContains", math.inf)
     if not (TYPES["number"](low) and TYPES["number"](high)):
-        raise ValueError("minContains and maxContains are numbers")
+        raise ValueError("minContains and maxContains must be numbers")
 
     def check(value: Any, budget: StepBudget, where: str) -> str | None:
         if not isinstance(value, list):
@@ -346,7 +346,7 @@ def _names(given: Any, _: Any) -> Check:
 
 def _required(given: Any, _: Any) -> Check:
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise ValueError("required is a list of names")
+        raise ValueError("required must be a list of names")
 
     def check(value: Any, budget: StepBudget, where: str) -> str | None:
         if not isinstance(value, dict):
@@ -438,13 +438,13 @@ def _if(given: Any, schema: Any) -> Check:
 
 def _checks_of(given: Any, name: str) -> list[Check]:
     if not isinstance(given, list) or not given:
-        raise ValueError(f"{name} is a list of schemas")
+        raise ValueError(f"{name} must be a list of schemas")
     return [check_of(each) for each in given]
 
 
 def _named(given: Any, name: str) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise ValueError(f"{name} is an object of schemas")
+        raise ValueError(f"{name} must be an object of schemas")
     return given
 
 

@@ -325,7 +325,7 @@ class Attempt:
 
     async def _read_rules(self, name: str) -> tuple[StreamRules, StreamPolicy]:
         if self._namespace is None:
-            raise TransactionError(f"stream {name} is in no namespace: say which (namespace)")
+            raise TransactionError(f"stream {name} is in no namespace: give the argument namespace")
         context = stream_context(self._namespace.stream(name))
         context.check_writable()
         if (await context.access()).denies_write:

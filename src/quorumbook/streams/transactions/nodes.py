@@ -71,7 +71,7 @@ class TransactionNodes:
                 "leave it out for the usual one"
             )
         if not application:
-            raise ConfigError("an application's name (txnAppId) is not empty")
+            raise ConfigError("an application's name (txnAppId) must not be empty")
         self.store = store
         self.application = application
         self.path = f"{root.rstrip('/')}/{quote(application, safe='').replace('.', '%2E')}"

@@ -44,7 +44,7 @@ class State(Protocol):
     """What an application replicates.
 
     ``apply`` must do the same everywhere: it looks at nothing but the state and the command, not
-    at clocks or random numbers, say.  What it refuses it refuses by what it returns; if it raises,
+    at clocks or random numbers, say.  To refuse a command, return the refusal: if it raises,
     the replica stops, and so does every other one at the same command.
     """
 

@@ -126,7 +126,7 @@ class TableView(Closing, Mapping[K, V]):
         and sees nothing twice.  A callback that raises is logged, and the next record goes on.
 
         Returns:
-            What takes it away again.
+            A function that removes the callback again.
         """
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)

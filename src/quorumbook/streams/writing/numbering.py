@@ -47,7 +47,7 @@ class Numbering:
         """
         if not 0 < len(producer.encode()) <= _MAX_NAME_BYTES:
             raise LocalProtocolError(
-                f"a producer's name has 1 to {_MAX_NAME_BYTES} bytes, not {producer!r}"
+                f"a producer's name must have 1 to {_MAX_NAME_BYTES} bytes, not {producer!r}"
             )
         self._producer = producer
         self._producers = producers
@@ -61,7 +61,7 @@ class Numbering:
         if number is None:
             return self.last + 1, 0
         if number < 0:
-            raise LocalProtocolError(f"a producer's number is not negative: {number}")
+            raise LocalProtocolError(f"a producer's number must not be negative: {number}")
         return number, max(0, min(count, self.last + 1 - number))
 
     def on_appended(self, first: int, count: int, future: asyncio.Future[Any]) -> None:

@@ -46,7 +46,7 @@ class Stream(Tabular, Twin[aio.Stream]):
     policy = blocking(aio.Stream.policy)
     """Return what the stream says for itself."""
     set_policy = blocking(aio.Stream.set_policy)
-    """Replace what the stream says for itself."""
+    """Replace the stream's own policy."""
 
     schemas = blocking(aio.Stream.schemas)
     """Return all versions of the schema, and the rule that a new one keeps to."""

@@ -83,7 +83,7 @@ class TableView(Closing[aio.TableView[K, V]], Mapping[K, V]):
         What came before is not told; who wants that too takes ``changes(replay=True)``.
 
         Returns:
-            What takes it away again.
+            A function that removes the callback again.
         """
 
         async def add() -> Callable[[], None]:
