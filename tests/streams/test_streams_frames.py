@@ -208,6 +208,45 @@ def test_a_lazy_frame_of_polars_makes_what_its_query_uses(
     assert sorted(counted["len"].to_list()) == [50] * 10
 
 
+def test_a_lazy_frame_reads_the_records_of_the_range_that_its_filters_leave(
+    blocking: BlockingStream, standing_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pl = pytest.importorskip("polars")
+    made: list[int] = []
+    make = BlockingStream.arrow_batches
+
+    def watched(self: BlockingStream, columns: Any, **options: Any) -> Any:
+        for batch in make(self, columns, **options):
+            made.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(BlockingStream, "arrow_batches", watched)
+    seq = pl.col("seq")
+
+    def read(query: Any, **places: Any) -> list[int]:
+        made.clear()
+        return list(blocking.scan(**places).filter(query).select("seq").collect()["seq"])
+
+    assert read((seq >= 10) & (seq < 15)) == list(range(10, 15))
+    assert sum(made) == 5
+    assert read((seq == 3) & (pl.col("value") != b"")) == [3]
+    assert sum(made) == 1
+    assert read(seq > 5000) == read(seq < 0) == []
+    assert sum(made) == 0
+    # What is said by hand holds, and an either-or leaves nothing out.
+    assert read(seq >= 10, start=SequenceId(997)) == [997, 998, 999]
+    assert read((seq < 2) | (seq > 997)) == [0, 1, 998, 999]
+    with BlockingNamespace.open(f"{standing_cluster.metadata_uri}#/frames") as ns:
+        ns.create_stream("cut")
+        blocking = ns.stream("cut")
+        with blocking.writer() as writer:
+            for n in range(20):
+                writer.append(b"%d" % n)
+        blocking.truncate(SequenceId(10))
+        assert read((seq >= 5) & (seq < 12)) == [10, 11]
+        assert read(seq < 8) == []
+
+
 def test_the_blocking_twin_returns_the_same(blocking: BlockingStream) -> None:
     table = blocking.to_arrow(["seq"])
     assert table["seq"].to_pylist() == list(range(1000))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack, overload
+from typing import Any, ClassVar, Literal, Unpack, overload
 
 from quorumbook.options import takes
 from quorumbook.streams import stream as aio
@@ -38,6 +38,8 @@ def _twin_of(reader: object) -> StreamReader | ReportingReader | CursorReader:
 
 class Stream(Tabular, Twin[aio.Stream]):
     """The blocking twin of ``quorumbook.streams.Stream``."""
+
+    _bounded: ClassVar = "seq"
 
     name = held(aio.Stream, lambda it: it.name)
     """The stream's name, in normal form."""

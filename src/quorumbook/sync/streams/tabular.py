@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from quorumbook.client.reading.tabular import needs_extra
+from quorumbook.streams.errors import PositionTruncatedError
 from quorumbook.streams.frames import tabular as aio
-from quorumbook.streams.reading.seek import Start
+from quorumbook.streams.reading.seek import SequenceId, Start
 from quorumbook.streams.schemas.decoder import Decoder
 from quorumbook.sync.declared import blocking, iterating
-from quorumbook.sync.frames import lazy_frame
+from quorumbook.sync.frames import Bounds, lazy_frame
 from quorumbook.sync.loop import LoopBound
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 class Tabular(LoopBound):
     """The blocking twin of ``quorumbook.streams.frames.tabular.Tabular``, and what needs none."""
+
+    #: The column by whose range a scan leaves records out; partitions number theirs each.
+    _bounded: ClassVar[str] = ""
 
     arrow_batches = iterating(aio.Tabular.arrow_batches)
     """Yield records as Arrow batches: what is there as this begins."""
@@ -62,16 +66,36 @@ class Tabular(LoopBound):
         """Return a lazy frame of Polars, which reads when it is collected.
 
         Columns that the query does not use are not made, and rows beyond its ``head`` not read.
-        Its filters run batch by batch; which records are read at all is said by ``start`` and
-        ``end``.
+        Of a stream without partitions, records are read from the smallest to the largest ``seq``
+        that its filters leave.  Others run batch by batch; a range by time, or of a partitioned
+        stream, is said by ``start`` and ``end``.
         """
         with needs_extra("'quorumbook[arrow]' polars"):
             from quorumbook.streams.frames.reading import schema_of  # noqa: PLC0415
             from quorumbook.streams.frames.records import SCHEMA  # noqa: PLC0415
-        return lazy_frame(
-            SCHEMA if decode is None else schema_of(None, decode, on_bad),
-            "slot",
-            lambda columns, _: self.arrow_batches(
-                columns, start=start, end=end, decode=decode, on_bad=on_bad
-            ),
-        )
+
+        def between(columns: Sequence[str], first: Start, behind: Start) -> Any:
+            return self.arrow_batches(
+                columns, start=first, end=behind, decode=decode, on_bad=on_bad
+            )
+
+        def batches(columns: Sequence[str], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+            first, behind = start, end
+            if first == "earliest" and bounds.low is not None:
+                first = SequenceId(max(bounds.low, 0))
+            if behind == "latest" and bounds.high is not None:
+                behind = SequenceId(max(bounds.high + 1, 0))
+            found = between(columns, first, behind)
+            try:
+                begun = next(found, None)
+            except PositionTruncatedError:
+                if (first, behind) == (start, end):
+                    raise
+                # The filters leave what is not there any more, and maybe more.
+                found, begun = between(columns, start, end), None
+            if begun is not None:
+                yield begun
+            yield from found
+
+        schema = SCHEMA if decode is None else schema_of(None, decode, on_bad)
+        return lazy_frame(schema, "slot", batches, bounded=self._bounded)
