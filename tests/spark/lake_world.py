@@ -87,20 +87,22 @@ class World:
 
     def sink(
         self, *names, job_id="job", max_bytes=1 << 30, allows_loss=False, decode="",
-        schema_of_stream="", bad="keep", dead_letters="",
+        schema_of_stream="", bad="keep", dead_letters="", upserts=False,
     ):  # fmt: skip
         """Return the job; with ``schema_of_stream`` it decodes by the schema of that stream."""
         cluster = connected(self.connection)
-        decoding, decoder = Decoding(fields=decode, bad_records=bad), None
+        decoding, decoder = Decoding(fields=decode, bad_records=bad, upserts=upserts), None
         if schema_of_stream:
             decoder = cluster.run(lambda: decoder_of(cluster, schema_of_stream))
-            decoding = Decoding(stream=schema_of_stream, version=decoder.version, bad_records=bad)
+            decoding = Decoding(
+                stream=schema_of_stream, version=decoder.version, bad_records=bad, upserts=upserts
+            )
         self._decoded = decode, decoder
         letters = BadRecordStream(cluster, dead_letters, self.location) if dead_letters else None
         self.target = self.table(decode, decoder)
         return LakeSink(
             cluster, self.target, names, job_id=job_id, decode=decoding,
-            max_bytes=max_bytes, allows_loss=allows_loss, dead_letters=letters,
+            max_bytes=max_bytes, allows_loss=allows_loss, dead_letters=letters, upserts=upserts,
         )  # fmt: skip
 
     def units(self, plan):

@@ -372,6 +372,10 @@ class LakeSinkOptions(FollowOptions):
         "Append them to this stream instead, each once, with the reason; it is made if missing.",
         metavar="NAME",
     )
+    upserts: bool = option(
+        False, "The table has the latest record of each key; an empty record deletes its key.",
+        word="--upsert",
+    )  # fmt: skip
     allows_loss: bool = option(
         False, "Go on where records were truncated before they were copied.",
         word="--allow-data-loss",

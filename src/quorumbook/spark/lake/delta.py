@@ -3,6 +3,7 @@
     quorumbook.lake-sink/<cluster>                  the batch
     quorumbook.lake-sink/<cluster>/<stream>         the sequence id of the next record
     quorumbook.lake-sink/<cluster>/<stream>#birth   which stream of this name it is
+    quorumbook.lake-sink/<cluster>#upserts          there if it has the latest record of each key
 
 Delta keeps an application's last version through all checkpoints of its log, and unlike the
 commit's own notes for ever.
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.lake.table import STATE, LakeConflictError, LakeFile, LakeState
+from quorumbook.spark.lake.upserts import DELETED
 from quorumbook.spark.request.offsets import Reached
 from quorumbook.streams.tier.places import bare, below, check_place, options_of, relative
 
@@ -84,20 +86,14 @@ class DeltaTable:
             sequence_id = version(f"{self._application}/{name}")
             if birth is not None and sequence_id is not None:
                 reached[name] = Reached(birth, sequence_id)
-        return LakeState(batch=batch, cluster=self._cluster, streams=reached)
+        upserts = version(f"{self._application}#upserts") is not None
+        return LakeState(batch=batch, cluster=self._cluster, streams=reached, upserts=upserts)
 
     def commit(self, before: LakeState, state: LakeState, files: Sequence[LakeFile]) -> None:
         """Add a batch's files in one version."""
-        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
-        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
         from deltalake.transaction import AddAction  # noqa: PLC0415
 
-        conflict = LakeConflictError(
-            f"table {self._location} changed while batch {state.batch} was written: another job "
-            "writes it"
-        )
-        if self.state(list(state.streams)) != before:
-            raise conflict
+        self._check_unchanged(before, state)
         now_ms = int(time.time() * 1000)
         actions = [
             AddAction(
@@ -110,21 +106,65 @@ class DeltaTable:
             )
             for file in files
         ]
+        self._write(state, actions)
+
+    def merge(self, before: LakeState, state: LakeState, changes: pa.Table) -> None:
+        """Change rows in one version."""
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+
+        self._check_unchanged(before, state)
+        columns = {f"t.`{name}`": f"s.`{name}`" for name in self._schema.names}
+        merging = self._table.merge(
+            changes,
+            "t.stream = s.stream AND t.key = s.key",
+            source_alias="s",
+            target_alias="t",
+            commit_properties=self._properties(state),
+        )
+        try:
+            (
+                merging.when_matched_delete(f"s.{DELETED}")
+                .when_matched_update(columns)
+                .when_not_matched_insert(columns, f"NOT s.{DELETED}")
+                .execute()
+            )
+        except CommitFailedError as error:
+            raise self._conflict(state) from error
+        if self._table.transaction_version(self._application) != state.batch:
+            # Nothing but deletions of what was not there makes no version by itself.
+            self._write(state, [])
+
+    def _write(self, state: LakeState, actions: Sequence[Any]) -> None:
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+
+        try:
+            self._table.create_write_transaction(
+                actions, "append", self._schema, commit_properties=self._properties(state)
+            )
+        except CommitFailedError as error:
+            raise self._conflict(state) from error
+
+    def _properties(self, state: LakeState) -> Any:
+        """Return what a version says of how far the table is."""
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
+
         transactions = [Transaction(self._application, state.batch)]
+        if state.upserts:
+            transactions.append(Transaction(f"{self._application}#upserts", 1))
         for name, reached in state.streams.items():
             transactions.append(Transaction(f"{self._application}/{name}#birth", reached.birth))
             transactions.append(Transaction(f"{self._application}/{name}", reached.sequence_id))
-        try:
-            self._table.create_write_transaction(
-                actions,
-                "append",
-                self._schema,
-                commit_properties=CommitProperties(
-                    app_transactions=transactions, max_commit_retries=0
-                ),
-            )
-        except CommitFailedError as error:
-            raise conflict from error
+        return CommitProperties(app_transactions=transactions, max_commit_retries=0)
+
+    def _check_unchanged(self, before: LakeState, state: LakeState) -> None:
+        if self.state(list(state.streams)) != before:
+            raise self._conflict(state)
+
+    def _conflict(self, state: LakeState) -> LakeConflictError:
+        return LakeConflictError(
+            f"table {self._location} changed while batch {state.batch} was written: another job "
+            "writes it"
+        )
 
 
 def storage_options(location: str) -> dict[str, str]:

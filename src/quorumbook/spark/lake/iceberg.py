@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.lake.table import STATE, LakeConflictError, LakeFile, LakeState
+from quorumbook.spark.lake.upserts import keys_of, rows_of
 from quorumbook.streams.tier.places import bare, below, check_place
 
 #: What the catalog is told of the store that has the files, as pyarrow has it.
@@ -36,21 +38,10 @@ class IcebergTable:
             ConfigError: pyiceberg is missing, there is no such catalog, the table has other
                 columns, or its files have no place.
         """
-        try:
-            from pyiceberg.catalog import load_catalog  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"{error.name} is missing: pip install 'quorumbook[iceberg]'"
-            ) from error
-        namespace, _, _ = name.rpartition(".")
-        if not namespace:
-            raise ConfigError(f"--table {name}: NAMESPACE.TABLE")
-        properties = dict(catalog)
         self._name = name
+        found = open_catalog(name, catalog, makes=makes)
+        namespace, _, _ = name.rpartition(".")
         try:
-            # Or a catalog in SQL would make its tables by being looked at.
-            own = {} if makes else {"init_catalog_tables": "false"}
-            found = load_catalog(properties.pop("name", "default"), **{**properties, **own})
             is_begun = makes or _is_begun(found)
             if makes:
                 found.create_namespace_if_not_exists(namespace)
@@ -112,11 +103,55 @@ class IcebergTable:
         except (CommitFailedException, ValueError) as error:
             raise self._conflict(state) from error
 
+    def merge(self, before: LakeState, state: LakeState, changes: pa.Table) -> None:
+        """Change rows in one step, of one snapshot that deletes and one that adds."""
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
+
+        if self.state(()) != before:
+            raise self._conflict(state)
+        try:
+            with warnings.catch_warnings():
+                # That no row has one of the keys is nothing to warn of.
+                warnings.simplefilter("ignore", UserWarning)
+                self._table.overwrite(
+                    rows_of(changes),
+                    overwrite_filter=_filter(keys_of(changes)),
+                    snapshot_properties={STATE: _text(state)},
+                )
+        except (CommitFailedException, ValueError) as error:
+            raise self._conflict(state) from error
+
     def _conflict(self, state: LakeState) -> LakeConflictError:
         return LakeConflictError(
             f"table {self._name} changed while batch {state.batch} was written: another job "
             "writes it"
         )
+
+
+def open_catalog(name: str, catalog: Mapping[str, str], *, makes: bool) -> Any:
+    """Return the catalog that has a table, or is to have it.
+
+    Args:
+        name: Of the table.
+        catalog: Its properties; see ``IcebergTable``.
+        makes: It may make what it needs.
+
+    Raises:
+        ConfigError: pyiceberg is missing, there is no such catalog, or the name is none.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'quorumbook[iceberg]'") from error
+    if "." not in name:
+        raise ConfigError(f"--table {name}: NAMESPACE.TABLE")
+    properties = dict(catalog)
+    # Or a catalog in SQL would make its tables by being looked at.
+    own = {} if makes else {"init_catalog_tables": "false"}
+    try:
+        return load_catalog(properties.pop("name", "default"), **{**properties, **own})
+    except Exception as error:  # of the catalog's kind, of which there are many
+        raise ConfigError(f"--table {name}: {type(error).__name__}: {error}") from error
 
 
 def _is_begun(catalog: Any) -> bool:
@@ -127,6 +162,21 @@ def _is_begun(catalog: Any) -> bool:
     from sqlalchemy import inspect  # noqa: PLC0415 - what such a catalog came with
 
     return bool(inspect(engine).has_table("iceberg_tables"))
+
+
+def _filter(keys: pa.Table) -> Any:
+    """Return the condition that rows of these keys meet."""
+    from pyiceberg import expressions  # noqa: PLC0415
+
+    make: Any = expressions  # what it takes by position, its types do not say
+    by_stream: dict[str, set[bytes]] = {}
+    for stream, key in zip(*(column.to_pylist() for column in keys.columns), strict=True):
+        by_stream.setdefault(stream, set()).add(key)
+    found: Any = make.AlwaysFalse()
+    for stream, values in by_stream.items():
+        of_stream = make.And(make.EqualTo("stream", stream), make.In("key", values))
+        found = make.Or(found, of_stream)
+    return found
 
 
 def _text(state: LakeState) -> str:

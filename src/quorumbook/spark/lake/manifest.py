@@ -9,6 +9,10 @@ it over another: there the metadata decides whose batch is next (``next_batch``)
 comes next makes that visible if its job was killed before.
 
     <table>/_quorumbook/<20 digits>-<16 hex digits>.tmp    a manifest that is not visible yet
+
+Of a table that has the latest record of each key, a manifest names all files that count
+(``whole``), and for how long files that do not count any more stay for those who read them
+(``gone``).  A batch writes files anew that have a row of its keys.
 """
 
 from __future__ import annotations
@@ -16,10 +20,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
+import pyarrow.parquet
 
 from quorumbook.metadata.store import Revision
 from quorumbook.spark.lake.table import (
@@ -28,6 +36,8 @@ from quorumbook.spark.lake.table import (
     LakeFormatError,
     LakeState,
 )
+from quorumbook.spark.lake.upserts import KEY, delete_files, keys_of, rows_of, untouched
+from quorumbook.streams.errors import DataLossError
 from quorumbook.streams.tier.places import (
     below,
     check_place,
@@ -37,6 +47,10 @@ from quorumbook.streams.tier.places import (
 )
 
 _DIRECTORY = "_quorumbook"
+#: Files that do not count any more stay for so long.
+_KEPT_MS = 3_600_000
+#: What is left of a smaller file is written together with the new rows.
+_SMALL_BYTES = 32 * 1024 * 1024
 
 
 class NextBatch(Protocol):
@@ -91,10 +105,25 @@ class ManifestTable:
         paths = [self._temporary(hidden)] if hidden else self._paths()
         return LakeState.from_json(self._read(paths[-1])["state"]) if paths else LakeState()
 
-    def files(self) -> list[str]:
-        """Return the files that count."""
-        names = [name for each in self._paths() for name in self._names(each)]
-        return [below(self._location, name) for name in names]
+    def files(self, batch: int | None = None) -> list[str]:
+        """Return the files that count, or that counted after a batch.
+
+        Raises:
+            DataLossError: that batch's manifest is gone.
+        """
+        paths = self._paths()
+        if batch is not None:
+            last = self._visible(f"{batch:020d}-")
+            if last not in paths:
+                raise DataLossError(f"batch {batch} of {self._location} is gone")
+            paths = paths[: paths.index(last) + 1]
+        found: list[str] = []
+        for path in reversed(paths):
+            manifest = self._read(path)
+            found = [file["path"] for file in manifest["files"]] + found
+            if manifest.get("whole"):
+                break
+        return [below(self._location, name) for name in found]
 
     def commit(self, before: LakeState, state: LakeState, files: Sequence[LakeFile]) -> None:
         """Write a batch's manifest, unless there is one."""
@@ -109,9 +138,29 @@ class ManifestTable:
             }
             for file in files
         ]
-        data = json.dumps({"state": state.to_json(), "files": rows}, indent=1).encode()
+        self._take_in(before, {"state": state.to_json(), "files": rows}, state.batch)
+
+    def merge(self, before: LakeState, state: LakeState, changes: pa.Table) -> None:
+        """Write files anew that have rows of the changed keys, and a manifest of all files."""
+        paths = self._paths()
+        newest = self._read(paths[-1]) if paths else {"files": [], "gone": []}
+        now_ms = int(time.time() * 1000)
+        rewriting = _Rewriting(self._system, self._path, f"{state.batch:010d}")
+        rewriting.merge(newest["files"], changes)
+        gone = [[path, now_ms] for path in rewriting.gone]
+        due = [path for path, at_ms in newest["gone"] if at_ms + _KEPT_MS < now_ms]
+        gone += [each for each in newest["gone"] if each[0] not in due]
+        manifest = {
+            "state": state.to_json(), "files": rewriting.files, "whole": True, "gone": gone,
+        }  # fmt: skip
+        self._take_in(before, manifest, state.batch)
+        delete_files([below(self._location, path) for path in due])
+
+    def _take_in(self, before: LakeState, manifest: Mapping[str, Any], batch: int) -> None:
+        """Make a manifest visible if the table is as it was before."""
+        data = json.dumps(manifest, indent=1).encode()
         make_directory(self._system, self._manifests)
-        name = f"{state.batch:020d}-{secrets.token_hex(8)}"
+        name = f"{batch:020d}-{secrets.token_hex(8)}"
         temporary = self._temporary(name)
         revision = self._settle()
         with self._system.open_output_stream(temporary) as out:
@@ -119,7 +168,7 @@ class ManifestTable:
         try:
             if self.state(()) != before or not self._publish(name, revision):
                 raise LakeConflictError(
-                    f"batch {state.batch} of {self._location} is there already: another job "
+                    f"batch {batch} of {self._location} is there already: another job "
                     "writes this table"
                 )
         except LakeConflictError:
@@ -178,9 +227,6 @@ class ManifestTable:
         found = (info.path for info in self._system.get_file_info(selector))
         return sorted(path for path in found if path.endswith(".json"))
 
-    def _names(self, path: str) -> list[str]:
-        return [file["path"] for file in self._read(path)["files"]]
-
     def _read(self, path: str) -> Any:
         with self._system.open_input_stream(path) as file:
             data = file.read()
@@ -188,6 +234,49 @@ class ManifestTable:
             return json.loads(data)
         except ValueError as error:
             raise LakeFormatError(f"{path} is not a manifest: {error}") from error
+
+
+class _Rewriting:
+    """Files of a table that come and go by changes; ``path`` is from the table on."""
+
+    def __init__(self, system: Any, directory: str, batch: str) -> None:
+        self._system, self._directory = system, directory
+        # Who was overtaken leaves files that nobody names.
+        self._out = f"data/{batch}-{secrets.token_hex(8)}"
+        self.files: list[Mapping[str, Any]] = []
+        self.gone: list[str] = []
+
+    def merge(self, files: Sequence[Mapping[str, Any]], changes: pa.Table) -> None:
+        keys = keys_of(changes)
+        together = [rows_of(changes)]
+        for file in files:
+            path = f"{self._directory}/{file['path']}"
+            stays = untouched(self._read(path, list(KEY)), keys)
+            if pc.all(stays).as_py():
+                self.files.append(file)
+                continue
+            self.gone.append(file["path"])
+            left = self._read(path).filter(stays)
+            if file["bytes"] < _SMALL_BYTES:
+                together.append(left)
+            else:
+                self._write(left)
+        self._write(pa.concat_tables(together))
+
+    def _read(self, path: str, columns: list[str] | None = None) -> pa.Table:
+        return pyarrow.parquet.read_table(path, columns=columns, filesystem=self._system)
+
+    def _write(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        path = f"{self._out}/{len(self.files):06d}.parquet"
+        make_directory(self._system, f"{self._directory}/{self._out}")
+        full = f"{self._directory}/{path}"
+        pyarrow.parquet.write_table(
+            table, full, filesystem=self._system, compression="zstd", compression_level=1
+        )
+        size = int(self._system.get_file_info(full).size)
+        self.files.append({"path": path, "rows": table.num_rows, "bytes": size})
 
 
 def committed_files(location: str) -> list[str]:

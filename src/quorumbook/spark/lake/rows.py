@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.lake.dead_letters import BadRecord
+from quorumbook.spark.lake.upserts import DELETED
 from quorumbook.streams import Decoder, Record
 from quorumbook.streams.errors import BadRecordError
 from quorumbook.streams.frames.decoding import RecordDecoding
@@ -74,7 +75,12 @@ class LakeRows:
     """Makes tables of records."""
 
     def __init__(
-        self, fields: str, decoder: Decoder | None = None, bad_records: BadRecords = "keep"
+        self,
+        fields: str,
+        decoder: Decoder | None = None,
+        bad_records: BadRecords = "keep",
+        *,
+        upserts: bool = False,
     ) -> None:
         """Take what is decoded, as ``schema_of`` does, and what becomes of bad records.
 
@@ -82,12 +88,16 @@ class LakeRows:
             fields: Of the JSON.
             decoder: What decodes in their place.
             bad_records: ``keep`` has rows with ``value`` and without the fields.
+            upserts: Rows are changes: a record with a key and no payload deletes the key's.
         """
         self.schema = schema_of(fields, decoder)
+        self._upserts = upserts
         self._fields = _parsed(fields)
         self._decoder = decoder
         self._names = [] if decoder is None else [name for name, _ in decoder.column.fields]
         self._width = len(self.schema) - len(_PLACE)
+        if upserts:
+            self.schema = self.schema.append(pa.field(DELETED, pa.bool_()))
         self._bad_records = bad_records
         #: How many could not be decoded.
         self.undecoded = 0
@@ -122,6 +132,8 @@ class LakeRows:
             [_headers(record) for record in rows],
             *(zip(*fields, strict=True) if fields else [[]] * self._width),
         ]
+        if self._upserts:
+            columns.append([self._deletes(record) for record in rows])
         arrays = [
             pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
         ]
@@ -134,6 +146,11 @@ class LakeRows:
         values: list[bytes | None] = []
         fields: list[Sequence[Any]] = []
         for record in records:
+            if self._deletes(record):
+                rows.append(record)
+                values.append(None)
+                fields.append((None,) * self._width)
+                continue
             value, found = None, None
             try:
                 found = self._decode(record)
@@ -150,6 +167,9 @@ class LakeRows:
             values.append(value)
             fields.append(found or (None,) * self._width)
         return rows, values, fields
+
+    def _deletes(self, record: Record) -> bool:
+        return self._upserts and record.key is not None and not record.payload
 
     def _decode(self, record: Record) -> tuple[Any, ...]:
         if self._decoder is not None:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from quorumbook.errors import QuorumbookError
 from quorumbook.spark.request.offsets import Reached
 
 #: What the state is known by, wherever a kind of table keeps such things.
 STATE = "quorumbook.lake-sink"
-_VERSION = 1
+_VERSION, _UPSERTS = 1, 2
 
 
 class LakeConflictError(QuorumbookError):
@@ -45,12 +47,15 @@ class LakeState:
     #: Of which cluster the streams are; empty if there is no batch.
     cluster: str = ""
     streams: Mapping[str, Reached] = field(default_factory=dict)
+    #: Whether the table has the latest record of each key; else all of them.
+    upserts: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` takes."""
         streams = {name: list(reached) for name, reached in sorted(self.streams.items())}
         return {
-            "version": _VERSION,
+            # A release that knows no upserts would take the table for another.
+            "version": _UPSERTS if self.upserts else _VERSION,
             "batch": self.batch,
             "cluster": self.cluster,
             "streams": streams,
@@ -64,12 +69,17 @@ class LakeState:
             LakeFormatError: it is of a newer release, or no state.
         """
         try:
-            if found["version"] != _VERSION:
+            if found["version"] not in (_VERSION, _UPSERTS):
                 raise LakeFormatError(
                     f"the table was written by a newer release: state version {found['version']}"
                 )
             streams = {name: Reached(*each) for name, each in found["streams"].items()}
-            return cls(batch=int(found["batch"]), cluster=found["cluster"], streams=streams)
+            return cls(
+                batch=int(found["batch"]),
+                cluster=found["cluster"],
+                streams=streams,
+                upserts=found["version"] == _UPSERTS,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise LakeFormatError(f"{found!r} is not a state of a table: {error!r}") from error
 
@@ -88,6 +98,19 @@ class LakeTable(Protocol):
 
     def commit(self, before: LakeState, state: LakeState, files: Sequence[LakeFile]) -> None:
         """Take a batch in, if the table is as it was before.
+
+        Raises:
+            LakeConflictError: it is not.
+        """
+        ...
+
+    def merge(self, before: LakeState, state: LakeState, changes: pa.Table) -> None:
+        """Have the table lose rows and get others, in one step, if it is as it was before.
+
+        Args:
+            before: How the table was.
+            state: How far it is then.
+            changes: The latest change of each key; see ``upserts``.
 
         Raises:
             LakeConflictError: it is not.

@@ -26,6 +26,7 @@ from quorumbook.spark.lake import dead_letters
 from quorumbook.spark.lake.dead_letters import BadRecord, BadRecordStream
 from quorumbook.spark.lake.rows import BadRecords, LakeRows
 from quorumbook.spark.lake.table import LakeFile, LakeState, LakeTable
+from quorumbook.spark.lake.upserts import changes_in, delete_files
 from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.offsets import Reached
 from quorumbook.spark.rows.decoding import decoder_of
@@ -47,6 +48,8 @@ class Decoding:
     stream: str = ""
     version: int = 0
     bad_records: BadRecords = "keep"
+    #: Whether rows are changes of the latest record of each key.
+    upserts: bool = False
 
     async def rows(self, cluster: ClusterClient) -> LakeRows:
         """Return what makes rows.
@@ -57,7 +60,7 @@ class Decoding:
         decoder = None
         if self.stream:
             decoder = await decoder_of(cluster, self.stream, self.version)
-        return LakeRows(self.fields, decoder, self.bad_records)
+        return LakeRows(self.fields, decoder, self.bad_records, upserts=self.upserts)
 
 
 class LakeSink:
@@ -76,6 +79,7 @@ class LakeSink:
         max_bytes: int,
         allows_loss: bool,
         dead_letters: BadRecordStream | None = None,
+        upserts: bool = False,
     ) -> None:
         """Take what is copied where.
 
@@ -89,6 +93,7 @@ class LakeSink:
             allows_loss: See ``what_is_due``.
             dead_letters: Where records go that cannot be decoded; None: nowhere.  It is not copied
                 itself, or its records would come back to it without end.
+            upserts: The table has the latest record of each key.
 
         Raises:
             ConfigError: the stream of dead letters is named among those that are copied.
@@ -106,6 +111,7 @@ class LakeSink:
         self._max_bytes = max_bytes
         self._allows_loss = allows_loss
         self._dead_letters = dead_letters
+        self._upserts = upserts
         self._before = LakeState()
         self._due: list[Due] = []
         self.rows = self.files = self.file_bytes = self.undecoded = self.batches = 0
@@ -131,6 +137,12 @@ class LakeSink:
             raise ConfigError(
                 f"the table has records of cluster {before.cluster}, the metadata URI leads to "
                 f"cluster {cluster.instance_id}: correct the URI, or give another table"
+            )
+        if before.batch >= 0 and before.upserts != self._upserts:
+            raise ConfigError(
+                "the table has the latest record of each key: give --upsert"
+                if before.upserts
+                else "the table has all records of each key: give another table, or no --upsert"
             )
         self._due = cluster.run(
             lambda: what_is_due(
@@ -198,9 +210,17 @@ class LakeSink:
         if not files:
             return False
         state = LakeState(
-            batch=self._before.batch + 1, cluster=self._cluster.instance_id, streams=streams
+            batch=self._before.batch + 1,
+            cluster=self._cluster.instance_id,
+            streams=streams,
+            upserts=self._upserts,
         )
-        self._table.commit(self._before, state, files)
+        if self._upserts:
+            paths = [file.path for file in files]
+            self._table.merge(self._before, state, changes_in(paths))
+            delete_files(paths)
+        else:
+            self._table.commit(self._before, state, files)
         self.batches += 1
         self.rows += sum(file.rows for file in files)
         self.files += len(files)
