@@ -277,6 +277,24 @@ def test_a_batch_waits_for_enough_but_not_for_ever(query, streams, name, monkeyp
     assert values(running.until(7)[6:]) == records(6)
 
 
+def test_batches_follow_how_long_the_sink_takes(query, streams, name):
+    """Doubled while it is fast, and cut by as much as it is too slow."""
+    streams.write(name, *([b"%02d" % n + bytes(100_000)] for n in range(60)))
+    running = query(f"stream:{name}", targetBatchTime="1h", **EARLIEST)
+    running.step()
+    running.step()
+    small, double = map(len, running.batches)
+    assert 1 <= small <= 10
+    assert 1.5 * small < double <= 2 * small + 1
+    # Four hours later, as the query's own clock has it, the sink is done.
+    pressure = running.reader._planner._pressure
+    began_ns, size = pressure._began
+    pressure._began = began_ns - 4 * 3_600_000_000_000, size
+    running.step()
+    assert 1 <= len(running.batches[2]) <= double / 4
+    assert len(running.drain()) == 60
+
+
 def test_a_query_says_how_far_it_is_behind(query, streams, name):
     streams.write(name, *(records(n) for n in range(10)))
     running = query(f"stream:{name}", maxEntriesPerTrigger=4, **EARLIEST)
@@ -284,8 +302,11 @@ def test_a_query_says_how_far_it_is_behind(query, streams, name):
     lag = running.report["lag"]
     assert (lag["streams"], lag["ms"] >= 0, lag["bytes"] > 0) == (1, True, True)
     assert lag["entries"] >= 6
+    assert lag["by_stream"] == {name: lag["entries"]}
     running.drain()
-    assert running.report["lag"] == {"bytes": 0, "entries": 0, "ms": 0, "streams": 0}
+    assert running.report["lag"] == {
+        "bytes": 0, "entries": 0, "ms": 0, "streams": 0, "by_stream": {},
+    }  # fmt: skip
     assert json.loads(running.checkpoint[-1])["s"] == running.report["s"]
 
 

@@ -9,6 +9,7 @@ source        a batch, a streaming query;  limits, lag and cursors of it
 sink          rows to streams
 meta          ``meta:``;  functions: table functions;  tables: of Spark's catalog
 jobs          commands that run on Spark, over data and for upkeep;  lake: tables they write
+pipeline      streams and steps between them, run from a file
 demo          what ``quorumbook spark demo`` shows
 executors     the package on executors that have it not
 

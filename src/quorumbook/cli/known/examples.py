@@ -131,6 +131,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "spark lake-sink": (
         "quorumbook spark lake-sink --from stream:orders --table /lake/orders --format delta",
     ),
+    "spark lake-changes": (
+        "quorumbook spark lake-changes --table /lake/orders --format delta --to stream:changes",
+    ),
     "spark xcluster": (
         "quorumbook spark xcluster --from 'stream:*' --to-metadata zk://other:2181/ledgers",
     ),
@@ -146,6 +149,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "quorumbook spark analytics --from stream:flights --to stream:delays --create-stream"
         " --schema 'carrier string, at timestamp, delay int' --time at --window '1 hour'"
         " --group-by carrier --measure 'avg(delay) AS delay'",
+    ),
+    "spark pipeline run": (
+        "quorumbook spark pipeline run orders.toml --picture orders.svg --metrics-port 9400",
     ),
     "spark demo": ("quorumbook spark demo",),
     "spark register": (

@@ -12,8 +12,9 @@ from quorumbook.cli.spark.checks import audit, fsck_meta, gc_orphans, usage
 from quorumbook.cli.spark.compaction import compact_keys, compact_segments
 from quorumbook.cli.spark.data import export, ingest
 from quorumbook.cli.spark.demo import demo
-from quorumbook.cli.spark.lake import lake_sink
+from quorumbook.cli.spark.lake import lake_changes, lake_sink
 from quorumbook.cli.spark.moving import decommission, rebalance, rereplicate
+from quorumbook.cli.spark.pipeline import pipeline
 from quorumbook.cli.spark.queries import analytics, transform
 from quorumbook.cli.spark.register import register
 from quorumbook.cli.spark.template import template
@@ -28,8 +29,8 @@ def spark() -> None:
 
 _JOBS = (
     audit, usage, fsck_meta, export, offload, restore, tier_verify, rereplicate, decommission,
-    rebalance, compact_segments, compact_keys, lake_sink, xcluster, gc_orphans, ingest, transform,
-    analytics, demo, template, register,
+    rebalance, compact_segments, compact_keys, lake_sink, lake_changes, xcluster, gc_orphans,
+    ingest, transform, analytics, pipeline, demo, template, register,
 )  # fmt: skip
 for _job in _JOBS:
     spark.add_command(_job)

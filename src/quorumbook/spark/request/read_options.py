@@ -111,6 +111,11 @@ READ_OPTIONS = (
         "And so many bytes as stored.", (Use.READ_STREAM,), minimum=0,
     ),
     option(
+        "targetBatchTime", Kind.DURATION, 0.0,
+        "Batches are as large as the query, its sink included, gets done in this time; 0 is any "
+        "size. It has to be the trigger's interval at least.", (Use.READ_STREAM,), minimum=0,
+    ),
+    option(
         "minEntriesPerTrigger", Kind.INTEGER, 0,
         "Wait for so many entries before a batch …", (Use.READ_STREAM,), minimum=0,
     ),
@@ -197,6 +202,8 @@ class ReadOptions:
     max_entries: int
     max_records: int
     max_bytes: int
+    #: 0: however long a batch takes.
+    target_batch_s: float
     min_entries: int
     max_trigger_delay_s: float
     cursor: str
@@ -249,6 +256,7 @@ class ReadOptions:
             max_entries=options.integer("maxEntriesPerTrigger"),
             max_records=options.integer("maxRecordsPerTrigger"),
             max_bytes=options.integer("maxBytesPerTrigger"),
+            target_batch_s=options.seconds("targetBatchTime"),
             min_entries=options.integer("minEntriesPerTrigger"),
             max_trigger_delay_s=options.seconds("maxTriggerDelay"),
             cursor=options.text("cursor"),

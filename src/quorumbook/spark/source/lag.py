@@ -14,6 +14,8 @@ from quorumbook.streams.reading.entries import entry_time_ms
 
 #: Of so many streams, those with the most entries to read, the age is looked up.
 _AGED = 4
+#: So many, those with the most entries to read, are named.
+_NAMED = 20
 
 
 async def lag_behind(
@@ -21,6 +23,7 @@ async def lag_behind(
 ) -> dict[str, Any]:
     """Return ``entries``, ``bytes`` and ``ms`` that are left to read, and ``streams`` with any.
 
+    ``by_stream`` has the entries of the streams and partitions that are the furthest behind.
     ``ms`` is the age of the oldest entry that is not read, where its writer said when it was made.
     """
     behind = {}
@@ -35,7 +38,8 @@ async def lag_behind(
                     sizes = await views.sizes(extent.ledger_id, extent.end_entry)
                     size += sizes.of(last - first + 1)
     oldest_ms = None
-    for name in sorted(behind, key=lambda name: (-behind[name], name))[:_AGED]:
+    furthest = sorted(behind, key=lambda name: (-behind[name], name))
+    for name in furthest[:_AGED]:
         made_ms = await _made_ms(views, seen[name], reached[name])
         if made_ms is not None and (oldest_ms is None or made_ms < oldest_ms):
             oldest_ms = made_ms
@@ -45,6 +49,7 @@ async def lag_behind(
         "entries": sum(behind.values()),
         "ms": age_ms,
         "streams": len(behind),
+        "by_stream": {name: behind[name] for name in furthest[:_NAMED]},
     }
 
 

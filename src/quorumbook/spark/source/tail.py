@@ -47,7 +47,8 @@ from quorumbook.spark.source.batch import (
 from quorumbook.spark.source.cursors import QueryCursors
 from quorumbook.spark.source.kinds import kind_of, views_of
 from quorumbook.spark.source.lag import lag_behind
-from quorumbook.spark.source.limits import Measure, Measures, limited
+from quorumbook.spark.source.limits import Measure, Measures, between, limited
+from quorumbook.spark.source.pressure import FIRST_BYTES, Pressure
 from quorumbook.spark.source.relocation import relocated, stamped
 from quorumbook.spark.source.starts import after_truncation, resolve
 from quorumbook.spark.source.task import Task
@@ -99,8 +100,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.max_entries or options.max_records:
             return ReadMaxRows(options.max_records or options.max_entries)
-        if options.max_bytes:
-            return ReadMaxBytes(options.max_bytes)
+        if options.max_bytes or options.target_batch_s:
+            return ReadMaxBytes(options.max_bytes or FIRST_BYTES)
         return ReadMinRows(options.min_entries) if options.min_entries else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -159,6 +160,7 @@ class _Planner:
         self.cursors = QueryCursors(cluster, options.cursor)
         self._clock = client_store(cluster.client).env.clock
         self._last_batch_ns = self._clock.now_ns()
+        self._pressure = Pressure(options.target_batch_s) if options.target_batch_s else None
         #: Where a run that reads what there is ends.
         self._target: Mapping[str, Offset] | None = None
         #: What was looked at last, and where the batch ends that was made of it.
@@ -212,6 +214,8 @@ class _Planner:
 
     async def following(self, start: Offsets, *, is_limited: bool) -> Offsets | None:
         """Return where the batch after some offsets ends; None if there is nothing for it."""
+        if self._pressure is not None:
+            self._pressure.next_wanted(self._clock.now_ns())
         known = start.ledgers if self._is_ledgers else start.streams
         names = [name for name in await self._views.names() if self._is_due(name, start)]
         views = await self._look(sorted({*names, *known}))
@@ -240,6 +244,9 @@ class _Planner:
         ):
             return None
         self._last_batch_ns = self._clock.now_ns()
+        if self._pressure is not None and is_limited:
+            size = await self._size(views, starts, ends)
+            self._pressure.batch_began(self._last_batch_ns, size)
         if self._is_ledgers:
             # Finished ones are in the offsets once more, with their ends, and then no longer.
             reached = {
@@ -353,9 +360,20 @@ class _Planner:
             limits[None] = entries
         if records:
             limits[measures.records_before] = records
-        if options.max_bytes:
-            limits[measures.bytes_before] = options.max_bytes
+        wanted = 0 if self._pressure is None else self._pressure.limit_bytes
+        if options.max_bytes or wanted:
+            both = options.max_bytes, wanted
+            limits[measures.bytes_before] = min(filter(None, both))
         return limits
+
+    async def _size(
+        self, views: Mapping[str, View], starts: Mapping[str, Offset], ends: Mapping[str, Offset]
+    ) -> int:
+        """Return the bytes of a batch."""
+        measure = Measures(self._views.open_ledgers).bytes_before
+        return sum(
+            [await between(measure, views[name], starts[name], ends[name]) for name in starts]
+        )
 
     async def report(self) -> dict[str, Any] | None:
         """Return what there is, for the progress of the query."""

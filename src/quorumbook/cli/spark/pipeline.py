@@ -1,0 +1,145 @@
+"""``quorumbook spark pipeline run``: what a file declares, run until it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import click
+
+from quorumbook.cli.common import Call
+from quorumbook.cli.spark.run import (
+    JobCommand,
+    JobRun,
+    check_spark,
+    connection_of,
+    open_session,
+)
+from quorumbook.errors import ConfigError
+
+_COLUMNS = (
+    "step", "state", "commits", "records_read", "rows_written", "dead_letters", "restarts", "error",
+)  # fmt: skip
+#: Where there is no terminal to look at, a line for each step comes so often.
+_LINES_EVERY_S = 10.0
+#: A step failed for good.
+_FAILED = 1
+
+
+@click.group()
+def pipeline() -> None:
+    """Streams, steps between them and where they end, declared in a file."""
+
+
+@pipeline.command(cls=JobCommand, forms=("table", "json", "jsonl"))
+@click.argument("file", metavar="FILE")
+@click.option("--master", metavar="URL", default="", help="Where Spark runs.")
+@click.option("--once", "is_once", is_flag=True,
+              help="Read what there is, step after step, and end.")  # fmt: skip
+@click.option("--picture", metavar="FILE", default="",
+              help="Keep a picture of the graph with its rates there, an SVG.")  # fmt: skip
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Serve the steps' numbers for Prometheus there; 0: any free port.")  # fmt: skip
+@click.option("--metrics-host", metavar="HOST", default="127.0.0.1", show_default=True,
+              help="On which address of this machine.")  # fmt: skip
+@click.option("--dry-run", "is_dry_run", is_flag=True,
+              help="Only check the file and draw the picture.")  # fmt: skip
+@click.pass_obj
+def run(
+    call: Call,
+    file: str,
+    master: str,
+    is_once: bool,
+    picture: str,
+    metrics_port: int | None,
+    metrics_host: str,
+    is_dry_run: bool,
+) -> int:
+    """Run the pipeline of a TOML file until it is interrupted.
+
+    A step that fails is started again from its checkpoint, at once and then at growing intervals;
+    one that fails too often in a row is given up, while the others go on.  The exit code is 1 then.
+    """
+    check_spark(master or None)
+    from quorumbook.spark.pipeline.declaration import parse_pipeline
+    from quorumbook.spark.pipeline.numbers import StepNumbers
+    from quorumbook.spark.pipeline.picture import graph
+    from quorumbook.spark.pipeline.running import RunningPipeline
+
+    declared = _parsed(parse_pipeline, file)
+    if is_dry_run:
+        numbers = {step.name: StepNumbers() for step in declared.steps}
+        _draw(picture, graph(declared, numbers))
+        _show(call, numbers)
+        return 0
+    connection = connection_of(call, declared.whole.namespace)
+    with open_session(call, JobRun(master=master)) as spark:
+        running = RunningPipeline(spark, connection, declared, is_once=is_once)
+        running.prepare()
+        if metrics_port is not None:
+            _serve(call, metrics_host, metrics_port, declared.whole.name, running)
+        told_s = 0.0
+
+        def on_look() -> None:
+            nonlocal told_s
+            _draw(picture, graph(declared, running.numbers))
+            if time.monotonic() - told_s >= _LINES_EVERY_S and not is_once:
+                told_s = time.monotonic()
+                for name, found in running.numbers.items():
+                    call.note(_line(name, found))
+
+        try:
+            are_done = running.run(on_look)
+        except KeyboardInterrupt:
+            are_done = all(found.state != "failed" for found in running.numbers.values())
+        _show(call, running.numbers)
+    return 0 if are_done else _FAILED
+
+
+def _parsed(parse: Any, file: str) -> Any:
+    with open(file, encoding="utf-8") as opened:
+        text = opened.read()
+    try:
+        return parse(text, os.path.dirname(os.path.abspath(file)))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _draw(picture: str, text: str) -> None:
+    """Put a picture in the place of the one before, never half of it."""
+    if not picture:
+        return
+    with open(f"{picture}.new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{picture}.new", picture)
+
+
+def _serve(call: Call, host: str, port: int, name: str, running: Any) -> None:
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from quorumbook.spark.pipeline.metrics import PipelineMetrics
+
+    registry = CollectorRegistry()
+    registry.register(PipelineMetrics(name, lambda: running.numbers))
+    server, _ = start_http_server(port, host, registry)
+    call.note(f"Metrics: http://{host}:{server.server_port}/metrics")
+
+
+def _line(name: str, found: Any) -> str:
+    text = (
+        f"{name}: {found.state}, {found.input_rate:,.0f} records/s come, {found.rate:,.0f} can, "
+        f"{found.lag_entries:,} entries behind ({found.lag_s:.0f} s), {found.commits:,} commits, "
+        f"{found.segments:,} segments, {found.dead_letters:,} dead letters"
+    )
+    return f"{text}; {found.error}" if found.error and found.state != "running" else text
+
+
+def _show(call: Call, numbers: Any) -> None:
+    sys.stderr.flush()
+    rows = [
+        {"step": name, **{column: getattr(found, column) for column in _COLUMNS[1:]}}
+        for name, found in numbers.items()
+    ]
+    call.output.rows(rows, _COLUMNS)

@@ -1,0 +1,187 @@
+"""Runs a pipeline on a session: a query for each step, looked at now and then."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quorumbook.errors import ConfigError
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.jobs.queries import connected_to
+from quorumbook.spark.pipeline.declaration import Pipeline, PipelineStep
+from quorumbook.spark.pipeline.frames import rows_of
+from quorumbook.spark.pipeline.numbers import StepNumbers
+from quorumbook.spark.pipeline.supervision import Restarts, reason_of
+from quorumbook.spark.pool import ClusterClient, connected
+from quorumbook.streams import Namespace, StreamPolicy
+from quorumbook.streams.partitions.partition_node import partition_count
+from quorumbook.streams.partitions.partitioning import partition_name
+from quorumbook.streams.stream_context import stream_context
+
+_LOOK_S = 0.5
+#: So often segments of the streams that are written are counted.
+_COUNT_EVERY_S = 10.0
+
+
+class RunningPipeline:
+    """The queries of a pipeline.
+
+    Args:
+        spark: The session.
+        connection: Where the cluster is.
+        pipeline: What runs.
+        is_once: Each step reads what there is and ends; one begins when those before it are done.
+    """
+
+    def __init__(
+        self, spark: Any, connection: Connection, pipeline: Pipeline, *, is_once: bool
+    ) -> None:
+        self._spark = spark
+        self._connection = connection
+        self._pipeline = pipeline
+        self._is_once = is_once
+        self._cluster: ClusterClient = connected(connection)
+        self.numbers: Mapping[str, StepNumbers] = {
+            step.name: StepNumbers(scans=2 if step.dead_letters else 1) for step in pipeline.steps
+        }
+        self._restarts = {s.name: Restarts(pipeline.whole.restarts) for s in pipeline.steps}
+        self._queries: dict[str, Any] = {}
+        self._due_s = dict.fromkeys(self.numbers, 0.0)
+        self._counted_s = 0.0
+
+    def prepare(self) -> None:
+        """Make streams that are missing, and say how long what is written stays."""
+        namespace = self._cluster.namespace()
+
+        async def make(step: PipelineStep) -> None:
+            for name in (*step.sources, *step.written):
+                count = await partition_count(namespace, name)
+                if count is None:
+                    await namespace.create_stream(name, exist_ok=True)
+                if name in step.written and step.retain_time_s:
+                    await _retain(namespace, name, count, step.retain_time_s)
+
+        for step in self._pipeline.steps:
+            self._cluster.run(lambda step=step: make(step))  # type: ignore[misc]
+
+    def run(self, on_look: Callable[[], None] = lambda: None) -> bool:
+        """Run until every step is done or failed; return whether all are done.
+
+        Args:
+            on_look: Runs after each look at the steps.
+        """
+        try:
+            while self._look():
+                on_look()
+                time.sleep(_LOOK_S)
+            self._count_segments()
+            on_look()
+        finally:
+            for query in self._queries.values():
+                if query.isActive:
+                    query.stop()
+        return all(found.state == "done" for found in self.numbers.values())
+
+    def _look(self) -> bool:
+        """Look at every step; tell whether any is to go on."""
+        for step in self._pipeline.steps:
+            found = self.numbers[step.name]
+            if found.state == "running":
+                self._look_at(step, found)
+            if found.state == "waiting" and self._may_begin(step):
+                self._begin(step, found)
+        if time.monotonic() - self._counted_s > _COUNT_EVERY_S:
+            self._count_segments()
+        return any(found.state in ("running", "waiting") for found in self.numbers.values())
+
+    def _may_begin(self, step: PipelineStep) -> bool:
+        before = [s for s in self._pipeline.steps if set(s.written) & set(step.sources)]
+        is_behind = self._is_once and any(
+            self.numbers[each.name].state in ("running", "waiting") for each in before
+        )
+        return not is_behind and time.monotonic() >= self._due_s[step.name]
+
+    def _begin(self, step: PipelineStep, found: StepNumbers) -> None:
+        try:
+            self._queries[step.name] = self._started(step)
+        except Exception as error:
+            if isinstance(error, ConfigError) and not found.restarts:
+                raise  # nobody can want it
+            self._failed(step, found, error)
+        else:
+            found.state = "running"
+
+    def _started(self, step: PipelineStep) -> Any:
+        checkpoint = self._pipeline.checkpoint(step)
+        rows = rows_of(self._spark, self._connection, step, self._pipeline.cursor(step))
+        writer = rows.writeStream.option("checkpointLocation", checkpoint)
+        writer = writer.queryName(self._pipeline.cursor(step))
+        if self._is_once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{step.every_s:g} seconds")
+        if step.directory:
+            directory = step.directory
+            if "://" not in directory:
+                directory = os.path.abspath(directory)
+            return writer.format("parquet").start(directory)
+        return connected_to(writer.format("quorumbook"), self._connection).start()
+
+    def _look_at(self, step: PipelineStep, found: StepNumbers) -> None:
+        query = self._queries[step.name]
+        is_active = query.isActive
+        for progress in query.recentProgress:
+            found.take(json.loads(progress.json))
+        if is_active:
+            return
+        error = query.exception()
+        if error is None:
+            found.state = "done"
+        else:
+            self._failed(step, found, error)
+
+    def _failed(self, step: PipelineStep, found: StepNumbers, error: Exception) -> None:
+        found.error = reason_of(str(error))
+        restarts = self._restarts[step.name]
+        wait_s = restarts.failed(found.commits)
+        found.restarts = restarts.count
+        found.state = "failed" if wait_s is None else "waiting"
+        self._due_s[step.name] = time.monotonic() + (wait_s or 0.0)
+
+    def _count_segments(self) -> None:
+        self._counted_s = time.monotonic()
+        namespace = self._cluster.namespace()
+        for step in self._pipeline.steps:
+            found = self._cluster.run(
+                lambda step=step: _segments(namespace, step.written)  # type: ignore[misc]
+            )
+            self.numbers[step.name].take_segments(found)
+
+
+async def _retain(
+    namespace: Namespace, name: str, partitions: int | None, retain_time_s: float
+) -> None:
+    names = [name]
+    if partitions is not None:
+        names = [partition_name(name, number) for number in range(partitions)]
+    for each in names:
+        stream = namespace.stream(each)
+        before = await stream.policy()
+        given = {**before.given(), "retain_time_s": retain_time_s}
+        await stream.set_policy(StreamPolicy.of(given), expected=before)
+
+
+async def _segments(namespace: Namespace, names: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    """Return, by stream or partition, the first segment's number and how many there are."""
+    found = {}
+    for name in names:
+        count = await partition_count(namespace, name)
+        parts = [name] if count is None else [partition_name(name, n) for n in range(count)]
+        for part in parts:
+            segments = await stream_context(namespace.stream(part)).nodes.segments()
+            numbers = [segment.number for segment in segments]
+            found[part] = min(numbers, default=0), len(numbers)
+    return found

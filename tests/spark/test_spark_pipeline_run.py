@@ -1,0 +1,142 @@
+"""``quorumbook spark pipeline run``: a chain with a schema, dead letters, SQL, Python and files."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from spark_helpers import in_namespace
+
+from quorumbook.cli.main import main
+from quorumbook.streams import Namespace, Schema, SchemaKind
+from quorumbook.testing import LocalCluster
+
+pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
+
+SCHEMA = """{"type": "object", "properties": {
+    "customer": {"type": "string"}, "total": {"type": "integer"}}}"""
+FILE = """
+name = "PREFIX"
+checkpoints = "checkpoints"
+restarts = 2
+
+[[step]]
+name = "files"
+from = ["PREFIX/clean"]
+udf = "files.py"
+to = "parquet:LAKE"
+
+[[step]]
+name = "clean"
+from = ["PREFIX/orders"]
+decode = true
+dead-letters = "PREFIX/bad"
+sql = "SELECT key, customer, total + 1 AS total FROM records WHERE total > 0"
+to = "PREFIX/clean"
+batch-time = "10s"
+retain-time = "7d"
+"""
+FUNCTION = """
+import os
+
+def transform(frame):
+    def fail(batches):
+        if not os.path.exists("MARK"):
+            open("MARK", "w").close()
+            raise ValueError("not yet")
+        yield from batches
+
+    return frame.selectExpr("cast(value AS string) AS line").mapInArrow(fail, "line string")
+"""
+
+
+class World:
+    """A pipeline's file, and the streams that it names."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self.cluster, self.directory = cluster, directory
+        self.prefix = f"pipeline{uuid4().hex[:8]}"
+        self.file = directory / "pipeline.toml"
+        text = FILE.replace("PREFIX", self.prefix).replace("LAKE", f"{directory}/lake")
+        self.file.write_text(text)
+        (directory / "files.py").write_text(FUNCTION.replace("MARK", f"{directory}/mark"))
+
+    def append(self, *payloads: bytes) -> None:
+        async def work(namespace: Namespace) -> None:
+            await namespace.create_stream(f"{self.prefix}/orders", exist_ok=True)
+            stream = namespace.stream(f"{self.prefix}/orders")
+            await stream.set_schema(Schema(SchemaKind.JSON, SCHEMA))
+            async with stream.writer() as writer:
+                for payload in payloads:
+                    await writer.append(payload, key=b"k")
+
+        in_namespace(self.cluster, "/streams", work, bind=True)
+
+    def records(self, name: str) -> list[Any]:
+        async def work(namespace: Namespace) -> list[Any]:
+            async with namespace.stream(f"{self.prefix}/{name}").reader(tail=False) as reader:
+                return [record async for record in reader]
+
+        return in_namespace(self.cluster, "/streams", work)
+
+    def run(self, *words: str) -> int:
+        return main(
+            ["spark", "pipeline", "run", str(self.file), "--metadata", self.cluster.metadata_uri,
+             "-o", "jsonl", *words]
+        )  # fmt: skip
+
+
+@pytest.fixture
+def world(spark: Any, cluster: LocalCluster, tmp_path: Path) -> World:
+    assert spark is not None
+    return World(cluster, tmp_path)
+
+
+def test_a_chain_has_each_record_once_though_a_step_fails_at_first(
+    spark: Any, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.append(b'{"customer": "a", "total": 1}', b"no order", b'{"customer": "b", "total": 0}')
+    picture = world.directory / "graph.svg"
+    assert world.run("--once", "--picture", str(picture)) == 0
+    told = {row["step"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    columns = ("state", "records_read", "rows_written", "dead_letters", "commits", "restarts")
+    assert [told["clean"][each] for each in columns] == ["done", 3, 1, 1, 1, 0]
+    assert [told["files"][each] for each in columns] == ["done", 1, 1, 0, 1, 1]
+    assert told["files"]["error"] == "ValueError: not yet"
+    (clean,) = world.records("clean")
+    assert (clean.key, json.loads(clean.payload)) == (b"k", {"customer": "a", "total": 2})
+    (letter,) = world.records("bad")
+    assert (letter.payload, letter.key) == (b"no order", b"k")
+    assert letter.headers["dead-letter-stream"] == f"{world.prefix}/orders".encode()
+    assert re.fullmatch(rb"\d+:\d+:\d+", letter.headers["dead-letter-position"])
+    assert letter.headers["dead-letter-reason"].startswith(b"Expecting value")
+    (line,) = spark.read.parquet(f"{world.directory}/lake").collect()
+    assert line.line == clean.payload.decode()
+    texts = [e.text for e in ET.parse(picture).iter() if e.tag.endswith("text")]
+    assert {world.prefix, "clean", "files", "lake", f"{world.prefix}/bad", "done"} <= set(texts)
+    assert (world.directory / "checkpoints" / "files" / "commits" / "0").exists()
+
+    async def kept(namespace: Namespace) -> float | None:
+        return (await namespace.stream(f"{world.prefix}/clean").policy()).retain_time_s
+
+    assert in_namespace(world.cluster, "/streams", kept) == 7 * 86400.0
+
+
+def test_a_file_that_is_no_pipeline_is_refused_before_spark_is_asked(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.file.write_text(world.file.read_text().replace("dead-letters", "letters"))
+    assert world.run() == 2
+    assert "pipeline.toml: step clean: there is no key letters" in capsys.readouterr().err
+
+
+def test_a_dry_run_draws_the_graph(world: World) -> None:
+    picture = world.directory / "graph.svg"
+    assert world.run("--dry-run", "--picture", str(picture)) == 0
+    assert "files" in picture.read_text()
+    assert not (world.directory / "checkpoints").exists()
