@@ -20,6 +20,7 @@ from quorumbook.streams import (
     StreamPolicy,
     StreamWriter,
 )
+from quorumbook.streams.cursors import lag
 from quorumbook.streams.errors import RecordTooLargeError
 from quorumbook.streams.writing import intake, pending
 
@@ -182,3 +183,61 @@ async def test_a_segment_that_fails_within_a_record_does_not_split_it(
         async for batch in stream.read_split(split):
             found += batch.payloads
     assert found == [b"a", LARGE, b"b"]
+
+
+async def test_lag_counts_records_as_they_were_appended(
+    ns: Namespace, small_entries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag, "CHUNK_SIZE_BYTES", 900)
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=12))
+    stream = ns.stream("s")
+    places: list[Position] = []
+    async with stream.writer(visibility_delay_s=0) as writer:
+        for number in range(20):
+            payload = LARGE if number % 3 == 1 else b"%d" % number
+            places.append((await writer.append(payload)).position)
+            if number in (5, 19):
+                await writer.flush()
+                await check_lags(stream, places)
+    await check_lags(stream, places)
+    assert len(await stream.segments()) > 2
+    assert sum(each.metadata.record_count for each in await stream.segments()) == 20 + 2 * 7
+    async with stream.writer() as writer:
+        await writer.seal()
+    await check_lags(stream, places)
+
+
+async def check_lags(stream: Stream, places: list[Position]) -> None:
+    for number, place in enumerate(places):
+        assert (await stream.lag(place)).records == len(places) - number
+        assert (await stream.lag(place.next)).records == len(places) - number - 1
+        assert await stream.count(place) == len(places) - number
+        assert await stream.count(end=place) == number
+
+
+async def test_chunks_of_a_record_that_is_not_complete_are_no_lag(
+    ns: Namespace, small_entries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag, "CHUNK_SIZE_BYTES", 900)
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    writer = await stream.writer(visibility_delay_s=0).__aenter__()
+    before = await leave_unfinished(writer, LARGE)
+    assert (await stream.lag(before.position)).records == 1
+    async with stream.writer(takeover="force") as second:
+        await second.append(LARGE)
+    assert (await stream.lag(before.position)).records == 2
+
+
+async def test_large_records_in_a_segment_of_small_ones_cost_no_look_at_its_end(
+    ns: Namespace,
+) -> None:
+    """The first segment of a lag is looked at, those behind it if chunks may be many of it."""
+    await ns.create_stream("s", policy=StreamPolicy(roll_entries=1))
+    stream = ns.stream("s")
+    async with stream.writer(batch_bytes=1) as writer:
+        for number in range(4):
+            await writer.append(b"%d" % number)
+    with mock.patch.object(lag, "open_segment", wraps=lag.open_segment) as opened:
+        assert (await stream.lag(Position(1, 0, 0))).records == 4
+    assert {call.args[1].number for call in opened.call_args_list} <= {1}

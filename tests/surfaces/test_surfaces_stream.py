@@ -444,6 +444,9 @@ def test_a_record_larger_than_an_entry_is_one_record_to_who_wrote_it(quorumbook)
     written = quorumbook("stream", "write", "large", "-o", "json", stdin=line + b"\ny\n")
     assert json.loads(written.text)["records"] == 2
     assert "2 records in stream large" in written.err
+    cursors = ("stream", "cursors", "large", "--reset", "c", "earliest", "-o", "json")
+    (cursor,) = json.loads(quorumbook(*cursors).text)
+    assert cursor["records"] == 2
 
 
 def test_schemas_from_the_command_line(quorumbook, tmp_path):

@@ -308,9 +308,9 @@ class Stream(Tabular, HasSchemas):
         return await last_record_of(self._context)
 
     async def count(self, start: Position | None = None, end: Position | None = None) -> int:
-        """Return how many records there are, as segments count them; few of them are read.
+        """Return how many records there are; few of them are read.
 
-        One that is stored in chunks counts as many.
+        One that is stored in chunks counts once, as far as its writer said so; see ``lag``.
 
         Args:
             start: From here on; from the first that is left if not given.
@@ -347,7 +347,11 @@ class Stream(Tabular, HasSchemas):
             return await reader.read(sys.maxsize, max_bytes, wait_s=None)
 
     async def lag(self, position: Position) -> Lag:
-        """Return what is between a position, a reader's say, and the last record."""
+        """Return what is between a position, a reader's say, and the last record.
+
+        Chunks of large records are counted as records in segments of a release that did not say
+        how many there are, and in merged ones.
+        """
         return await measure_lag(self._context, position)
 
     async def truncate(self, before: Cut, *, dry_run: bool = False) -> list[TruncatedSegment]:

@@ -9,6 +9,8 @@ import random
 from quorumbook.protocol.v3 import client as v3
 from security.adversary.prey import Attack, Prey
 
+#: Of a request whose answer ends with the connection.
+_LAST = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 #: What nobody may bring about by hiding it in something else.
 HIDDEN = (
     b"PUT /api/v1/bookie/state/readonly?read_only=true HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -83,13 +85,13 @@ async def hidden_requests(prey: Prey, dice: random.Random) -> None:
                 what = f"hidden requests: {data[:300]!r} gets {came[:300]!r}"
                 prey.wrong.append(what)
     async with prey.connected(prey.http_port) as wire:
-        await wire.send(b"GET /api/v1/bookie/state/readonly HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await wire.send(b"GET /api/v1/bookie/state/readonly" + _LAST)
         state = (await wire.taken(5)).partition(b"\r\n\r\n")[2]
         if json.loads(state)["read_only"] is not False:
             prey.wrong.append(f"hidden requests: the bookie is {state!r}")
     if not prey.is_gated:
         async with prey.connected(prey.admin_port) as wire:
-            await wire.send(b"GET /api/v2/streams/kept HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await wire.send(b"GET /api/v2/streams/kept" + _LAST)
             if b" 200 OK" not in (came := await wire.taken(5)):
                 prey.wrong.append(f"hidden requests: the stream is gone: {came!r}")
 

@@ -64,6 +64,7 @@ class Prey(Subject):
             if not self.is_gated:
                 async with self.connected(self.admin_port) as wire:
                     await wire.send(b"POST /api/v2/streams HTTP/1.1\r\nHost: localhost\r\n"
+                                    b"Connection: close\r\n"
                                     b'Content-Length: 15\r\n\r\n{"name":"kept"}')  # fmt: skip
                     came = await wire.taken(5)
                     assert b"HTTP/1.1 20" in came, came

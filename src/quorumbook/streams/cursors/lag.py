@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 from typing import NamedTuple
 
+from quorumbook.client.reading.entries import Entry
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.ids import EntryId
 from quorumbook.streams.cursors.acks import Acks
 from quorumbook.streams.errors import PositionTruncatedError
+from quorumbook.streams.format.control import CHUNK_SIZE_BYTES
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.batches import Record, RecordBatch
-from quorumbook.streams.reading.entries import decode_user_records, last_record
+from quorumbook.streams.reading.entries import DecodedEntry, decode_user_records, last_record
 from quorumbook.streams.reading.options import ReaderOptions
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.seek import find_sequence_id
@@ -25,7 +27,7 @@ from quorumbook.streams.stream_context import StreamContext
 class Lag(NamedTuple):
     """What was appended and not passed yet, as far as it is still there."""
 
-    #: As segments count them: a record larger than an entry is as many as it has chunks.
+    #: As they were appended: a record larger than an entry, which is stored in chunks, is one.
     records: int
     #: Of the entries that the records are in, as stored.
     size_bytes: int
@@ -37,6 +39,11 @@ async def measure_lag(context: StreamContext, position: Position, acks: Acks | N
     """Return what is between a position and the last record that readers can see.
 
     Records that are acknowledged one by one are not counted; their bytes are.
+
+    Segments count chunks of large records as DistributedLog does, as records.  How many of them
+    are no records to who appended them is in the entries behind them.  Segments of writers that
+    did not say so are counted as they are, and so are merged ones; of those that lie whole behind
+    the first one the end is looked at only where chunks may be a hundredth of the records.
     """
     position = await current_position(context, position, acks)
     first = await first_record(context, position)
@@ -47,14 +54,21 @@ async def measure_lag(context: StreamContext, position: Position, acks: Acks | N
     extents = await asyncio.gather(*(segment_extent(context, segment) for segment in left))
     size_bytes = sum(size for size, _ in extents)
     size_bytes -= await _bytes_before(context, left[0], first.entry_id)
-    records = sum(count for _, count in extents)
+    chunks = await asyncio.gather(
+        *(
+            _further_chunks(context, segment, *extent, is_sought=segment is left[0])
+            for segment, extent in zip(left, extents, strict=True)
+        )
+    )
+    records = sum(count for _, count in extents) - sum(chunks)
     records -= await _records_before(context, left[0], first.first_position)
     if acks is not None:
         records -= acks.count_from(first.first_sequence_id)
     age_s = None
     if first.appended_at_ms is not None:
         age_s = max(0, context.store.env.clock.wall_ms() - first.appended_at_ms) / 1000
-    return Lag(records, size_bytes, age_s)
+    # Of a large record that is acknowledged by itself each chunk is.
+    return Lag(max(0, records), size_bytes, age_s)
 
 
 async def current_position(
@@ -116,7 +130,7 @@ async def sequence_id_at(context: StreamContext, position: Position) -> int | No
 
 
 async def records_between(context: StreamContext, start: Position, end: Position) -> int | None:
-    """Return how many records are from one position up to another.
+    """Return how many records are from one position up to another; see ``measure_lag``.
 
     Returns:
         None where that cannot be known: a segment is gone.
@@ -192,23 +206,86 @@ async def _records_before(
         try:
             if position.entry <= await opened.ledger.read_last_add_confirmed():
                 entry = await opened.ledger.read_entry(position.entry)
-                found = decode_user_records(
-                    entry.payload, is_enveloped=segment.is_enveloped, count_before=-1
-                )
+                found = _decoded(segment, entry)
                 ends = [run.first_slot + len(run.payloads) for run in found.runs]
                 behind = zip(found.runs, ends, strict=True)
-                return found.count_after - sum(
+                count = found.count_after - sum(
                     max(0, end - max(run.first_slot, position.slot)) for run, end in behind
                 )
+                return count if segment.is_compacted else count - found.chunks_before
         finally:
             await opened.close()
     return await _record_count(context, segment)
 
 
 async def _record_count(context: StreamContext, segment: SegmentMetadata) -> int:
-    if not segment.is_in_progress:
-        return segment.record_count
-    return (await segment_extent(context, segment))[1]
+    size_bytes, count = await segment_extent(context, segment)
+    return count - await _further_chunks(context, segment, size_bytes, count, is_sought=True)
+
+
+async def _further_chunks(
+    context: StreamContext,
+    segment: SegmentMetadata,
+    size_bytes: int,
+    count: int,
+    *,
+    is_sought: bool,
+) -> int:
+    """Return how many of a segment's records that readers can see are no records of their own.
+
+    Args:
+        context: The stream's.
+        segment: Which.
+        size_bytes: Of what readers can see of it.
+        count: How many records that is with chunks.
+        is_sought: Look also where few of them can be chunks.
+    """
+    most = size_bytes // CHUNK_SIZE_BYTES
+    if segment.is_compacted or not (most if is_sought else most * 100 >= count):
+        return 0
+    found = await _records_at_end(context, segment)
+    if found is None:
+        return 0
+    chunk = found.chunk
+    # What a writer left of a record when it crashed is no record, nor is one that it still writes.
+    is_left = chunk is not None and chunk.number + 1 < chunk.total
+    is_left = is_left and not await _goes_on(context, segment.number + 1)
+    return found.chunks_after + is_left
+
+
+async def _records_at_end(context: StreamContext, segment: SegmentMetadata) -> DecodedEntry | None:
+    """Return the last entry with records that readers can see of a segment."""
+    opened = await open_segment(context, segment, -1)
+    if opened is None:
+        return None
+    try:
+        for entry_id in range(await opened.ledger.read_last_add_confirmed(), -1, -1):
+            found = _decoded(segment, await opened.ledger.read_entry(entry_id))
+            if found.runs:
+                return found
+    finally:
+        await opened.close()
+    return None
+
+
+async def _goes_on(context: StreamContext, number: int) -> bool:
+    """Tell whether a segment begins with a further chunk of the last record before it."""
+    for segment in await context.nodes.segments(first=number):
+        opened = await open_segment(context, segment, -1) if segment.number == number else None
+        if opened is None:
+            continue
+        try:
+            for entry_id in range(await opened.ledger.read_last_add_confirmed() + 1):
+                found = _decoded(segment, await opened.ledger.read_entry(entry_id))
+                if found.runs:
+                    return found.chunk is not None and found.chunk.number > 0
+        finally:
+            await opened.close()
+    return False
+
+
+def _decoded(segment: SegmentMetadata, entry: Entry) -> DecodedEntry:
+    return decode_user_records(entry.payload, is_enveloped=segment.is_enveloped, count_before=-1)
 
 
 async def _bytes_before(context: StreamContext, segment: SegmentMetadata, entry_id: EntryId) -> int:

@@ -12,6 +12,7 @@
     tag 4  what its records carry beside their payloads: see ``attributes``
     tag 5  the one user record of the entry is a chunk of a larger one: 4 which, from 0, 4 of how
            many, 8 segment, 8 entry, 8 slot of the first
+    tag 6  of the segment's records before this entry so many are further chunks of larger ones: 4
 
 The peer skips all control records, whatever is in them; so do we with tags we do not know.
 """
@@ -28,6 +29,8 @@ from quorumbook.streams.errors import CorruptRecordsError
 from quorumbook.streams.format.attributes import Attributes, decode_rows, encode_rows
 from quorumbook.streams.format.position import Position
 
+#: How much of a record that fits into no entry is in one; the rest is for what it carries.
+CHUNK_SIZE_BYTES = 896 * 1024
 _MAGIC = b"\0BKX\x01"
 MAGIC_SIZE_BYTES = len(_MAGIC)
 _FIELD = Struct(">BI")
@@ -37,6 +40,7 @@ _COUNT = Struct(">I")
 _RUN = Struct(">IqI")
 _KNOWN_PRODUCER = Struct(">qqqqqq")
 _TIME_TAG, _PRODUCER_TAG, _SNAPSHOT_TAG, _ATTRIBUTES_TAG, _CHUNK_TAG = 1, 2, 3, 4, 5
+_FURTHER_CHUNKS_TAG = 6
 _CHUNK = Struct(">IIqqq")
 #: A time alone, ready to be filled in.
 _TIME_HEAD = _MAGIC + _FIELD.pack(_TIME_TAG, _TIME.size)
@@ -84,9 +88,11 @@ class EntryNote:
     #: By the number of the user record in the entry, from 0.
     attributes: Mapping[int, Attributes] | None = None
     chunk: Chunk | None = None
+    #: Of the segment's records before the entry so many are no records to who appended them.
+    further_chunks: int = 0
 
     def encode(self) -> bytes:
-        """Return the payload of the control record, without attributes and chunk."""
+        """Return the payload of the control record, without attributes and chunks."""
         parts = [_MAGIC]
 
         def add(tag: int, value: bytes) -> None:
@@ -120,6 +126,7 @@ class EntryNote:
         if payload.startswith(_TIME_HEAD) and len(payload) == len(_TIME_HEAD) + _TIME.size:
             return cls(*_TIME.unpack_from(payload, len(_TIME_HEAD)))
         time_ms = producer = snapshot = attributes = chunk = None
+        further_chunks = 0
         runs: tuple[ProducerRun, ...] = ()
         try:
             for tag, value in _fields(payload):
@@ -135,9 +142,11 @@ class EntryNote:
                 elif tag == _CHUNK_TAG:
                     number, total, *first = _CHUNK.unpack(value)
                     chunk = Chunk(number, total, Position(*first))
+                elif tag == _FURTHER_CHUNKS_TAG:
+                    (further_chunks,) = _COUNT.unpack(value)
         except (StructError, UnicodeDecodeError) as error:
             raise CorruptRecordsError(f"a control record of ours is damaged: {error}") from error
-        return cls(time_ms, producer, runs, snapshot, attributes, chunk)
+        return cls(time_ms, producer, runs, snapshot, attributes, chunk, further_chunks)
 
 
 def encode_time_note(time_ms: int) -> bytes:
@@ -156,6 +165,13 @@ def encode_chunk_field(chunk: Chunk) -> bytes:
     return _FIELD.pack(_CHUNK_TAG, _CHUNK.size) + _CHUNK.pack(
         chunk.number, chunk.total, *chunk.first
     )
+
+
+def encode_further_chunks_field(count: int) -> bytes:
+    """Return what the note of an entry behind the chunks of a record ends with, if there are."""
+    if not count:
+        return b""
+    return _FIELD.pack(_FURTHER_CHUNKS_TAG, _COUNT.size) + _COUNT.pack(count)
 
 
 def moved_chunk(payload: bytes, first: Position) -> bytes:

@@ -61,6 +61,16 @@ class DecodedEntry(NamedTuple):
         return chunk
 
     @property
+    def chunks_before(self) -> int:
+        """How many records of the segment before this entry are further chunks of larger ones."""
+        return max((note.further_chunks for note in self.notes), default=0)
+
+    @property
+    def chunks_after(self) -> int:
+        """How many there are up to and with this entry."""
+        return self.chunks_before + (self.chunk is not None and self.chunk.number > 0)
+
+    @property
     def attributes(self) -> Mapping[int, Attributes]:
         """What records carry beside their payloads, by their slots."""
         if not any(note.attributes for note in self.notes):

@@ -21,6 +21,7 @@ from quorumbook.streams.format.control import (
     ProducerState,
     encode_attributes_field,
     encode_chunk_field,
+    encode_further_chunks_field,
     encode_time_note,
 )
 from quorumbook.streams.format.envelope import encode_entry_of
@@ -87,6 +88,7 @@ class SegmentTail:
         "confirmed_slot",
         "confirmed_txid",
         "entries",
+        "further_chunks",
         "latest_ms",
         "ledger_id",
         "number",
@@ -99,7 +101,7 @@ class SegmentTail:
         self.ledger_id = ledger_id
         #: What was packed into it.
         self.entries = 0
-        self.record_count = 0
+        self.record_count = self.further_chunks = 0
         self.size_bytes = 0
         #: When its last entry was made; does not go back with the clock, or searches by time fail.
         self.latest_ms = 0
@@ -311,6 +313,7 @@ class PackState:
         pieces[0] = self._head(entry, snapshot, now_ms, has_attributes=carried_size > 0)
         size += len(pieces[0]) - _HEAD_SIZE_BYTES
         self._seal(entry, encode_entry_of(pieces, size, self._codec))
+        tail.further_chunks += pending.is_chunked and first > 0  # alone in its entry
         self.queued_count -= entry.record_count
         return entry
 
@@ -325,6 +328,7 @@ class PackState:
             or self._producer is not None
             or self._codec is not Codec.NONE
             or (self._producers is not None and not self.tail.entries % SNAPSHOT_EVERY)
+            or self.tail.further_chunks
         ):
             return False
         if len(self._queue) == 1:
@@ -382,6 +386,7 @@ class PackState:
             )
         if pending.is_chunked:
             note += encode_chunk_field(Chunk(first, pending.count, pending.start))
+        note += encode_further_chunks_field(self.tail.further_chunks)
         return encode_record(CONTROL, self.tail.record_count, pending.txid_before(first), note)
 
     def _due_snapshot(self, now_ms: int) -> bytes | None:
@@ -415,6 +420,7 @@ class PackState:
         """Return an entry that holds nothing else than a note."""
         assert self.tail is not None
         entry = PackedEntry(self.tail.entries)
+        note += encode_further_chunks_field(self.tail.further_chunks)
         record = encode_record(CONTROL, self.tail.record_count, self.txid_before_queued, note)
         self._seal(entry, encode_entry_of([record], len(record), self._codec))
         return entry

@@ -14,6 +14,7 @@ from quorumbook.ids import EntryId
 from quorumbook.streams.errors import RecordTooLargeError
 from quorumbook.streams.format.attributes import ROW_SIZE_BYTES, Attributes
 from quorumbook.streams.format.compression import Codec
+from quorumbook.streams.format.control import CHUNK_SIZE_BYTES
 from quorumbook.streams.format.envelope import MAX_RECORDS_SIZE_BYTES
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.record_sets import encode_record_set
@@ -27,8 +28,6 @@ from quorumbook.streams.writing.appended import Appended, AppendedBatch, Placeme
 #: What the control record at the head of an entry takes at most, without attributes.
 _MAX_HEAD_SIZE_BYTES = 4096
 MAX_ATOMIC_SIZE_BYTES = MAX_RECORDS_SIZE_BYTES - _MAX_HEAD_SIZE_BYTES
-#: How much of a record that fits into no entry is in one; the rest is for what it carries.
-CHUNK_SIZE_BYTES = 896 * 1024
 _NOWHERE = Position(0, 0, 0)
 #: Made from rows; the classes' own way is three times as slow.
 new_position = partial(tuple.__new__, Position)
