@@ -17,7 +17,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
-from doubles.spark import LEAN_JAVA
+from doubles.spark import LEAN_JAVA, SPARK_CONFIGURATION
 from doubles.zookeeper import Missing, find_zookeeper, start_zookeeper
 from quorumbook.zookeeper_server import ZooKeeperServer
 
@@ -30,6 +30,8 @@ for _name in ("MAX_DISK_USAGE", "DISK_USAGE_WRITABLE"):
     os.environ[f"QUORUMBOOK_BOOKIE_{_name}"] = "1"
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", LEAN_JAVA)
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", LEAN_JAVA)
+os.environ.setdefault("SPARK_CONF_DIR", SPARK_CONFIGURATION)
 
 # Tests start thousands of processes: each would compile the package anew, half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -13,6 +13,8 @@ from quorumbook.errors import ConfigError
 #: Of a JVM that lives for a test: the second compiler takes half of its processor time, and gains
 #: nothing.
 LEAN_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: What Sparks have that tests start by commands and examples.
+SPARK_CONFIGURATION = str(Path(__file__).with_name("spark-conf"))
 
 
 def need_spark() -> None:

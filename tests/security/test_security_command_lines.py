@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from quorumbook.cli import bench
 from quorumbook.cli.cluster.supervisor import BookieProcess, RecoveryProcess
 from quorumbook.cli.common import Call
 from quorumbook.cli.demo import commands as demo
-from quorumbook.cli.spark import demo as spark_demo
 from quorumbook.config import load
 from quorumbook.config.schema import OPTIONS
 from quorumbook.options import Kind, Option
@@ -58,11 +56,6 @@ STARTS: dict[str, Callable[[Call, str], Awaitable[Any]]] = {
         call, entry_size=1, count=1, in_flight=1, rate=1
     ),
     "the reader of demo": lambda call, _: demo._read_elsewhere(call, demo.Story(ledger_id=1)),
-    "a job of spark demo": lambda call, directory: spark_demo._job(
-        call,
-        SimpleNamespace(directory=directory),
-        "audit",  # type: ignore[arg-type]
-    ),
 }
 
 

@@ -4,7 +4,9 @@ Four bookies and auto-recovery run as processes, and a Spark cluster of two exec
 One streaming query appends 336,776 flights to a partitioned stream, each exactly once, although a
 bookie and an executor are killed meanwhile; another keeps delays by carrier, airport and hour, with
 events that come late.  Then the flights are joined with planes and weather into a Parquet table,
-the stream's segments move into files and are read from there, and every copy is audited.
+the stream's segments move into files and are read from there, and every copy is audited.  At the
+end the stream gets a schema: SQL asks by its fields, a record that does not fit becomes a dead
+letter, and Polars reads what does.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import csv
+import importlib.util
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +34,9 @@ from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, Recov
 from quorumbook.cli.common import Call, ClusterCommand
 from quorumbook.cli.demo import flights
 from quorumbook.cli.ports import free_ports
+from quorumbook.cli.spark.checks import audit
 from quorumbook.cli.spark.run import check_spark
+from quorumbook.cli.spark.tier import offload
 from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:
@@ -39,7 +44,8 @@ if TYPE_CHECKING:
     from quorumbook.spark.demo.queries import Fingerprint, Lake
 
 _BOOKIES = 4
-_FILES = 12
+#: Files of the input, each a batch; of few flights there are half as many.
+_FILES, _FEW = 12, 10_000
 #: Every so many-th flight comes some files late; of the first ones some come at the very end.
 _LATE_EVERY, _LATE_FILES = 997, 2
 _TOO_LATE = range(50, 700, 100)
@@ -66,7 +72,7 @@ class SparkDemoFailedError(QuorumbookError):
 )  # fmt: skip
 @click.pass_obj
 def demo(call: Call, events: int, target: str) -> None:
-    """Ingest flights exactly once while things die, sum up, join, offload, audit, draw."""
+    """Ingest flights exactly once while things die, sum up, join, offload, audit, decode, draw."""
     check_spark()
     source = flights.path()
     target = os.path.abspath(target)
@@ -143,20 +149,25 @@ def _errors_to(path: str) -> Iterator[None]:
 def _write_input(source: str, events: int, directory: str) -> None:
     """Write the flights as files of lines, in the order of their hours but for some."""
     os.makedirs(directory)
+    count = _files(events)
     in_order = sorted(flights.events(source), key=_hour)[:events]
-    paths = [os.path.join(directory, f"flights-{number:02}.jsonl") for number in range(_FILES)]
+    paths = [os.path.join(directory, f"flights-{number:02}.jsonl") for number in range(count)]
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(open(path, "wb")) for path in paths]
         for index, event in enumerate(in_order):
-            number = index * _FILES // events
+            number = index * count // events
             if index % _LATE_EVERY == 0:
-                number = min(number + _LATE_FILES, _FILES - 1)
+                number = min(number + _LATE_FILES, count - 1)
             if index in _TOO_LATE:
-                number = _FILES - 1
+                number = count - 1
             files[number].write(event + b"\n")
     # Spark takes files by their age.
     for number, path in enumerate(paths):
         os.utime(path, (number, 1_400_000_000 + number))
+
+
+def _files(events: int) -> int:
+    return _FILES if events > _FEW else _FILES // 2
 
 
 def _hour(event: bytes) -> bytes:
@@ -177,6 +188,7 @@ async def _play(
     await asyncio.to_thread(_join, lake, say)
     await _offload(call, lake, half_s, went_in, say)
     await _audit(call, lake, say)
+    await _by_schema(call, lake, say)
     rows = await asyncio.to_thread(lake.delays_by_hour)
     await asyncio.to_thread(_show, call, lake, rows, say)
 
@@ -200,6 +212,7 @@ async def _ingest(
         appended.
     """
     began = half_s = time.monotonic()
+    files = _files(events)
     delays = await asyncio.to_thread(lake.delays)
     query = await asyncio.to_thread(lake.ingest)
     killed = ""
@@ -207,11 +220,11 @@ async def _ingest(
     while await asyncio.to_thread(lambda: query.isActive):
         progress = await asyncio.to_thread(lambda: query.lastProgress)
         batch = progress["batchId"] if progress else -1
-        if not killed and batch >= _FILES // 4:
+        if not killed and batch >= files // 4:
             killed = bookies[0].bookie_id
             await bookies[0].kill()
             say(f"Bookie {killed} was killed with kill -9 after batch {batch}.")
-        elif not executor and batch >= _FILES // 2:
+        elif not executor and batch >= files // 2:
             half_s = time.monotonic()
             executor = await asyncio.to_thread(_kill_executor, lake)
             say(f"Executor process {executor} was killed with kill -9 after batch {batch}.")
@@ -225,7 +238,7 @@ async def _ingest(
     if went_in != came_out or came_out.lines != events:
         raise SparkDemoFailedError(f"{went_in} went into the stream, and {came_out} came out")
     say(
-        f"{came_out.lines:,} flights were appended in {took_s:.0f} s, in {_FILES} commits over four"
+        f"{came_out.lines:,} flights were appended in {took_s:.0f} s, in {files} commits over four"
         " partitions; every line of the input is in the stream exactly once, by count and hash."
     )
     return delays, killed, half_s, went_in
@@ -317,21 +330,55 @@ async def _audit(call: Call, lake: Lake, say: Say) -> None:
     )
 
 
-async def _job(call: Call, lake: Lake, *words: str) -> dict[str, Any]:
-    """Run a job as anybody would, and return its report."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "quorumbook", "spark", *words, "--master", "local[2]",
-        "--json-report", "-", "--state-dir", os.path.join(lake.directory, "jobs"),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-        env=call.environment(),
-    )  # fmt: skip
-    out, err = await process.communicate()
-    if process.returncode:
-        raise SparkDemoFailedError(
-            f"quorumbook spark {words[0]} ended with {process.returncode}:"
-            f" {err.decode(errors='replace')[-1000:]}{out.decode(errors='replace')[-1000:]}"
+async def _by_schema(call: Call, lake: Lake, say: Say) -> None:
+    """Give the stream a schema; ask by its fields, and set aside what does not fit."""
+    from quorumbook.spark.demo.queries import BAD, SCHEMA, STREAM
+    from quorumbook.streams import Namespace, PartitionedStream, Schema, SchemaKind
+
+    async with Namespace.open(f"{call.metadata_uri}#/streams") as namespace:
+        stream = await PartitionedStream.open(namespace, STREAM)
+        await stream.set_schema(Schema(SchemaKind.JSON, SCHEMA))
+        async with stream.writer() as writer:
+            await writer.append(b"this is no flight")
+        say("The stream got a schema, and a record that does not fit it.")
+        latest = await asyncio.to_thread(lake.latest_carriers)
+        found = ", ".join(f"{row['carrier']} {row['late']} min" for row in latest)
+        say(f"SQL asks by the schema's fields. The latest carriers: {found}")
+        letters = await asyncio.to_thread(lake.set_aside)
+        say(f"{len(letters)} dead letter is in the stream {BAD}: {letters[0]}")
+        if importlib.util.find_spec("polars") is None:
+            say("Polars reads the stream as well: pip install polars")
+            return
+        frame = await stream.to_polars(
+            ["origin", "dep_delay"], decode=await stream.decoder(), on_bad="drop"
         )
-    report: dict[str, Any] = json.loads(out)
+        by_origin = frame.group_by("origin").mean().sort("origin")
+        say(f"Without Spark, by Polars, the mean of {len(frame):,} flights:\n{by_origin}")
+
+
+async def _job(call: Call, lake: Lake, name: str, *words: str) -> dict[str, Any]:
+    """Run a job as anybody would, but on the session that is there, and return its report."""
+    job = {"audit": audit, "offload": offload}[name]
+    given = [*words, "--json-report", "-", "--state-dir", os.path.join(lake.directory, "jobs")]
+    given += ["--metadata", call.metadata_uri, *call.forwarded()]
+    for override in call.overrides:
+        given += ["--set", override]
+    from quorumbook.spark.session import activate
+
+    out, err = io.StringIO(), io.StringIO()
+
+    def run() -> Any:
+        activate(lake.spark)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            return job.main(args=given, prog_name=f"quorumbook spark {name}", standalone_mode=False)
+
+    code = await asyncio.to_thread(run)
+    if code:
+        raise SparkDemoFailedError(
+            f"quorumbook spark {name} ended with {code}:"
+            f" {err.getvalue()[-1000:]}{out.getvalue()[-1000:]}"
+        )
+    report: dict[str, Any] = json.loads(out.getvalue())
     return report
 
 

@@ -3,6 +3,7 @@
     files ──► ingest (streaming, exactly once) ──► flights/p0 … p3
     flights ──► delays (streaming, event-time windows, late events) ──► lake/windows
     flights + planes + weather ──► flights_with_context (batch) ──► lake/flights
+    flights, by their schema ──► SQL; what does not fit ──► flights-bad
 
 They use nothing but what docs/spark.md shows.
 """
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 STREAM = "flights"
 PARTITIONS = 4
+#: Where records go that the schema does not fit.
+BAD = "flights-bad"
+SCHEMA = """{"type": "object", "required": ["carrier", "origin"], "properties": {
+    "carrier": {"type": "string"}, "origin": {"type": "string"}, "dest": {"type": "string"},
+    "dep_delay": {"type": ["integer", "null"]}}}"""
+_LATEST = """
+    SELECT carrier, round(avg(dep_delay), 1) AS late
+    FROM flights WHERE _error IS NULL GROUP BY carrier ORDER BY late DESC LIMIT 3"""
 #: An event that is so far behind the newest one no longer changes its window.
 LATENESS = "2 days"
 _EVENT = (
@@ -203,6 +212,43 @@ class Lake:
             .where("weather is not null")
         )
         return [row.asDict() for row in found.orderBy(F.desc("mean_delay")).collect()]
+
+    # By the stream's schema -----------------------------------------------------------------
+
+    def latest_carriers(self) -> list[dict[str, Any]]:
+        """Return the three carriers that are late the most in the mean, by SQL."""
+        self._decoded().createOrReplaceTempView(STREAM)
+        return [row.asDict() for row in self.spark.sql(_LATEST).collect()]
+
+    def set_aside(self) -> list[str]:
+        """Write what does not fit the schema to a stream of its own; return the reasons."""
+        from quorumbook.spark import activate  # noqa: PLC0415
+
+        activate(self.spark)
+        bad = self._decoded().where("_error IS NOT NULL").selectExpr(
+            "value",
+            """array(
+                named_struct('key', 'dead-letter-stream', 'value', cast(stream AS binary)),
+                named_struct('key', 'dead-letter-reason', 'value', cast(_error AS binary))
+            ) AS headers""",
+        )  # fmt: skip
+        (
+            bad.write.format("quorumbook")
+            .mode("append")
+            .option("metadataServiceUri", self._uri)
+            .option("createStream", "true")
+            .save(f"stream:{BAD}")
+        )
+        reader = self.spark.read.format("quorumbook").option("metadataServiceUri", self._uri)
+        letters = reader.schema("headers array<struct<key: string, value: binary>>")
+        found = letters.load(f"stream:{BAD}").collect()
+        return [bytes(dict(row.headers)["dead-letter-reason"]).decode() for row in found]
+
+    def _decoded(self) -> DataFrame:
+        reader = self.spark.read.format("quorumbook").option("metadataServiceUri", self._uri)
+        reader = reader.options(decode="schema", onBadRecord="null")
+        schema = "stream string, value binary, carrier string, dep_delay long, _error string"
+        return reader.schema(schema).load(f"stream:{STREAM}")
 
 
 def _events(records: DataFrame) -> DataFrame:
